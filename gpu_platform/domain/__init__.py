@@ -1,0 +1,1 @@
+"""Words and rules of the product: pure data, no I/O, no clock."""

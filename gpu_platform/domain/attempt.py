@@ -1,0 +1,138 @@
+"""The messages between JobWorkflow and node workers: one attempt of one job.
+
+An attempt is named by ``(job_id, attempt)``; a rank's directory on its host is
+``<state_dir>/jobs/<job_id>/<attempt>/rank-<n>``. Every operation may be repeated.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from gpu_platform.domain.job import Failure
+
+
+class AttemptKey(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}#{self.attempt}"
+
+
+class RankSpec(BaseModel):
+    """One process to start. ``env`` is complete but for MASTER_ADDR and MASTER_PORT."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    local_rank: int
+    gpu_uuids: list[str]
+    command: list[str]
+    env: dict[str, str]
+    workdir: str | None
+
+
+class HostPlan(BaseModel):
+    """Everything one host needs for its part of an attempt."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: AttemptKey
+    host: str
+    user: str
+    namespace: str
+    ranks: list[RankSpec]
+    gpu_uuids: list[str]
+    exclusive: bool = True
+    resume_from_attempt: int | None = None
+    """Newest earlier attempt; the host looks for its checkpoints."""
+
+
+class Prepared(BaseModel):
+    """The host is ready. Of the answers, the one of rank 0's host is the gang's rendezvous."""
+
+    host: str
+    address: str
+    rendezvous_port: int
+    """A free port there for rank 0."""
+    resume_from: str | None = None
+    """The newest complete checkpoint directory of an earlier attempt, as that host sees it."""
+
+
+class LaunchRequest(BaseModel):
+    """Start all ranks of the plan. ``rendezvous`` None: one host, which prepares and picks the port itself."""
+
+    plan: HostPlan
+    rendezvous: Prepared | None = None
+
+
+class RankStarted(BaseModel):
+    rank: int
+    host: str
+    pid: int
+    started_at_ms: int
+    """Unix time."""
+
+
+class Launched(BaseModel):
+    host: str
+    ranks: list[RankStarted]
+
+
+class WatchRequest(BaseModel):
+    key: AttemptKey
+    host: str
+    ranks: list[int]
+
+
+class RankExit(BaseModel):
+    rank: int
+    host: str
+    exit_code: int
+    """128 + n when signal n ended it."""
+    ended_at_ms: int
+    vanished: bool = False
+    """No exit record: the supervisor itself died (power loss, OOM killer)."""
+    failure: Failure | None = None
+    """The rank could not be executed at all (not found, not executable)."""
+
+
+class HostExits(BaseModel):
+    host: str
+    exits: list[RankExit]
+    first_failure: RankExit | None = None
+    """Watching ends as soon as one rank fails: the gang is broken."""
+
+
+class StopRequest(BaseModel):
+    """Stop every rank of the attempt here and close the attempt: a later launch of it is refused.
+
+    SIGTERM, ``grace_s``, SIGKILL of the whole process tree; returns when no process is left.
+    """
+
+    key: AttemptKey
+    host: str
+    grace_s: float
+    reason: str
+
+
+class Stopped(BaseModel):
+    host: str
+    exits: list[RankExit]
+    killed_processes: int = 0
+
+
+class FaultReport(BaseModel):
+    """A GPU fault as the node worker saw it. ``fault_id`` removes duplicates."""
+
+    fault_id: str
+    host: str
+    gpu_uuid: str
+    gpu_index: int
+    xid: int | None
+    action: str
+    """A :class:`gpu_platform.domain.faults.FaultAction`."""
+    message: str
+    at_ms: int

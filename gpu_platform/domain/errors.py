@@ -1,0 +1,105 @@
+"""Every error the platform raises, in one tree.
+
+::
+
+    PlatformError
+    ├── InvalidRequest            what was asked is wrong; asking again will not help
+    │   ├── ImpossibleRequest     more than the cluster could ever hold
+    │   └── IdempotencyConflict   the same key with another body
+    ├── NotFound                  no such job, host or GPU
+    ├── IllegalTransition         not from this state
+    ├── ReservationConflict       a GPU of the plan was taken or left service meanwhile
+    ├── StaleEpoch                a leader that was replaced tried to act
+    ├── HostUnavailable           a host does not answer
+    ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
+    ├── Unavailable               Temporal or the database is away; try again
+    └── GpuLost                   NVML says the device is gone
+
+``code`` is stable and appears in API answers, metric labels and workflow failures;
+``retryable`` says whether the same request can succeed later; ``http_status`` is the
+one place where errors meet HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class PlatformError(Exception):
+    """Base of all. ``message`` says what was asked, what there was, and what to do."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidRequest(PlatformError):
+    code = "invalid_request"
+    http_status = 422
+
+
+class ImpossibleRequest(InvalidRequest):
+    code = "impossible_request"
+
+
+class IdempotencyConflict(InvalidRequest):
+    code = "idempotency_conflict"
+    http_status = 409
+
+
+class NotFound(PlatformError):
+    code = "not_found"
+    http_status = 404
+
+
+class IllegalTransition(PlatformError):
+    code = "illegal_transition"
+    http_status = 409
+
+    def __init__(self, *, subject: str, current: str, wanted: str, allowed: Sequence[str]) -> None:
+        then = f"from there it can become {', '.join(allowed)}" if allowed else "that is final"
+        super().__init__(
+            f"{subject} is {current} and cannot become {wanted}; {then}",
+            subject=subject,
+            current=current,
+            wanted=wanted,
+            allowed=list(allowed),
+        )
+
+
+class ReservationConflict(PlatformError):
+    code = "reservation_conflict"
+    retryable = True
+    http_status = 409
+
+
+class StaleEpoch(ReservationConflict):
+    code = "stale_epoch"
+
+
+class HostUnavailable(PlatformError):
+    code = "host_unavailable"
+    retryable = True
+    http_status = 503
+
+
+class PreflightFailed(PlatformError):
+    """``details["kind"]`` is ``"user"`` (workdir, command) or ``"hardware"`` (a GPU)."""
+
+    code = "preflight_failed"
+
+
+class Unavailable(PlatformError):
+    code = "unavailable"
+    retryable = True
+    http_status = 503
+
+
+class GpuLost(PlatformError):
+    code = "gpu_lost"

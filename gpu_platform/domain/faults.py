@@ -1,0 +1,35 @@
+"""What to do about a GPU fault: the action vocabulary and the policy table as data.
+
+Sources of the shipped table (``xid_policy.yaml``): NVIDIA's Xid catalog
+(docs.nvidia.com/deploy/xid-errors), NVIDIA k8s-device-plugin ``internal/rm/health.go``,
+leptonai/gpud, NVIDIA NVSentinel, Meta gcm, Azure azurehpc-health-checks.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FaultAction(StrEnum):
+    NONE = "none"
+    WATCH = "watch"
+    """Count it; alert on rate."""
+    FAIL_JOB = "fail_job"
+    """The job's own retry policy decides; the GPU stays in service."""
+    RETRY_JOB = "retry_job"
+    """Infrastructure fault: a new attempt that avoids this GPU, not charged to the user."""
+    RESET = "reset"
+    """Stop the job, reset the GPU, verify it, and run the job again elsewhere meanwhile."""
+    REBOOT = "reboot"
+    """Cordon the host; an operator or agent reboots it."""
+    SERVICE = "service"
+    """Quarantine the GPU until a human clears it."""
+
+    @property
+    def stops_job(self) -> bool:
+        return self not in (FaultAction.NONE, FaultAction.WATCH)
+
+    @property
+    def takes_gpu(self) -> bool:
+        """Does the GPU leave service?"""
+        return self in (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)

@@ -1,0 +1,92 @@
+"""A GPU and the machine around it, as inventory reports them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from gpu_platform.domain.states import GpuState, HostState
+
+
+class GpuInfo(BaseModel):
+    """Facts of one GPU that do not change while the driver is loaded."""
+
+    model_config = ConfigDict(frozen=True)
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    compute_capability: str
+    """``"major.minor"``."""
+    pci_bus_id: str | None = None
+    numa_node: int | None = None
+    socket: int | None = None
+    pcie_switch: str | None = None
+    serial: str | None = None
+    mig_capable: bool = False
+
+
+class NvLink(BaseModel):
+    """``links`` NVLink connections between GPU indices ``a < b`` of one host (direct or by NVSwitch)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    a: int
+    b: int
+    links: int
+
+
+class HostInventory(BaseModel):
+    """What a node worker registers. Links and levels use GPU indices of this host."""
+
+    model_config = ConfigDict(frozen=True)
+
+    machine: str
+    """Machine type, e.g. ``dgx-h100``; hosts with equal GPUs and links share one precomputed topology."""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    cpus: int | None = None
+    simulated: bool = False
+    isolation: str = "plain-process"
+    """Which fence ranks get here; see ``gpu_platform.hosts``."""
+    missing_guarantees: list[str] = []
+    gpus: list[GpuInfo]
+    nvlinks: list[NvLink] = []
+    nvlink_generation: int | None = None
+    """2 Volta (25 GB/s a link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50); one direction."""
+
+
+class Gpu(BaseModel):
+    """A GPU as the API shows it: facts, state, and who holds it."""
+
+    info: GpuInfo
+    host: str
+    state: GpuState
+    reason: str | None = None
+    """Why it is DEGRADED, RESETTING or OFFLINE."""
+    job_id: str | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    utilization_percent: int | None = None
+    memory_used_mib: int | None = None
+    fault_count: int = 0
+    reset_count: int = 0
+
+
+class Host(BaseModel):
+    """A host as the API shows it."""
+
+    name: str
+    state: HostState
+    machine: str
+    leaf: str | None = None
+    spine: str | None = None
+    address: str
+    """Where ranks of other hosts reach it (rendezvous)."""
+    simulated: bool
+    isolation: str
+    missing_guarantees: list[str] = []
+    lease_remaining_s: float
+    gpus_total: int
+    gpus_free: int
+    reason: str | None = None

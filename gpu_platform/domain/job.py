@@ -1,0 +1,219 @@
+"""What a user asks for (:class:`JobSpec`) and what became of it (:class:`Job`)."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from gpu_platform.domain.placement import Placement, Reason
+from gpu_platform.domain.states import JobState
+
+MAX_COMMAND_BYTES = 128 * 1024
+"""Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
+MAX_ENV_BYTES = 256 * 1024
+MAX_HOSTS = 4096
+MAX_GPUS_PER_HOST = 64
+MAX_TIME_LIMIT_S = 366 * 24 * 3600
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Strategy(StrEnum):
+    PACK = "pack"
+    """Fill hosts that already work, to keep whole hosts free for gangs."""
+    SPREAD = "spread"
+    """Prefer the emptiest hosts, for heat and for surviving one host's death."""
+
+
+class RankPer(StrEnum):
+    HOST = "host"
+    """One process per host that sees all the gang's GPUs there."""
+    GPU = "gpu"
+    """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
+
+
+class GpuRequest(BaseModel):
+    """What every GPU of the gang must be, and how the gang is shaped."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS, description="Number of hosts")] = 1
+    gpus_per_host: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_HOST, description="GPUs on each host")] = 1
+    memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
+    min_compute_capability: Annotated[
+        str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])
+    ] = None
+    model: Annotated[str | None, Field(max_length=128, description="Part of the model's name, any case, e.g. H100")] = (
+        None
+    )
+    allow_cross_numa: Annotated[
+        bool, Field(description="May the GPUs of one host sit on different sockets without NVLink?")
+    ] = False
+    strategy: Strategy = Strategy.PACK
+
+    @property
+    def gpus(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+
+class JobSpec(BaseModel):
+    """A submission. Unknown fields are refused, so that a typing error is never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="1 to 63 of letters, digits, '.', '_', '-'", examples=["train"])] = "job"
+    namespace: Annotated[str, Field(description="Who shares and pays")] = "default"
+    user: Annotated[str, Field(description="Submitting user")] = "anonymous"
+    command: Annotated[
+        list[str],
+        Field(min_length=1, max_length=4096, description="argv, not a shell line", examples=[["python", "train.py"]]),
+    ]
+    env: Annotated[dict[str, str], Field(max_length=4096)] = {}
+    workdir: Annotated[str | None, Field(max_length=4096, description="Absolute path on the hosts")] = None
+    gpus: GpuRequest = GpuRequest()
+    rank_per: RankPer = RankPer.HOST
+    priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
+    time_limit_s: Annotated[
+        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Wall clock of one attempt; None: no limit")
+    ] = None
+    max_retries: Annotated[int, Field(ge=0, le=100, description="Attempts after a failure of the user's program")] = 0
+    max_hardware_retries: Annotated[
+        int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions are free")
+    ] = 16
+    grace_s: Annotated[float, Field(ge=0, le=3600, description="Between SIGTERM and SIGKILL")] = 10.0
+
+    @field_validator("name", "namespace", "user")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError(
+                f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
+                "starting and ending with a letter or digit"
+            )
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_executed(cls, value: list[str]) -> list[str]:
+        if not value[0].strip():
+            raise ValueError("the program to run is empty")
+        for argument in value:
+            _check_text(argument, "an argument of the command")
+        size = sum(len(argument.encode()) + 1 for argument in value)
+        if size > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"the command has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed: put it into a script"
+            )
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, text in value.items():
+            if not _ENV_NAME.fullmatch(key):
+                raise ValueError(f"{key[:80]!r} is not the name of an environment variable")
+            _check_text(text, f"the value of {key}")
+        size = sum(len(k.encode()) + len(v.encode()) + 2 for k, v in value.items())
+        if size > MAX_ENV_BYTES:
+            raise ValueError(
+                f"the environment has {size} bytes; at most {MAX_ENV_BYTES} are allowed: put large values into a file"
+            )
+        return value
+
+    @field_validator("workdir")
+    @classmethod
+    def _is_absolute(cls, value: str | None) -> str | None:
+        if value is not None:
+            _check_text(value, "workdir")
+            if not value.startswith("/"):
+                raise ValueError(f"{value!r} is not an absolute path")
+        return value
+
+    @model_validator(mode="after")
+    def _gang_is_not_absurd(self) -> Self:
+        if self.gpus.gpus > 100_000:
+            raise ValueError(f"{self.gpus.gpus} GPUs were asked for; at most 100000 are allowed")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.gpus.hosts * (self.gpus.gpus_per_host if self.rank_per is RankPer.GPU else 1)
+
+
+def _check_text(text: str, what: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"{what} contains a NUL character")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not valid UTF-8") from error
+
+
+class FailureKind(StrEnum):
+    USER = "user"
+    """The program failed, or cannot be started. Charged to ``max_retries``."""
+    HARDWARE = "hardware"
+    """A GPU fault or a lost host. Charged to ``max_hardware_retries``."""
+    TIME_LIMIT = "time_limit"
+    """Ran longer than ``time_limit_s``; not retried."""
+    REJECTED = "rejected"
+    """Admission refused it."""
+
+
+class Failure(BaseModel):
+    """Why an attempt, or a whole job, failed."""
+
+    kind: FailureKind
+    message: str
+    rank: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    """As a shell reports it: 128 + n when signal n ended the process."""
+    gpu_uuid: str | None = None
+    xid: int | None = None
+
+
+class Job(BaseModel):
+    """A job as the API shows it. Times are UTC."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    attempt: int = 0
+    """0 until the first placement, then 1, 2, …"""
+    reason: Reason | None = None
+    """Why it waits; only while QUEUED."""
+    placement: Placement | None = None
+    """Where it is, or last was."""
+    failure: Failure | None = None
+    exit_code: int | None = None
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    created_at: datetime
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    workflow_url: str | None = None
+
+
+class JobEvent(BaseModel):
+    """One line of the audit log and of the change feed."""
+
+    seq: int
+    at: datetime
+    kind: str
+    """Dotted, e.g. ``job.placed``, ``gpu.fault``, ``host.lost``."""
+    actor: str
+    """Who: a user, or a process such as ``scheduler`` or ``node/dgx-a``."""
+    job_id: str | None = None
+    attempt: int | None = None
+    host: str | None = None
+    gpu_uuid: str | None = None
+    data: dict[str, Any] = {}

@@ -1,0 +1,103 @@
+"""The scheduler's answer: a place for the gang, or the reason there is none."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class TopologyLevel(StrEnum):
+    """How close a gang's GPUs are, best first. The level of a set is that of its worst pair."""
+
+    NVLINK_NUMA = "nvlink_numa"
+    """NVLink between every two (or a connected NVLink ring), all in one NUMA node."""
+    NVLINK = "nvlink"
+    """An NVLink ring through all of them, on any sockets of one host."""
+    NUMA = "numa"
+    SOCKET = "socket"
+    HOST = "host"
+    """One host, across sockets; only with ``allow_cross_numa``."""
+    LEAF = "leaf"
+    SPINE = "spine"
+    ANY = "any"
+
+
+class HostSlice(BaseModel):
+    """The GPUs of one host that a gang gets, in rank order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    gpu_uuids: list[str]
+    gpu_indices: list[int]
+
+
+class Placement(BaseModel):
+    """A proposal. It becomes a fact only when ``reserve`` commits it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    slices: list[HostSlice]
+    level: TopologyLevel
+    bandwidth_gb_s: float
+    """Expected bus bandwidth of the slowest link of the best ring, GB/s, one direction."""
+    score: float
+    why: str
+    """One sentence for people, e.g. ``4 of 4 NVLink (18 links) on dgx-a, best of 3 hosts``."""
+    epoch: int = 0
+    """The leader's fencing token."""
+    decided_in_ms: float = 0.0
+
+    @property
+    def gpu_uuids(self) -> list[str]:
+        return [uuid for part in self.slices for uuid in part.gpu_uuids]
+
+    @property
+    def hosts(self) -> list[str]:
+        return [part.host for part in self.slices]
+
+
+class ReasonCode(StrEnum):
+    """Why a host cannot take a job. Ordered as the filters run."""
+
+    HOST_NOT_READY = "host_not_ready"
+    EXCLUDED = "excluded"
+    """The job's earlier attempt failed there."""
+    OTHER_MODEL = "other_model"
+    TOO_LITTLE_MEMORY = "too_little_memory"
+    COMPUTE_CAPABILITY = "compute_capability"
+    TOO_FEW_GPUS = "too_few_gpus"
+    """The host never had enough matching GPUs."""
+    UNHEALTHY = "unhealthy"
+    """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
+    BUSY = "busy"
+    """Enough healthy GPUs, but other jobs hold them."""
+    TOPOLOGY = "topology"
+    """Enough free GPUs, but not on one socket or NVLink island."""
+
+
+class HostCount(BaseModel):
+    """``hosts`` hosts cannot take the job because of ``code``; ``available`` is the best of them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: ReasonCode
+    hosts: int
+    asked: str
+    available: str
+
+
+class Reason(BaseModel):
+    """Why a job waits. The same data in API, CLI and metric labels."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``."""
+    message: str
+    counts: list[HostCount] = []
+    next_step: str = ""
+    """What would unblock it."""
+    position: int | None = None
+    """Place in the queue, 1 is next."""

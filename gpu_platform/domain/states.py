@@ -1,0 +1,132 @@
+"""The states of jobs, GPUs and hosts, and the only transitions there are.
+
+A transition that is not in these tables is an :class:`IllegalTransition`: nothing
+in the product writes a state without asking :func:`check_transition` first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeVar
+
+from gpu_platform.domain.errors import IllegalTransition
+
+
+class JobState(StrEnum):
+    PENDING = "PENDING"
+    """Accepted and durable; not yet admitted."""
+    QUEUED = "QUEUED"
+    """Admitted; waits for GPUs. ``Job.reason`` says why."""
+    ALLOCATED = "ALLOCATED"
+    """Every GPU of the gang is reserved."""
+    STARTING = "STARTING"
+    """Hosts are being prepared and ranks launched."""
+    RUNNING = "RUNNING"
+    """Every rank of the gang has a process."""
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
+    """Stopped for another job or by an operator; goes back to QUEUED by itself."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_JOB_STATES
+
+    @property
+    def holds_gpus(self) -> bool:
+        return self in (JobState.ALLOCATED, JobState.STARTING, JobState.RUNNING)
+
+
+class GpuState(StrEnum):
+    AVAILABLE = "AVAILABLE"
+    ALLOCATED = "ALLOCATED"
+    """Reserved for a job whose ranks do not run yet."""
+    IN_USE = "IN_USE"
+    DEGRADED = "DEGRADED"
+    """A fault was seen; no new work until it is verified or reset."""
+    RESETTING = "RESETTING"
+    """Remediation owns it: drained, reset, verified, in that order."""
+    OFFLINE = "OFFLINE"
+    """Out of service until an operator puts it back."""
+
+
+class HostState(StrEnum):
+    READY = "READY"
+    DRAINING = "DRAINING"
+    """Takes no new work; what runs there goes on."""
+    DRAINED = "DRAINED"
+    """Takes no new work and nothing runs there."""
+    LOST = "LOST"
+    """Its lease ended. Its jobs were told and run elsewhere."""
+
+
+TERMINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset({JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.QUEUED: frozenset({JobState.ALLOCATED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.ALLOCATED: frozenset(
+        {JobState.STARTING, JobState.QUEUED, JobState.PREEMPTED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.STARTING: frozenset(
+        {JobState.RUNNING, JobState.QUEUED, JobState.PREEMPTED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.RUNNING: frozenset(
+        {
+            JobState.COMPLETED,
+            JobState.QUEUED,
+            JobState.PREEMPTED,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        }
+    ),
+    JobState.PREEMPTED: frozenset({JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+
+_UNHEALTHY = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
+GPU_TRANSITIONS: dict[GpuState, frozenset[GpuState]] = {
+    GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _UNHEALTHY,
+    GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE}) | _UNHEALTHY,
+    GpuState.IN_USE: frozenset({GpuState.AVAILABLE}) | _UNHEALTHY,
+    GpuState.DEGRADED: frozenset({GpuState.AVAILABLE, GpuState.RESETTING, GpuState.OFFLINE}),
+    GpuState.RESETTING: frozenset({GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE}),
+    GpuState.OFFLINE: frozenset({GpuState.RESETTING, GpuState.AVAILABLE}),
+}
+
+HOST_TRANSITIONS: dict[HostState, frozenset[HostState]] = {
+    HostState.READY: frozenset({HostState.DRAINING, HostState.DRAINED, HostState.LOST}),
+    HostState.DRAINING: frozenset({HostState.READY, HostState.DRAINED, HostState.LOST}),
+    HostState.DRAINED: frozenset({HostState.READY, HostState.LOST}),
+    HostState.LOST: frozenset({HostState.READY, HostState.DRAINING, HostState.DRAINED}),
+}
+
+_State = TypeVar("_State", JobState, GpuState, HostState)
+
+
+def check_transition(subject: str, current: _State, wanted: _State) -> None:
+    """Raise :class:`IllegalTransition` unless ``current -> wanted`` is in the table.
+
+    ``subject`` names the thing in the message, e.g. ``"job j-1"``. Staying in the
+    same state is always allowed, so that every step can be repeated.
+    """
+    if current == wanted:
+        return
+    table: dict[_State, frozenset[_State]]
+    if isinstance(current, JobState):
+        table = JOB_TRANSITIONS  # type: ignore[assignment]
+    elif isinstance(current, GpuState):
+        table = GPU_TRANSITIONS  # type: ignore[assignment]
+    else:
+        table = HOST_TRANSITIONS  # type: ignore[assignment]
+    allowed = table[current]
+    if wanted not in allowed:
+        raise IllegalTransition(
+            subject=subject,
+            current=current.value,
+            wanted=wanted.value,
+            allowed=sorted(state.value for state in allowed),
+        )

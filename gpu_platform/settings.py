@@ -1,0 +1,97 @@
+"""Configuration: defaults, then a YAML file, then ``GPU_PLATFORM_…`` variables.
+
+The file is named by ``GPU_PLATFORM_CONFIG`` or is ``gpu-platform.yaml`` in the working
+directory. Nested values use two underscores: ``GPU_PLATFORM_NODE__NAME=dgx-a``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+
+class TemporalSettings(BaseModel):
+    address: str = "127.0.0.1:7233"
+    namespace: str = "default"
+    ui_url: str | None = None
+    """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
+
+
+class ServiceSettings(BaseModel):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8700
+
+
+class SchedulerSettings(BaseModel):
+    poll_ms: Annotated[float, Field(gt=0)] = 5.0
+    """How often the change feed is asked for news."""
+    proposal_timeout_s: float = 10.0
+    """A proposal that nobody confirmed is forgotten after this."""
+    leader_heartbeat_timeout_s: float = 4.0
+    """A leader that is silent for longer is replaced."""
+    order: str = "priority"
+    """``priority`` (then first come, first served) or ``fcfs``."""
+    metrics_port: int | None = None
+
+
+class NodeSettings(BaseModel):
+    name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
+    address: str = "127.0.0.1"
+    """Where other hosts' ranks and the service reach this host."""
+    agent_port: int = 0
+    """HTTP port for logs and metrics of this host; 0: any free one, registered with the lease."""
+    simulate: str | None = None
+    """Machine description to simulate, e.g. ``dgx-h100``; None: the real NVML."""
+    leaf: str | None = None
+    spine: str | None = None
+    health_interval_s: float = 0.1
+    lease_interval_s: float = 2.0
+    max_temperature_c: int = 85
+    reset_attempts: int = 3
+    """Failed resets before a GPU goes OFFLINE."""
+    fault_policy: str = "platform"
+    """``platform``, ``vendor``, or the path of a YAML file."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GPU_PLATFORM_", env_nested_delimiter="__", extra="ignore")
+
+    state_dir: Path = Field(default_factory=lambda: Path.cwd() / ".gpu-platform")
+    database_url: str | None = None
+    """SQLAlchemy address; None: ``<state_dir>/platform.db`` (SQLite, WAL)."""
+    api_url: str = "http://127.0.0.1:8700"
+    """Where clients and node workers find the service."""
+    lease_ttl_s: float = 10.0
+    """A host that has not reported for so long is LOST."""
+    log_json: bool = True
+    log_level: str = "INFO"
+    temporal: TemporalSettings = TemporalSettings()
+    service: ServiceSettings = ServiceSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    node: NodeSettings = Field(default_factory=NodeSettings)
+
+    @property
+    def store_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.state_dir / 'platform.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = Path(os.environ.get("GPU_PLATFORM_CONFIG", "gpu-platform.yaml"))
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)

@@ -1,0 +1,109 @@
+"""Machine descriptions: what a host of a known type contains.
+
+They feed simulated hosts and tests. Facts and their sources stand in ``machines/*.yaml``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+
+
+class NumaNode(BaseModel):
+    id: int
+    socket: int | None
+    cpus: str | None
+    """Linux range list, e.g. ``0-19,40-59``."""
+
+
+class GpuModel(BaseModel):
+    model: str
+    memory_mib: int
+    compute_capability: str
+    mig_capable: bool
+
+
+class GpuSlot(BaseModel):
+    index: int
+    pci_bus_id: str | None
+    numa_node: int | None
+    pcie_switch: str | None
+
+
+class MachineDescription(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    name: str
+    numa_nodes: list[NumaNode]
+    gpu: GpuModel
+    gpus: list[GpuSlot]
+    nvlink_generation: int | None
+    nvlink: dict[str, int] | list[tuple[int, int, int]] = Field(
+        description="{nvswitch: links per GPU}, or direct links as (GPU, GPU, count); [] means none"
+    )
+    sources: list[str]
+
+    @property
+    def links(self) -> list[NvLink]:
+        """Every NVLink-connected pair; through NVSwitch each pair has a GPU's full link count."""
+        if isinstance(self.nvlink, dict):
+            count, n = self.nvlink["nvswitch"], len(self.gpus)
+            return [NvLink(a=a, b=b, links=count) for a in range(n) for b in range(a + 1, n)]
+        return [NvLink(a=a, b=b, links=links) for a, b, links in self.nvlink]
+
+    def inventory(self, host: str) -> HostInventory:
+        """What a host of this type would register; GPU uuids follow from ``host`` and index alone."""
+        socket_of = {node.id: node.socket for node in self.numa_nodes}
+        return HostInventory(
+            machine=self.id,
+            driver_version="simulated",
+            simulated=True,
+            gpus=[
+                GpuInfo(
+                    uuid=simulated_uuid(host, slot.index),
+                    index=slot.index,
+                    model=self.gpu.model,
+                    memory_mib=self.gpu.memory_mib,
+                    compute_capability=self.gpu.compute_capability,
+                    mig_capable=self.gpu.mig_capable,
+                    pci_bus_id=slot.pci_bus_id,
+                    numa_node=slot.numa_node,
+                    socket=None if slot.numa_node is None else socket_of[slot.numa_node],
+                    pcie_switch=slot.pcie_switch,
+                )
+                for slot in self.gpus
+            ],
+            nvlinks=self.links,
+            nvlink_generation=self.nvlink_generation,
+        )
+
+
+def simulated_uuid(host: str, index: int) -> str:
+    """A GPU uuid in NVML's form that is the same at every start of the simulated host."""
+    digest = hashlib.sha256(f"{host}/{index}".encode()).digest()
+    return f"GPU-{uuid.UUID(bytes=digest[:16])}"
+
+
+def machine_ids() -> list[str]:
+    files = (resources.files("gpu_platform.topology") / "machines").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+@cache
+def load_description(machine_id: str) -> MachineDescription:
+    """The description of a known machine type. Raises :class:`NotFound` with the known ones."""
+    file = resources.files("gpu_platform.topology") / "machines" / f"{machine_id}.yaml"
+    if not file.is_file():
+        raise NotFound(f"there is no machine description {machine_id!r}; there are: {', '.join(machine_ids())}")
+    data: dict[str, Any] = yaml.safe_load(file.read_text())
+    return MachineDescription.model_validate(data)
