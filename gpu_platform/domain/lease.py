@@ -1,0 +1,42 @@
+"""What a node worker reports every few seconds, and the answer it gets."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.gpu import HostInventory
+
+
+class GpuTelemetry(BaseModel):
+    uuid: str
+    temperature_c: int | None = None
+    power_w: float | None = None
+    utilization_percent: int | None = None
+    memory_used_mib: int | None = None
+
+
+class HostReport(BaseModel):
+    """Registration and lease renewal in one: the whole truth of the host, every time."""
+
+    name: str
+    session: str
+    """New at every start of the node worker."""
+    address: str
+    """Where ranks of other hosts reach this one."""
+    agent_url: str
+    """Where the service fetches logs, e.g. ``http://127.0.0.1:41234``."""
+    leaf: str | None = None
+    spine: str | None = None
+    inventory: HostInventory
+    attempts: list[AttemptKey] = []
+    """Attempts with processes on this host."""
+    telemetry: list[GpuTelemetry] = []
+    degraded: dict[str, str] = {}
+    """GPU uuid -> why the host itself keeps it from new work (temperature, lost device)."""
+
+
+class LeaseAnswer(BaseModel):
+    ttl_s: float
+    kill: list[AttemptKey] = []
+    """Stale attempts: released meanwhile, so their ranks here must die."""

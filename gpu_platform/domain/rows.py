@@ -1,0 +1,50 @@
+"""What the scheduler reads of the truth: hosts, GPUs and waiting jobs, as plain rows.
+
+``store`` fills them from the database, the simulator from a trace; ``scheduling`` only reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.states import GpuState, HostState
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    name: str
+    state: HostState
+    inventory: HostInventory
+    leaf: str | None = None
+    spine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    uuid: str
+    host: str
+    index: int
+    """Index in the host's inventory."""
+    state: GpuState
+    free: bool
+    """AVAILABLE, and nobody holds a share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    job_id: str
+    attempt: int
+    gpus: GpuRequest
+    priority: int
+    namespace: str
+    user: str
+    enqueued_at: float
+    """Unix seconds."""
+    excluded_gpus: frozenset[str] = frozenset()
+    excluded_hosts: frozenset[str] = frozenset()
+    class_key: str = ""
+    """Jobs with one key have the same request and exclusions: one answer serves them all."""
+    task_token: bytes = b""
+    """Temporal's handle for the activity that waits for the placement."""
