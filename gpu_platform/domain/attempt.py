@@ -136,3 +136,19 @@ class FaultReport(BaseModel):
     """A :class:`gpu_platform.domain.faults.FaultAction`."""
     message: str
     at_ms: int
+
+
+class GpuFault(BaseModel):
+    """The argument of JobWorkflow's signal ``gpu_fault``."""
+
+    attempt: int
+    """The attempt that ran on the GPU; a later one is not hit by an old fault."""
+    report: FaultReport
+
+
+class HostLost(BaseModel):
+    """The argument of JobWorkflow's signal ``host_lost``."""
+
+    attempt: int
+    host: str
+    reason: str

@@ -155,6 +155,36 @@ def _check_text(text: str, what: str) -> None:
         raise ValueError(f"{what} is not valid UTF-8") from error
 
 
+class JobInput(BaseModel):
+    """The argument of JobWorkflow."""
+
+    job_id: str
+    """Also the workflow's id."""
+    spec: JobSpec
+    progress: JobProgress | None = None
+    """Set when a long-lived workflow continues as new."""
+
+
+class JobProgress(BaseModel):
+    """What a job carries from attempt to attempt."""
+
+    attempt: int = 0
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    enqueued_at: datetime | None = None
+    """Its place among equals; kept by retries, lost by a preemption."""
+    excluded_gpus: list[str] = []
+    excluded_hosts: list[str] = []
+
+
+class Interrupt(BaseModel):
+    """The argument of the signals ``cancel``, ``kill`` and ``preempt``."""
+
+    actor: str = "user"
+    reason: str = ""
+
+
 class FailureKind(StrEnum):
     USER = "user"
     """The program failed, or cannot be started. Charged to ``max_retries``."""
