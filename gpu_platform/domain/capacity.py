@@ -1,0 +1,138 @@
+"""What the registered hosts could hold if every one of them were empty, healthy and ready.
+
+Admission refuses what is beyond that. The bound is optimistic: it may pass a gang that no
+ring of NVLinks can serve in the end (the scheduler then says so), but it never refuses one that fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ReasonCode
+
+
+class Capacity(BaseModel):
+    """The largest gang of the asked kind that an empty cluster could hold."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fits: bool
+    """True also while no host is registered: hosts may still come."""
+    hosts: int
+    """Hosts that could hold one whole slice (``gpus_per_host`` matching GPUs)."""
+    gpus_per_host: int
+    """Most matching GPUs that one host could give together."""
+    gpus: int
+    """Matching GPUs of all hosts."""
+    message: str
+    """What was asked, what there is, and what to ask instead."""
+
+
+def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> Capacity:
+    """Compare ``request`` with everything that is registered, whatever its state."""
+    together = [_most_together(inventory, request) for inventory in inventories]
+    hosts = sum(count >= request.gpus_per_host for count in together)
+    best = max(together, default=0)
+    gpus = sum(mismatch(gpu, request) is None for inventory in inventories for gpu in inventory.gpus)
+    asked = describe(request)
+    if not inventories:
+        message = f"asked for {asked}; no host is registered yet"
+    elif hosts >= request.hosts:
+        message = f"asked for {asked}; {hosts} of {len(inventories)} hosts could hold a part of it"
+    elif gpus == 0:
+        message = f"asked for {asked}; the cluster has no such GPU, only {_models(inventories)}"
+    elif hosts == 0:
+        reason = "" if request.allow_cross_numa else " on one socket or NVLink island"
+        message = (
+            f"asked for {asked}; the largest host has {best} such GPUs{reason}: ask for at most {best} GPUs per host"
+        )
+        if not request.allow_cross_numa and _fits_across_sockets(inventories, request):
+            message += ", or allow_cross_numa"
+    else:
+        message = (
+            f"asked for {asked}; only {hosts} of {len(inventories)} hosts could ever hold "
+            f"{request.gpus_per_host} such GPUs: ask for at most {hosts} host{'s' if hosts > 1 else ''}"
+        )
+    fits = not inventories or hosts >= request.hosts
+    return Capacity(fits=fits, hosts=hosts, gpus_per_host=best, gpus=gpus, message=message)
+
+
+def mismatch(gpu: GpuInfo, request: GpuRequest) -> ReasonCode | None:
+    """Which requirement this GPU can never meet; None if it meets all."""
+    if request.model is not None and request.model.casefold() not in gpu.model.casefold():
+        return ReasonCode.OTHER_MODEL
+    if gpu.memory_mib < request.memory_mib:
+        return ReasonCode.TOO_LITTLE_MEMORY
+    wanted = request.min_compute_capability
+    if wanted is not None and capability(gpu.compute_capability) < capability(wanted):
+        return ReasonCode.COMPUTE_CAPABILITY
+    return None
+
+
+def capability(text: str) -> tuple[int, int]:
+    """``"8.0"`` as a pair that compares: 10.0 is newer than 9.0."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
+
+
+def socket_of(gpu: GpuInfo) -> str:
+    """The socket a GPU hangs on, as far as its host told: else its NUMA node, else the only one there is."""
+    if gpu.socket is not None:
+        return f"socket {gpu.socket}"
+    return "socket ?" if gpu.numa_node is None else f"numa {gpu.numa_node}"
+
+
+def describe(request: GpuRequest) -> str:
+    """The request in words, e.g. ``2 hosts x 8 GPUs (H100, >= 65536 MiB)``."""
+    gpus = f"{request.gpus_per_host} GPU{'s' if request.gpus_per_host > 1 else ''}"
+    shape = gpus if request.hosts == 1 else f"{request.hosts} hosts x {gpus}"
+    details = [
+        *([request.model] if request.model else []),
+        *([f">= {request.memory_mib} MiB"] if request.memory_mib else []),
+        *([f"compute capability >= {request.min_compute_capability}"] if request.min_compute_capability else []),
+    ]
+    return f"{shape} ({', '.join(details)})" if details else shape
+
+
+def _most_together(inventory: HostInventory, request: GpuRequest) -> int:
+    matching = [gpu for gpu in inventory.gpus if mismatch(gpu, request) is None]
+    if request.allow_cross_numa:
+        return len(matching)
+    sockets = Counter(socket_of(gpu) for gpu in matching)
+    return max([*sockets.values(), *_islands({gpu.index for gpu in matching}, inventory)], default=0)
+
+
+def _islands(gpus: set[int], inventory: HostInventory) -> Iterable[int]:
+    """Sizes of the NVLink-connected groups among ``gpus``: no ring is larger."""
+    neighbours: dict[int, set[int]] = {gpu: set() for gpu in gpus}
+    for link in inventory.nvlinks:
+        if link.links > 0 and link.a in gpus and link.b in gpus:
+            neighbours[link.a].add(link.b)
+            neighbours[link.b].add(link.a)
+    while neighbours:
+        island, frontier = 0, [next(iter(neighbours))]
+        while frontier:
+            found = neighbours.pop(frontier.pop(), None)
+            if found is not None:
+                island += 1
+                frontier.extend(found)
+        yield island
+
+
+def _fits_across_sockets(inventories: Sequence[HostInventory], request: GpuRequest) -> bool:
+    anywhere = request.model_copy(update={"allow_cross_numa": True})
+    return sum(_most_together(i, anywhere) >= request.gpus_per_host for i in inventories) >= request.hosts
+
+
+def _models(inventories: Sequence[HostInventory]) -> str:
+    facts = {
+        f"{gpu.model} ({gpu.memory_mib} MiB, compute capability {gpu.compute_capability})"
+        for inventory in inventories
+        for gpu in inventory.gpus
+    }
+    return ", ".join(sorted(facts)) or "hosts without GPUs"
