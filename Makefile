@@ -1,0 +1,54 @@
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+
+.PHONY: help run up setup dev test test-chaos test-scale check format bench lock docs clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+run: setup  ## Run a real training job through an XID fault, watch it, and leave nothing behind
+	@$(PYTHON) -m workers.up --demo
+
+up: setup  ## Start the whole platform on this machine and stay up (Ctrl-C ends it)
+	@$(PYTHON) -m workers.up
+
+setup:
+	@scripts/setup
+
+dev:
+	@scripts/setup --dev
+
+test: dev  ## Run the tests (those with real processes too)
+	@$(PYTEST) -m "not chaos and not scale"
+
+test-chaos: dev  ## Run the long tests that kill processes at random
+	@$(PYTEST) -m chaos
+
+test-scale: dev  ## Run the long tests with many jobs and hosts
+	@$(PYTEST) -m scale
+
+check: dev  ## Lint, format, types, import directions
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/basedpyright
+	@.venv/bin/lint-imports
+
+format: dev  ## Mend what ruff can mend
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+bench: dev  ## Print the numbers of docs/explanation/performance
+	@$(PYTHON) -m tests.benchmarks
+
+COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
+	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"
+lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade renews all)
+	@$(COMPILE) $(UPGRADE) -o requirements/runtime.lock
+	@$(COMPILE) $(UPGRADE) --extra dev --constraint requirements/runtime.lock -o requirements/dev.lock
+
+docs: dev  ## Write docs/reference from the code
+	@$(PYTHON) scripts/gen_reference.py
+
+clean:  ## Remove what was built and what `make up` left (not .venv)
+	rm -rf .gpu-platform build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
