@@ -1,0 +1,188 @@
+"""The requests of the REST API as data, and when to send one again. Both clients send these."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import random
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+LONG_POLL_S = 20.0
+STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
+"""A follower hears at least a keep-alive every 15 s, or the connection is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    path: str
+    params: dict[str, Any] = field(default_factory=dict)
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+    """May it be sent again when nobody knows whether it arrived?"""
+    patience_s: float = 0.0
+    """How long the service itself may wait before it answers."""
+
+
+def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
+    # The key is what makes a retry safe: without one from the caller, one is made for this call.
+    return Call(
+        "POST",
+        "/v1/jobs",
+        body=spec.model_dump_json(exclude_defaults=True).encode(),
+        headers={"Idempotency-Key": idempotency_key or secrets.token_hex(16)},
+    )
+
+
+def job(job_id: str, wait_s: float = 0.0) -> Call:
+    params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
+    return Call("GET", f"/v1/jobs/{_quoted(job_id)}", params, patience_s=wait_s)
+
+
+def jobs(
+    states: Iterable[JobState | str] | None,
+    namespace: str | None,
+    user: str | None,
+    name: str | None,
+    cursor: str | None,
+    limit: int,
+) -> Call:
+    wanted = [str(state) for state in states] if states else None
+    return Call(
+        "GET",
+        "/v1/jobs",
+        _given(state=wanted, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit),
+    )
+
+
+def interrupt(verb: str, job_id: str, reason: str) -> Call:
+    # A second `preempt` would hit the next attempt; cancelling and killing twice is the same as once.
+    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/{verb}", body=_why(reason), repeatable=verb != "preempt")
+
+
+def job_events(job_id: str, after: int | None, follow: bool) -> Call:
+    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/events", _given(after=after, follow=follow or None))
+
+
+def events(after: int | None, follow: bool) -> Call:
+    return Call("GET", "/v1/events", _given(after=after, follow=follow))
+
+
+def logs(job_id: str, rank: int, attempt: int | None, follow: bool) -> Call:
+    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/logs", _given(rank=rank, attempt=attempt, follow=follow or None))
+
+
+def hosts(cursor: str | None) -> Call:
+    return Call("GET", "/v1/hosts", _given(cursor=cursor))
+
+
+def host(name: str) -> Call:
+    return Call("GET", f"/v1/hosts/{_quoted(name)}")
+
+
+def set_host(name: str, verb: str, force: bool, reason: str) -> Call:
+    return Call("POST", f"/v1/hosts/{_quoted(name)}/{verb}", _given(force=force or None), body=_why(reason))
+
+
+def gpus(host_name: str | None, states: Iterable[GpuState | str] | None, cursor: str | None) -> Call:
+    wanted = [str(state) for state in states] if states else None
+    return Call("GET", "/v1/gpus", _given(host=host_name, state=wanted, cursor=cursor))
+
+
+def gpu(gpu_id: str) -> Call:
+    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}")
+
+
+def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
+    return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/{verb}", _given(force=force or None), body=_why(reason))
+
+
+class Connection:
+    """Where the service is and who asks: what both clients share."""
+
+    def __init__(self, base_url: str | None, user: str | None, retry_for_s: float) -> None:
+        self.base_url = (base_url or os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL).rstrip("/")
+        self.user = user or default_user()
+        self.retry_for_s = retry_for_s
+
+    def http_options(self) -> dict[str, Any]:
+        return {
+            "base_url": self.base_url,
+            "headers": {USER_HEADER: self.user},
+            "timeout": httpx.Timeout(30.0, connect=5.0),
+            # A proxy for the outside world cannot reach our own loopback.
+            "trust_env": urlsplit(self.base_url).hostname not in ("127.0.0.1", "localhost", "::1"),
+        }
+
+    def request_options(self, call: Call) -> dict[str, Any]:
+        headers = dict(call.headers)
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
+        timeout = httpx.Timeout(30.0 + call.patience_s, connect=5.0)
+        return {"params": call.params, "content": call.body, "headers": headers, "timeout": timeout}
+
+    def stream_options(self, call: Call, last_id: str) -> dict[str, Any]:
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        return {"params": call.params, "headers": headers, "timeout": STREAM_TIMEOUT}
+
+    def away(self, error: httpx.TransportError) -> Unavailable:
+        return Unavailable(
+            f"no answer from the service at {self.base_url} ({type(error).__name__}: {error}); "
+            "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",
+            url=self.base_url,
+        )
+
+
+def may_repeat(call: Call, error: httpx.TransportError) -> bool:
+    return call.repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+
+
+def retry_delays(base_s: float = 0.1, limit_s: float = 2.0) -> Iterator[float]:
+    """Exponential back-off with jitter, seconds, without end."""
+    delay = base_s
+    while True:
+        yield delay * random.uniform(0.5, 1.0)
+        delay = min(limit_s, delay * 2)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """``Retry-After`` in seconds (RFC 9110, 10.2.3); dates are not used by this service."""
+    value = headers.get("retry-after", "")
+    return float(value) if value.isdigit() else None
+
+
+def default_user() -> str:
+    """``GPU_PLATFORM_USER`` or the login name, as a name that a job may carry."""
+    try:
+        login = os.environ.get("GPU_PLATFORM_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in many containers
+        login = f"uid-{os.getuid()}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", login).strip("._-")[:63].strip("._-") or "anonymous"
+
+
+def _why(reason: str) -> bytes | None:
+    return json.dumps({"reason": reason}).encode() if reason else None
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    told = {name: value for name, value in params.items() if value is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in told.items()}
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="") or "-"

@@ -1,0 +1,210 @@
+"""The client for ordinary code: every method returns when the service has answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from httpx_sse import ServerSentEvent, connect_sse
+from pydantic import BaseModel
+
+from gpu_platform.client import calls
+from gpu_platform.client.calls import Call, Connection
+from gpu_platform.client.wire import LogChunk, Page, Problem, problem_of_response
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.job import Job, JobEvent, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Client:
+    """Talks to the service at ``base_url`` (default: ``GPU_PLATFORM_API_URL``, then ``http://127.0.0.1:8700``).
+
+    Every method raises the errors of :mod:`gpu_platform.domain.errors`. A connection error or a 503 is retried with
+    back-off for ``retry_for_s`` seconds, then becomes :class:`Unavailable`. ``user`` goes to the audit log.
+    """
+
+    def __init__(
+        self, base_url: str | None = None, *, user: str | None = None, retry_for_s: float = 10.0, **http_options: Any
+    ) -> None:
+        self._connection = Connection(base_url, user, retry_for_s)
+        self._http = httpx.Client(**self._connection.http_options() | http_options)
+
+    def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
+        """Submit a job. With the same key and spec the same job comes back, however often this is sent."""
+        return self._send(calls.submit(spec, idempotency_key), Job)
+
+    def get(self, job_id: str) -> Job:
+        return self._send(calls.job(job_id), Job)
+
+    def list(
+        self,
+        *,
+        states: Iterable[JobState | str] | None = None,
+        namespace: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        page_size: int = 100,
+    ) -> Iterator[Job]:
+        """All jobs that match, newest first; pages are fetched as they are needed."""
+        wanted = [*states] if states else None
+        return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
+
+    def cancel(self, job_id: str, reason: str = "") -> Job:
+        """SIGTERM, the job's grace, SIGKILL. Returns at once; :meth:`wait` for the end."""
+        return self._send(calls.interrupt("cancel", job_id, reason), Job)
+
+    def kill(self, job_id: str, reason: str = "") -> Job:
+        """SIGKILL at once."""
+        return self._send(calls.interrupt("kill", job_id, reason), Job)
+
+    def preempt(self, job_id: str, reason: str = "") -> Job:
+        """Stop it with its grace to checkpoint, and queue it again."""
+        return self._send(calls.interrupt("preempt", job_id, reason), Job)
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
+        """The job once it has ended. :class:`TimeoutError` after ``timeout_s`` seconds."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
+            job = self._send(calls.job(job_id, max(0.0, min(left, calls.LONG_POLL_S))), Job)
+            if job.state.is_terminal:
+                return job
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {job_id} is {job.state} after {timeout_s} s")
+
+    def events(
+        self, job_id: str | None = None, *, after: int | None = None, follow: bool = False
+    ) -> Iterator[JobEvent]:
+        """What happened, oldest first, to one job or to everything, after sequence number ``after``.
+
+        With ``follow`` it goes on as things happen: until the job has ended, or for ever without ``job_id`` (then it
+        starts now unless ``after`` is given).
+        """
+        if follow:
+            call = calls.job_events(job_id, after, True) if job_id else calls.events(after, True)
+            return (JobEvent.model_validate_json(sse.data) for sse in self._follow(call))
+
+        def page(cursor: str | None) -> Call:
+            start = int(cursor) if cursor else after
+            return calls.job_events(job_id, start, False) if job_id else calls.events(start or 0, False)
+
+        return self._pages(Page[JobEvent], page)
+
+    def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
+        """What rank ``rank`` wrote in the attempt (default: the last one)."""
+        return self._answer(calls.logs(job_id, rank, attempt, False)).text
+
+    def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> Iterator[LogChunk]:
+        """The output as it is written: over all attempts, or of the one named; ends with the job (attempt)."""
+        call = calls.logs(job_id, rank, attempt, True)
+        return (LogChunk.model_validate_json(sse.data) for sse in self._follow(call))
+
+    def hosts(self) -> Iterator[Host]:
+        return self._pages(Page[Host], calls.hosts)
+
+    def host(self, name: str) -> Host:
+        return self._send(calls.host(name), Host)
+
+    def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
+        """No new work; what runs goes on, or is preempted with ``force``."""
+        return self._send(calls.set_host(name, "drain", force, reason), Host)
+
+    def online(self, name: str, reason: str = "") -> Host:
+        return self._send(calls.set_host(name, "online", False, reason), Host)
+
+    def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
+        """Out of service at once: refused while jobs run there, unless ``force`` kills them."""
+        return self._send(calls.set_host(name, "offline", force, reason), Host)
+
+    def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> Iterator[Gpu]:
+        wanted = [*states] if states else None
+        return self._pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
+
+    def gpu(self, gpu_id: str) -> Gpu:
+        """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
+        return self._send(calls.gpu(gpu_id), Gpu)
+
+    def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
+        return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
+
+    def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
+        return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, call: Call, model: type[M]) -> M:
+        return model.model_validate_json(self._answer(call).content)
+
+    def _answer(self, call: Call) -> httpx.Response:
+        deadline = time.monotonic() + self._connection.retry_for_s
+        for delay in calls.retry_delays():
+            try:
+                response = self._http.request(call.method, call.path, **self._connection.request_options(call))
+            except httpx.TransportError as error:
+                if not calls.may_repeat(call, error) or time.monotonic() + delay > deadline:
+                    raise self._connection.away(error) from error
+            else:
+                if response.is_success:
+                    return response
+                problem = problem_of_response(response.status_code, response.headers, response.content)
+                delay = calls.retry_after_s(response.headers) or delay
+                if not (problem.retryable and call.repeatable) or time.monotonic() + delay > deadline:
+                    raise problem.error()
+            time.sleep(delay)
+        raise AssertionError("retry_delays has no end")
+
+    def _pages(self, model: type[Page[M]], call: Callable[[str | None], Call]) -> Iterator[M]:
+        cursor: str | None = None
+        while True:
+            page = self._send(call(cursor), model)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def _follow(self, call: Call) -> Iterator[ServerSentEvent]:
+        """Server-sent events; after a broken connection it goes on behind the last one received."""
+        last_id = ""
+        deadline = time.monotonic() + self._connection.retry_for_s
+        delays = calls.retry_delays()
+        while True:
+            opened, failure = False, None
+            try:
+                with connect_sse(
+                    self._http, call.method, call.path, **self._connection.stream_options(call, last_id)
+                ) as source:
+                    if not source.response.is_success:
+                        body = source.response.read()
+                        raise problem_of_response(source.response.status_code, source.response.headers, body).error()
+                    opened = True
+                    for sse in source.iter_sse():
+                        if sse.event == "end":
+                            return
+                        if sse.event == "problem":
+                            raise Problem.model_validate_json(sse.data).error()
+                        last_id = sse.id or last_id
+                        yield sse
+            except httpx.TransportError as error:
+                failure = self._connection.away(error)
+            except Unavailable as error:
+                failure = error
+            if opened:  # the service was restarted, or the network broke
+                deadline, delays = time.monotonic() + self._connection.retry_for_s, calls.retry_delays()
+            elif failure is not None and time.monotonic() > deadline:
+                raise failure
+            time.sleep(next(delays))

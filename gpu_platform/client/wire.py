@@ -1,0 +1,187 @@
+"""What travels between service and client besides the domain's own models: pages, log chunks and problems.
+
+Problems are RFC 9457 (``application/problem+json``). Both directions of the translation stand here, so that an error
+raised in the service is the same error, with the same class, code and message, where the client raises it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gpu_platform.domain.errors import InvalidRequest, PlatformError, Unavailable
+
+PROBLEM_JSON = "application/problem+json"
+USER_HEADER = "X-GPU-Platform-User"
+"""Who acts, for the audit log. A claim, not a proof: there is no authentication yet."""
+
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    """One page of a list. ``next_cursor`` None: there is no more."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class Why(BaseModel):
+    """The optional body of what people do to jobs and hosts; the reason goes to the audit log."""
+
+    model_config = {"extra": "forbid"}
+
+    reason: str = ""
+
+
+class LogChunk(BaseModel):
+    """A piece of one rank's output. ``text`` ends at ``next_offset`` bytes of that attempt's log."""
+
+    attempt: int
+    rank: int
+    next_offset: int
+    text: str
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field of a request."""
+
+    field: str
+    """Dotted, e.g. ``gpus.hosts`` or ``command[0]``."""
+    message: str
+    given: Any = None
+    """The value that was refused, shortened."""
+
+
+class Problem(BaseModel):
+    """RFC 9457, section 3; ``code``, ``retryable``, ``errors`` and ``details`` are extensions."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool = False
+    instance: str | None = None
+    errors: list[FieldError] = []
+    details: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, error: PlatformError, instance: str | None = None) -> Problem:
+        details = dict(error.details)
+        fields = details.pop("errors", [])
+        return cls.make(
+            error.http_status,
+            error.code,
+            error.message,
+            retryable=error.retryable,
+            errors=fields,
+            details={name: _plain(value) for name, value in details.items()},
+            instance=instance,
+        )
+
+    @classmethod
+    def make(cls, status: int, code: str, detail: str, **more: Any) -> Problem:
+        return cls(
+            type=f"urn:gpu-platform:problem:{code}",
+            title=code.replace("_", " ").capitalize(),
+            status=status,
+            detail=detail,
+            code=code,
+            **more,
+        )
+
+    def error(self) -> PlatformError:
+        """The domain error that this problem tells of."""
+        kind = _ERRORS_BY_CODE.get(self.code)
+        if kind is None or kind is PlatformError:
+            kind = Unavailable if self.retryable else InvalidRequest if self.status < 500 else PlatformError
+        # Some classes compose their message from their arguments; here the message is already there.
+        error = kind.__new__(kind)
+        details = dict(self.details)
+        if self.errors:
+            details["errors"] = [field.model_dump() for field in self.errors]
+        PlatformError.__init__(error, self.detail, **details)
+        return error
+
+
+def problem_of_response(status: int, headers: Mapping[str, str], body: bytes) -> Problem:
+    """The problem in an answer, also when something between us (a proxy) answered in its own words."""
+    if headers.get("content-type", "").startswith(PROBLEM_JSON):
+        try:
+            return Problem.model_validate_json(body)
+        except ValidationError:
+            pass
+    text = body[:200].decode("utf-8", "replace").strip()
+    retryable = status in (429, 502, 503, 504)
+    code = "unavailable" if retryable else "unexpected_answer"
+    return Problem.make(status, code, f"the service answered {status}: {text or 'nothing'}", retryable=retryable)
+
+
+def invalid_request(errors: list[Any], subject: str = "the request") -> InvalidRequest:
+    """One error that names every field, what is wrong and what was given, from ``ValidationError.errors()``."""
+    fields = [_field_error(error) for error in errors]
+    told = "; ".join(f"{field.field}: {field.message}{_given(field)}" for field in fields[:10])
+    more = f"; and {len(fields) - 10} more" if len(fields) > 10 else ""
+    return InvalidRequest(f"{subject} is wrong: {told}{more}", errors=[field.model_dump() for field in fields])
+
+
+def _field_error(error: Mapping[str, Any]) -> FieldError:
+    location = [part for part in error["loc"] if part not in ("body", "query", "path", "header")]
+    field = ""
+    for part in location:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif error["type"] == "missing":
+        message = "is required"
+        return FieldError(field=field or "body", message=message)
+    return FieldError(field=field or "body", message=_sentence(message), given=_plain(error.get("input")))
+
+
+def _given(field: FieldError) -> str:
+    # Whoever wrote the message put the value into it where that helps; long values help nobody.
+    if field.given is None or isinstance(field.given, dict | list) or repr(field.given) in field.message:
+        return ""
+    return f" (given {field.given!r})"
+
+
+def _sentence(message: str) -> str:
+    return re.sub(r"^(Input )?(?=should)", "", message).strip()
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """``value`` in a form that is always JSON and never long."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else _short(str(value) if value.bit_length() < 10_000 else "a huge number")
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if isinstance(value, str):
+        return _short(value.encode("utf-8", "backslashreplace").decode())
+    if isinstance(value, bytes):
+        return _short(value.decode("utf-8", "backslashreplace"))
+    if depth < 3 and isinstance(value, Mapping):
+        return {str(_plain(str(name))): _plain(item, depth + 1) for name, item in list(value.items())[:20]}
+    if depth < 3 and isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth + 1) for item in list(value)[:20]]
+    return _short(repr(value)) if depth < 3 else "…"
+
+
+def _short(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _tree(kind: type[PlatformError]) -> dict[str, type[PlatformError]]:
+    found = {kind.code: kind}
+    for child in kind.__subclasses__():
+        for code, below in _tree(child).items():
+            found.setdefault(code, below)
+    return found
+
+
+_ERRORS_BY_CODE = _tree(PlatformError)

@@ -1,0 +1,111 @@
+"""Logs and metrics, the same in every process.
+
+Logs are one JSON object per line on stderr (structlog); whatever is bound with :func:`bound` (job, attempt, host, GPU)
+stands in every line below it, also in lines of libraries that use :mod:`logging`. Metrics are Prometheus's; the ones
+here belong to more than one package, the service adds its own (:mod:`service.metrics`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from prometheus_client import Counter, Histogram, start_http_server
+
+DECISION_SECONDS = Histogram(
+    "topology_scheduler_latency_seconds",
+    "Time of one scheduling decision round",
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+PLACEMENT_DECISIONS = Counter(
+    "topology_placement_decisions_total",
+    "What the scheduler decided: placed, waiting; and what became of it: confirmed, conflict, expired",
+    ["outcome"],
+)
+RECOVERY_SECONDS = Histogram(
+    "topology_recovery_duration_seconds",
+    "From a fault or a lost host to the next attempt running",
+    ["cause"],
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0),
+)
+REQUEST_SECONDS = Histogram(
+    "gpu_platform_request_seconds",
+    "Time until the answer's head was sent, by route",
+    ["method", "route", "status"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -> None:
+    """Send every log line of this process to stderr; ``process`` names it, e.g. ``service`` or ``node/dgx-a``."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    if json:
+        # A plain traceback: one with local variables would write users' environments into the log.
+        render: list[structlog.typing.Processor] = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            _named(process),
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *render,
+        ],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    return structlog.stdlib.get_logger(name)
+
+
+@contextmanager
+def bound(**context: Any) -> Iterator[None]:
+    """Every log line inside carries ``context``: ``with bound(job_id=…, attempt=…, host=…, gpu=…):``."""
+    with structlog.contextvars.bound_contextvars(**context):
+        yield
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
+    """Serve ``/metrics`` of this process from a daemon thread; returns the port (``port`` 0: any free one)."""
+    server, _ = start_http_server(port, addr=host)
+    return server.server_address[1]
+
+
+def _named(process: str) -> structlog.typing.Processor:
+    def add(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event.setdefault("process", process)
+        return event
+
+    return add

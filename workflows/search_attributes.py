@@ -1,0 +1,54 @@
+"""Search attributes of JobWorkflow: what an operator can search and sort by in the Temporal UI."""
+
+from __future__ import annotations
+
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.states import JobState
+
+NAMESPACE = SearchAttributeKey.for_keyword("GpuPlatformNamespace")
+USER = SearchAttributeKey.for_keyword("GpuPlatformUser")
+STATE = SearchAttributeKey.for_keyword("GpuPlatformState")
+MODEL = SearchAttributeKey.for_keyword("GpuPlatformModel")
+GPUS = SearchAttributeKey.for_int("GpuPlatformGpus")
+HOSTS = SearchAttributeKey.for_keyword_list("GpuPlatformHosts")
+
+ALL = (NAMESPACE, USER, STATE, MODEL, GPUS, HOSTS)
+
+
+def of_submission(spec: JobSpec) -> TypedSearchAttributes:
+    """What is known before placement; the workflow upserts STATE and HOSTS as they change."""
+    pairs: list[SearchAttributePair] = [
+        SearchAttributePair(NAMESPACE, spec.namespace),
+        SearchAttributePair(USER, spec.user),
+        SearchAttributePair(STATE, JobState.PENDING.value),
+        SearchAttributePair(GPUS, spec.gpus.gpus),
+    ]
+    if spec.gpus.model:
+        pairs.append(SearchAttributePair(MODEL, spec.gpus.model))
+    return TypedSearchAttributes(pairs)
+
+
+async def register(client: Client) -> None:
+    """Add the attributes that the Temporal namespace does not have yet. Concurrent callers are safe.
+
+    Raises :class:`temporalio.service.RPCError` when Temporal is away or does not permit it.
+    """
+    operator = client.operator_service
+    known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+    missing = {
+        key.name: _INDEXED_AS[key.indexed_value_type.name] for key in ALL if key.name not in known.custom_attributes
+    }
+    if not missing:
+        return
+    try:
+        await operator.add_search_attributes(
+            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+        )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
