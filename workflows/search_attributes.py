@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
@@ -41,7 +42,9 @@ async def register(client: Client) -> None:
     operator = client.operator_service
     known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
     missing = {
-        key.name: _INDEXED_AS[key.indexed_value_type.name] for key in ALL if key.name not in known.custom_attributes
+        key.name: IndexedValueType.ValueType(key.indexed_value_type)
+        for key in ALL
+        if key.name not in known.custom_attributes
     }
     if not missing:
         return
