@@ -1,0 +1,43 @@
+"""Could the registered hosts ever hold this gang?"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.capacity import largest_gang
+from gpu_platform.domain.errors import ImpossibleRequest
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.store.database import Store
+from gpu_platform.store.models import host
+
+_VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
+_MEMO = "possible requests"
+
+
+def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
+    """Raise :class:`ImpossibleRequest`, saying what there is, if even the idle cluster could not hold the gang.
+
+    Every host that ever registered counts, drained and lost ones too: they may come back. Answers are remembered
+    until an inventory changes.
+    """
+    version = tuple(session.execute(_VERSION).one())
+    known: tuple[tuple[int, ...], set[GpuRequest]] | None = store.memo.get(_MEMO)
+    possible = known[1] if known is not None and known[0] == version else set()
+    if request in possible:
+        return
+    inventories = [parse_inventory(text) for text in session.scalars(select(host.c.inventory).order_by(host.c.name))]
+    capacity = largest_gang(inventories, request)
+    if not capacity.fits:
+        raise ImpossibleRequest(capacity.message)
+    if len(possible) < 10_000:
+        store.memo[_MEMO] = (version, possible | {request})
+
+
+@lru_cache(maxsize=16_384)
+def parse_inventory(text: str) -> HostInventory:
+    """Hosts report the same inventory again and again; every text is parsed once."""
+    return HostInventory.model_validate_json(text)

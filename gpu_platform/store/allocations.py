@@ -1,0 +1,340 @@
+"""Who holds which GPU: the one place where GPUs are taken and given back.
+
+A gang is taken in one transaction or not at all. Three independent fences make sure that no GPU is held twice: the
+conditional update (``state = 'AVAILABLE' AND exclusive_holders = 0``, its row count checked), the CHECK constraints
+of ``gpu``, and the partial unique index on ``allocation(gpu_uuid)`` of what is not released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, case, exists, insert, literal, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
+from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.leader import EPOCH
+from gpu_platform.store.models import allocation, gpu, host, job, reservation
+from gpu_platform.store.queue import leave_queue
+
+_ACTOR = "control"
+
+
+@writing
+def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> None:
+    """Take every GPU of the placement for the attempt, or none: QUEUED -> ALLOCATED, AVAILABLE -> ALLOCATED.
+
+    Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
+    because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
+    """
+    claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
+    if not session.execute(insert_ignoring(session, reservation), claim).rowcount:  # type: ignore[attr-defined]
+        if _is_held(session, key):
+            return
+        raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
+    _take_job(session, key, placement)
+    _check_epoch(session, placement)
+    _take_gpus(session, key, placement, now)
+    leave_queue(session, key.job_id, now)
+    where = {"job_id": key.job_id, "attempt": key.attempt}
+    data = {
+        "hosts": placement.hosts,
+        "gpus": placement.gpu_uuids,
+        "level": placement.level.value,
+        "why": placement.why,
+        "bandwidth_gb_s": placement.bandwidth_gb_s,
+        "decided_in_ms": placement.decided_in_ms,
+    }
+    append_event(session, "job.placed", "scheduler", now, data=data, **where)
+    append_event(session, "gang.reserved", _ACTOR, now, data={"gpus": placement.gpu_uuids}, **where)
+
+
+@writing
+def mark_running(session: Session, key: AttemptKey, now: datetime) -> None:
+    """Every rank has a process: the job is RUNNING (by way of STARTING), its GPUs are IN_USE. Idempotent.
+
+    Raises :class:`NotFound`, :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`IllegalTransition`.
+    """
+    if session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is None:
+        raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
+    row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one()
+    if row.state == JobState.RUNNING:
+        return
+    if row.state not in (JobState.ALLOCATED, JobState.STARTING):
+        raise _illegal(key, row.state, JobState.RUNNING)
+    session.execute(_JOB_RUNNING, {"key_job": key.job_id, "now": now})
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    session.execute(_ALLOCATIONS_RUNNING, {**ours, "now": now})
+    session.execute(_LOCK_HELD_GPUS, ours)
+    session.execute(_GPUS_IN_USE, ours)
+    where = {"job_id": key.job_id, "attempt": key.attempt}
+    if row.state == JobState.ALLOCATED:
+        append_event(session, "job.starting", _ACTOR, now, **where)
+    append_event(session, "job.running", _ACTOR, now, **where)
+
+
+@writing
+def release_gang(
+    session: Session, key: AttemptKey, *, now: datetime, quarantine: Mapping[str, str] | None = None
+) -> None:
+    """Give back everything the attempt holds and close it for good: a ``reserve`` that comes later loses.
+
+    Idempotent, also when the attempt never reserved anything. ``quarantine`` maps GPU uuids to the reason why they
+    become DEGRADED instead of AVAILABLE. A GPU that is out of service stays as it is. A host that was DRAINING for
+    this gang becomes DRAINED.
+    """
+    quarantine = quarantine or {}
+    tombstone = {"job_id": key.job_id, "attempt": key.attempt, "reserved_at": None, "released_at": now}
+    if session.execute(insert_ignoring(session, reservation), tombstone).rowcount:  # type: ignore[attr-defined]
+        return
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    if not session.execute(_CLOSE, {**ours, "now": now}).rowcount:  # type: ignore[attr-defined]
+        return
+    draining = session.scalars(_LOCK_DRAINING, ours).all()
+    held = session.execute(_LOCK_HELD_GPUS, ours).all()
+    session.execute(_FREE_GPUS, ours)
+    session.execute(_END_ALLOCATIONS, {**ours, "now": now})
+    for row in held:
+        if row.uuid in quarantine and row.state in (GpuState.ALLOCATED, GpuState.IN_USE):
+            _quarantine(session, row, quarantine[row.uuid], now)
+    gpus = [row.uuid for row in held]
+    append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data={"gpus": gpus})
+    for name in draining:
+        settle_drain(session, name, now)
+
+
+@reading
+def holders(session: Session, gpu_uuid: str) -> list[AttemptKey]:
+    """The attempts that hold the GPU, or a share of it."""
+    return _keys(session, allocation.c.gpu_uuid == gpu_uuid)
+
+
+@reading
+def held_attempts(session: Session, host: str | None = None) -> list[AttemptKey]:
+    """The attempts that hold GPUs, on ``host`` or anywhere."""
+    return _keys(session, allocation.c.host == host if host is not None else literal(True))
+
+
+@reading
+def is_held(session: Session, key: AttemptKey) -> bool:
+    return _is_held(session, key)
+
+
+def settle_drain(session: Session, name: str, now: datetime) -> None:
+    """Inside a transaction that has locked the DRAINING host: it is DRAINED once nothing is held there."""
+    held = exists().where(allocation.c.host == host.c.name, allocation.c.released_at.is_(None))
+    done = update(host).where(host.c.name == name, host.c.state == HostState.DRAINING.value, ~held)
+    if session.execute(done.values(state=HostState.DRAINED.value)).rowcount:  # type: ignore[attr-defined]
+        append_event(session, "host.state", _ACTOR, now, host=name, data={"state": HostState.DRAINED.value})
+
+
+# ---- the steps ----
+
+
+def _take_job(session: Session, key: AttemptKey, placement: Placement) -> None:
+    took = session.execute(
+        _TAKE_JOB, {"key_job": key.job_id, "key_attempt": key.attempt, "placed": placement.model_dump_json()}
+    )
+    if took.rowcount:  # type: ignore[attr-defined]
+        return
+    row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+    if row.state != JobState.QUEUED:
+        raise _illegal(key, row.state, JobState.ALLOCATED)
+    raise ReservationConflict(f"attempt {key} is outdated: job {key.job_id} is at attempt {row.attempt}")
+
+
+def _check_epoch(session: Session, placement: Placement) -> None:
+    if not placement.epoch:
+        return
+    epoch = session.scalar(_LOCKED_EPOCH) or 0
+    if placement.epoch != epoch:
+        raise StaleEpoch(f"a scheduler of epoch {placement.epoch} decided this, but epoch {epoch} leads now")
+
+
+def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+    host_of = {uuid: part.host for part in placement.slices for uuid in part.gpu_uuids}
+    if len(host_of) != len(placement.gpu_uuids) or not host_of:
+        raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
+    hosts = {row.name: row.state for row in session.execute(_LOCK_HOSTS, {"names": sorted(set(host_of.values()))})}
+    uuids = sorted(host_of)
+    rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})}
+    for uuid in uuids:
+        _check_gpu(uuid, host_of[uuid], rows.get(uuid), hosts.get(host_of[uuid]))
+    took = session.execute(_TAKE_GPUS, {"uuids": uuids})
+    if took.rowcount != len(uuids):  # type: ignore[attr-defined]
+        raise ReservationConflict(f"one of {', '.join(uuids)} was taken meanwhile")
+    held = [
+        {
+            "job_id": key.job_id,
+            "attempt": key.attempt,
+            "gpu_uuid": uuid,
+            "host": host_of[uuid],
+            "exclusive": True,
+            "sm_percent": 100,
+            "memory_mib": rows[uuid].memory_mib,
+            "reserved_at": now,
+        }
+        for uuid in uuids
+    ]
+    try:
+        session.execute(_ALLOCATE, held)
+    except IntegrityError as error:
+        raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
+
+
+def _check_gpu(uuid: str, wanted_host: str, row: Row[Any] | None, host_state: str | None) -> None:
+    problem = None
+    if row is None:
+        problem = "is not registered"
+    elif row.host != wanted_host:
+        problem = f"is on {row.host}, not on {wanted_host}"
+    elif host_state != HostState.READY:
+        problem = f"is on {wanted_host}, which is {host_state}"
+    elif row.state != GpuState.AVAILABLE:
+        problem = f"on {wanted_host} is {row.state}" + (f" ({row.reason})" if row.reason else "")
+    elif row.exclusive_holders or row.sm_percent_used or row.mig_mask:
+        problem = f"on {wanted_host} is partly taken"
+    if problem is not None:
+        raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid, host=wanted_host)
+
+
+def _quarantine(session: Session, row: Row[Any], reason: str, now: datetime) -> None:
+    session.execute(_DEGRADE, {"uuid_": row.uuid, "why": reason})
+    data = {"state": GpuState.DEGRADED.value, "reason": reason}
+    append_event(session, "gpu.state", _ACTOR, now, host=row.host, gpu_uuid=row.uuid, data=data)
+
+
+def _is_held(session: Session, key: AttemptKey) -> bool:
+    return session.scalar(_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
+
+
+def _keys(session: Session, condition: Any) -> list[AttemptKey]:
+    query = select(allocation.c.job_id, allocation.c.attempt).where(allocation.c.released_at.is_(None), condition)
+    rows = session.execute(query.distinct().order_by(allocation.c.job_id, allocation.c.attempt))
+    return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in rows]
+
+
+def _illegal(key: AttemptKey, current: str, wanted: JobState) -> IllegalTransition:
+    allowed = sorted(JOB_TRANSITIONS[JobState(current)])
+    return IllegalTransition(subject=f"job {key.job_id}", current=current, wanted=wanted.value, allowed=allowed)
+
+
+# ---- the statements, compiled once ----
+
+_OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
+_OUR_HELD_GPUS = select(allocation.c.gpu_uuid).where(_OURS, allocation.c.released_at.is_(None))
+_THIS_RESERVATION = (reservation.c.job_id == bindparam("key_job")) & (reservation.c.attempt == bindparam("key_attempt"))
+
+_HELD = select(literal(1)).where(_THIS_RESERVATION, reservation.c.released_at.is_(None))
+_LOCK_HELD = _HELD.with_for_update(read=True)
+_CLOSE = (
+    update(reservation)
+    .where(_THIS_RESERVATION, reservation.c.released_at.is_(None))
+    .values(released_at=bindparam("now"))
+)
+_LOCKED_EPOCH = EPOCH.with_for_update(read=True)
+
+_LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
+_TAKE_JOB = (
+    update(job)
+    .where(
+        job.c.id == bindparam("key_job"),
+        job.c.state == JobState.QUEUED.value,
+        job.c.attempt <= bindparam("key_attempt"),
+    )
+    .values(state=JobState.ALLOCATED.value, attempt=bindparam("key_attempt"), placement=bindparam("placed"))
+)
+_JOB_RUNNING = (
+    update(job)
+    .where(job.c.id == bindparam("key_job"))
+    .values(state=JobState.RUNNING.value, started_at=bindparam("now"))
+)
+
+_LOCK_HOSTS = (
+    select(host.c.name, host.c.state)
+    .where(host.c.name.in_(bindparam("names", expanding=True)))
+    .order_by(host.c.name)
+    .with_for_update(read=True)
+)
+_LOCK_DRAINING = (
+    select(host.c.name)
+    .where(
+        host.c.state == HostState.DRAINING.value,
+        host.c.name.in_(select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None))),
+    )
+    .order_by(host.c.name)
+    .with_for_update(key_share=True)
+)
+
+_FREE = (
+    (gpu.c.state == GpuState.AVAILABLE.value)
+    & (gpu.c.exclusive_holders == 0)
+    & (gpu.c.sm_percent_used == 0)
+    & (gpu.c.mig_mask == 0)
+)
+_LOCK_GPUS = (
+    select(
+        gpu.c.uuid,
+        gpu.c.host,
+        gpu.c.state,
+        gpu.c.reason,
+        gpu.c.memory_mib,
+        gpu.c.exclusive_holders,
+        gpu.c.sm_percent_used,
+        gpu.c.mig_mask,
+    )
+    .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)))
+    .order_by(gpu.c.uuid)
+    .with_for_update(key_share=True)
+)
+_TAKE_GPUS = (
+    update(gpu)
+    .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)), _FREE)
+    .values(state=GpuState.ALLOCATED.value, exclusive_holders=1, sm_percent_used=100, memory_used_mib=gpu.c.memory_mib)
+)
+_ALLOCATE = insert(allocation)
+_ALLOCATIONS_RUNNING = (
+    update(allocation).where(_OURS, allocation.c.released_at.is_(None)).values(running_at=bindparam("now"))
+)
+_LOCK_HELD_GPUS = (
+    select(gpu.c.uuid, gpu.c.host, gpu.c.state)
+    .where(gpu.c.uuid.in_(_OUR_HELD_GPUS))
+    .order_by(gpu.c.uuid)
+    .with_for_update(key_share=True)
+)
+_GPUS_IN_USE = (
+    update(gpu)
+    .where(gpu.c.uuid.in_(_OUR_HELD_GPUS), gpu.c.state == GpuState.ALLOCATED.value)
+    .values(state=GpuState.IN_USE.value)
+)
+_FREE_GPUS = (
+    update(gpu)
+    .where(gpu.c.uuid.in_(_OUR_HELD_GPUS))
+    .values(
+        exclusive_holders=0,
+        sm_percent_used=0,
+        memory_used_mib=0,
+        state=case(
+            (gpu.c.state.in_([GpuState.ALLOCATED.value, GpuState.IN_USE.value]), GpuState.AVAILABLE.value),
+            else_=gpu.c.state,
+        ),
+    )
+)
+_END_ALLOCATIONS = (
+    update(allocation).where(_OURS, allocation.c.released_at.is_(None)).values(released_at=bindparam("now"))
+)
+_DEGRADE = (
+    update(gpu)
+    .where(gpu.c.uuid == bindparam("uuid_"))
+    .values(state=GpuState.DEGRADED.value, state_source="fault", reason=bindparam("why"))
+)

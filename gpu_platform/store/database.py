@@ -1,0 +1,265 @@
+"""The connection to the truth: transactions, their retries, and errors in the platform's words.
+
+SQLite (WAL) and PostgreSQL (READ COMMITTED) run the same statements. On SQLite a write transaction begins
+IMMEDIATE, so that it never fails half-way for want of the lock; on PostgreSQL every function takes its row locks in
+one order (reservation, job, leader, host, gpu, allocation, queue, event); what still ends in a deadlock is repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, insert, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import InvalidRequest, Unavailable
+from gpu_platform.store import models
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BUSY_TIMEOUT_S = 30
+MAX_TRIES = 8
+_RETRY_SQLSTATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
+_EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders the change feed
+_WRITE = "gpu_platform_write"
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """The SQL database with jobs, queue, hosts, GPUs, allocations and events. Threads may share it.
+
+    ``url`` is a SQLAlchemy address; ``postgresql://`` means the psycopg driver. Creating a store opens nothing.
+    Every use raises :class:`Unavailable` while the database is away.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = _normalised(url)
+        self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if self.is_sqlite(self.url) else "postgresql"
+        self._engine = _sqlite_engine(self.url) if self.dialect == "sqlite" else _postgresql_engine(self.url)
+        self._write_engine = self._engine.execution_options(**{_WRITE: True})
+        # Threads of one process queue up here; SQLite's own waiting sleeps for up to 100 ms at a time.
+        self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
+        self._token = _ChangeToken(self)
+        self.memo: dict[str, Any] = {}
+        """Derived values that functions keep between calls, each with the version it was derived from."""
+
+    @staticmethod
+    def is_sqlite(url: URL) -> bool:
+        return url.get_backend_name() == "sqlite"
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision; many processes may do so at once."""
+        from gpu_platform.store.migrate import upgrade  # Alembic costs 0.2 s of start-up: only who migrates pays
+
+        with self._translating():
+            upgrade(self._engine)
+
+    def close(self) -> None:
+        self._token.close()
+        self._engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one state of the database (SQLite) or one per statement (PostgreSQL)."""
+        with self._translating(), Session(self._engine, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction: commits at the end of the block, or rolls everything back when it raises."""
+        with self._translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
+            yield session
+            _insert_events(session)
+            session.commit()
+
+    def change_token(self) -> int:
+        return self._token.read()
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError, PoolTimeout, sqlite3.OperationalError) as error:
+            raise Unavailable(f"the database does not answer: {_first_line(error)}") from error
+        except DataError as error:
+            raise InvalidRequest(f"the database cannot store this value: {_first_line(error)}") from error
+
+
+def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Make a function of a session a function of the store: one transaction, repeated after a deadlock.
+
+    Nothing was committed when a statement fails, so that repeating is safe; a failed COMMIT is never repeated.
+    """
+
+    @functools.wraps(function)
+    def transaction(store: Store, *args: P.args, **kwargs: P.kwargs) -> R:
+        for attempt in range(1, MAX_TRIES + 1):
+            try:
+                with store.write() as session:
+                    try:
+                        return function(session, *args, **kwargs)
+                    except DBAPIError as error:
+                        if attempt == MAX_TRIES or not _worth_repeating(error, attempt):
+                            raise
+                        raise _Repeat from error
+            except _Repeat as repeat:
+                log.info("transaction %s is repeated: %s", function.__name__, repeat.__cause__)
+                time.sleep(random.uniform(0, 0.002 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    return transaction
+
+
+def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Make a function of a session a function of the store that only reads."""
+
+    @functools.wraps(function)
+    def transaction(store: Store, *args: P.args, **kwargs: P.kwargs) -> R:
+        with store.read() as session:
+            return function(session, *args, **kwargs)
+
+    return transaction
+
+
+def insert_ignoring(session: Session, table: Any) -> Any:
+    """``INSERT … ON CONFLICT DO NOTHING`` for the session's database; ``rowcount`` tells whether it did."""
+    return _INSERT_IGNORING[session.get_bind().dialect.name](table)
+
+
+class _Repeat(Exception):
+    """The transaction was rolled back and may be run again."""
+
+
+def _worth_repeating(error: DBAPIError, attempt: int) -> bool:
+    # A connection that broke while idle (server restart) is found out by the first statement: once more on a new one.
+    return getattr(error.orig, "sqlstate", None) in _RETRY_SQLSTATES or (error.connection_invalidated and attempt == 1)
+
+
+def _first_line(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return str(cause).strip().split("\n")[0]
+
+
+def _insert_events(session: Session) -> None:
+    """Write the transaction's events, last: on PostgreSQL they hold the lock that makes ``seq`` appear in order."""
+    rows = session.info.get("events")
+    if not rows:
+        return
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(_LOCK_EVENTS, {"lock": _EVENT_LOCK})
+    session.execute(_INSERT_EVENTS, rows)
+
+
+_LOCK_EVENTS = text("SELECT pg_advisory_xact_lock(:lock)")
+_INSERT_EVENTS = insert(models.event)
+
+
+def _dialect_inserts() -> dict[str, Callable[[Any], Any]]:
+    from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+    from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+    return {
+        "sqlite": functools.cache(lambda table: sqlite_insert(table).on_conflict_do_nothing()),
+        "postgresql": functools.cache(lambda table: postgresql_insert(table).on_conflict_do_nothing()),
+    }
+
+
+_INSERT_IGNORING = _dialect_inserts()
+
+
+def _normalised(url: str) -> URL:
+    parsed = make_url(url)
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        if parsed.database in (None, "", ":memory:"):
+            raise InvalidRequest("the database must be a file: several processes share it")
+        return parsed
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise InvalidRequest(f"{backend!r} databases are not supported: use sqlite:///FILE or postgresql://…")
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    assert url.database is not None
+    Path(url.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=8,
+        max_overflow=-1,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # the driver must not begin transactions of its own
+        for pragma in ("foreign_keys=ON", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-16384"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get(_WRITE, False)
+        raw = connection.connection.dbapi_connection
+        assert isinstance(raw, sqlite3.Connection)
+        raw.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    return create_engine(
+        url,
+        pool_size=10,
+        max_overflow=20,
+        pool_timeout=BUSY_TIMEOUT_S,
+        isolation_level="READ COMMITTED",
+        connect_args={"connect_timeout": 5, "options": "-c timezone=UTC", "application_name": "gpu-platform"},
+    )
+
+
+class _ChangeToken:
+    """A value that is equal as long as nobody committed, on a connection kept for that alone."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._sqlite: sqlite3.Connection | None = None
+
+    def read(self) -> int:
+        with self._lock, self._store._translating():
+            return self._data_version() if self._store.dialect == "sqlite" else self._last_seq()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._sqlite is not None:
+                self._sqlite.close()
+                self._sqlite = None
+
+    def _data_version(self) -> int:
+        """https://sqlite.org/pragma.html#pragma_data_version: differs when another connection committed."""
+        if self._sqlite is None:
+            path = self._store.url.database
+            assert path is not None
+            self._sqlite = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False, isolation_level=None)
+        return self._sqlite.execute("PRAGMA data_version").fetchone()[0]
+
+    def _last_seq(self) -> int:
+        with self._store._engine.connect() as connection:
+            return connection.scalar(_LAST_SEQ) or 0
+
+
+_LAST_SEQ = select(models.event.c.seq).order_by(models.event.c.seq.desc()).limit(1)

@@ -1,0 +1,88 @@
+"""The event table: audit log (who did what to which GPU) and change feed (what happened after ``seq``) in one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.store.database import Store, reading
+from gpu_platform.store.models import event
+
+
+def append_event(
+    session: Session,
+    kind: str,
+    actor: str,
+    now: datetime,
+    *,
+    job_id: str | None = None,
+    attempt: int | None = None,
+    host: str | None = None,
+    gpu_uuid: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Add one event to the transaction; it is written, with the others, right before the commit.
+
+    On PostgreSQL writing takes a global lock until the commit, so that ``seq`` becomes visible in order and a reader
+    that saw 7 has missed nothing before it. That is why events come last.
+    """
+    row = {
+        "at": now,
+        "kind": kind,
+        "actor": actor,
+        "job_id": job_id,
+        "attempt": attempt,
+        "host": host,
+        "gpu_uuid": gpu_uuid,
+        "data": json.dumps(data) if data else "{}",
+    }
+    session.info.setdefault("events", []).append(row)
+
+
+@reading
+def read_events(session: Session, after: int, limit: int = 1000, job_id: str | None = None) -> list[JobEvent]:
+    """At most ``limit`` events with ``seq > after``, in order; only those of ``job_id`` if given."""
+    if job_id is None:
+        rows = session.execute(_READ, {"after": after, "limit": limit})
+    else:
+        rows = session.execute(_READ_OF_JOB, {"after": after, "limit": limit, "job_id": job_id})
+    return [_event(row) for row in rows]
+
+
+@reading
+def last_seq(session: Session) -> int:
+    """The newest event's number; 0 before the first."""
+    return session.scalar(_LAST) or 0
+
+
+def change_token(store: Store) -> int:
+    """Changes whenever another connection committed; cheap enough to ask every few milliseconds.
+
+    SQLite: ``PRAGMA data_version`` on a connection kept for this. PostgreSQL: the newest ``seq``.
+    """
+    return store.change_token()
+
+
+_READ = select(event).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(bindparam("limit"))
+_READ_OF_JOB = _READ.where(event.c.job_id == bindparam("job_id"))
+_LAST = select(func.max(event.c.seq))
+
+
+def _event(row: Row[Any]) -> JobEvent:
+    return JobEvent(
+        seq=row.seq,
+        at=row.at,
+        kind=row.kind,
+        actor=row.actor,
+        job_id=row.job_id,
+        attempt=row.attempt,
+        host=row.host,
+        gpu_uuid=row.gpu_uuid,
+        data=json.loads(row.data),
+    )

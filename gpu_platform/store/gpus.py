@@ -1,0 +1,319 @@
+"""GPUs: what the inventory says, their state, faults and resets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
+from gpu_platform.domain.gpu import Gpu, GpuInfo
+from gpu_platform.domain.lease import HostReport
+from gpu_platform.domain.rows import GpuRow
+from gpu_platform.domain.states import GpuState, HostState, check_transition
+from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import allocation, fault, gpu, host
+
+_IN_SERVICE = (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
+
+
+@reading
+def list_gpus(session: Session, *, host: str | None = None, states: Collection[GpuState] | None = None) -> list[Gpu]:
+    """GPUs by host and index, with their holder and last telemetry."""
+    query = _GPUS
+    if host is not None:
+        query = query.where(gpu.c.host == host)
+    if states is not None:
+        query = query.where(gpu.c.state.in_([GpuState(state).value for state in states]))
+    return _gpus(session, query)
+
+
+@reading
+def get_gpu(session: Session, reference: str) -> Gpu:
+    """A GPU by uuid, by the beginning of one, or as ``host:index``.
+
+    Raises :class:`NotFound`, and :class:`InvalidRequest` if several begin like that.
+    """
+    return _gpu(session, _resolve(session, reference))
+
+
+@reading
+def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuRow]:
+    """What the scheduler needs of all GPUs, or of those on ``hosts``."""
+    query = _ROWS if hosts is None else _ROWS.where(gpu.c.host.in_(hosts))
+    return [
+        GpuRow(
+            uuid=row.uuid,
+            host=row.host,
+            index=row.index,
+            state=GpuState(row.state),
+            free=row.state == GpuState.AVAILABLE and not (row.exclusive_holders or row.sm_percent_used or row.mig_mask),
+        )
+        for row in session.execute(query)
+    ]
+
+
+@writing
+def set_gpu_state(
+    session: Session, reference: str, state: GpuState, *, reason: str | None, actor: str, now: datetime
+) -> Gpu:
+    """Take a GPU out of service or put it back, as an operator asks.
+
+    Back in service while a gang still holds it, it is ALLOCATED or IN_USE, as that gang is. Raises
+    :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU that
+    its host does not report cannot be put back).
+    """
+    row = _lock(session, _resolve(session, reference))
+    if state in (GpuState.ALLOCATED, GpuState.IN_USE):
+        raise InvalidRequest(f"GPU {row.uuid} cannot be set to {state.value}: only the reservation of a job does that")
+    if state is GpuState.AVAILABLE:
+        if row.state_source == "inventory" and row.state == GpuState.OFFLINE:
+            raise IllegalTransition(
+                subject=f"GPU {row.uuid}, which {row.host} no longer reports,",
+                current=row.state,
+                wanted=state.value,
+                allowed=[],
+            )
+        if row.state not in _IN_SERVICE:
+            check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
+            _put_back(session, row, actor, now)
+    else:
+        check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
+        _take_out(session, row, state, "operator", reason, actor, now)
+    return _gpu(session, row.uuid)
+
+
+@writing
+def begin_reset(session: Session, uuid: str, reason: str, now: datetime) -> Gpu:
+    """Hand the GPU to remediation: RESETTING. Whoever holds it still does; reset it only once nobody does."""
+    row = _lock(session, uuid)
+    check_transition(f"GPU {row.uuid}", GpuState(row.state), GpuState.RESETTING)
+    _take_out(session, row, GpuState.RESETTING, "remediation", reason, "remediation", now)
+    return _gpu(session, row.uuid)
+
+
+@writing
+def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failures: int) -> GpuState:
+    """Count the reset; back in service if it succeeded, else DEGRADED, and OFFLINE after ``max_failures`` in a row.
+
+    A no-op unless the GPU is RESETTING, so that it may be repeated. Returns the state it has now.
+    """
+    row = _lock(session, uuid)
+    if row.state != GpuState.RESETTING:
+        return GpuState(row.state)
+    failures = 0 if ok else row.reset_failures + 1
+    counts = {"reset_count": row.reset_count + 1, "reset_failures": failures}
+    session.execute(_UPDATE.values(counts), {"of_uuid": uuid})
+    if ok:
+        return _put_back(session, row, "remediation", now)
+    state = GpuState.OFFLINE if failures >= max_failures else GpuState.DEGRADED
+    why = f"{failures} reset{'s' if failures > 1 else ''} in a row failed; {row.reason or 'no reason given'}"
+    _take_out(session, row, state, "remediation", why, "remediation", now)
+    return state
+
+
+@writing
+def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
+    """Write the fault to the log, once per ``fault_id``; False if it is known. The event names the job on the GPU."""
+    row = {"fault_id": report.fault_id, "gpu_uuid": report.gpu_uuid, "at": now}
+    if not session.execute(insert_ignoring(session, fault), row).rowcount:  # type: ignore[attr-defined]
+        return False
+    session.execute(_UPDATE.values(fault_count=gpu.c.fault_count + 1), {"of_uuid": report.gpu_uuid})
+    held_by = session.execute(_HOLDERS, {"of_uuid": report.gpu_uuid}).all()
+    append_event(
+        session,
+        "gpu.fault",
+        f"node/{report.host}",
+        now,
+        job_id=held_by[0].job_id if len(held_by) == 1 else None,
+        attempt=held_by[0].attempt if len(held_by) == 1 else None,
+        host=report.host,
+        gpu_uuid=report.gpu_uuid,
+        data=report.model_dump(mode="json", exclude={"host", "gpu_uuid"}),
+    )
+    return True
+
+
+# ---- what a host's report changes; called by hosts.py in its transaction ----
+
+
+def follow_inventory(session: Session, report: HostReport, now: datetime) -> None:
+    """Add new GPUs, update facts, take those that vanished OFFLINE and bring back those that returned."""
+    reported = {info.uuid: info for info in report.inventory.gpus}
+    uuids = sorted(reported)
+    query = select(gpu).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
+    known = {row.uuid: row for row in session.execute(query.with_for_update(key_share=True))}
+    actor = f"node/{report.name}"
+    for uuid in uuids:
+        info, row = reported[uuid], known.get(uuid)
+        if row is None:
+            session.execute(insert(gpu), _new(report.name, info))
+            continue
+        _check_moved(session, row, report.name)
+        facts = {"host": report.name, "index": info.index, "facts": info.model_dump_json()}
+        memory = {"memory_mib": info.memory_mib, "memory_used_mib": info.memory_mib * row.exclusive_holders}
+        session.execute(_UPDATE.values(facts | memory), {"of_uuid": uuid})
+        if row.state == GpuState.OFFLINE and row.state_source == "inventory":
+            _put_back(session, row, actor, now)
+    for uuid, row in known.items():
+        if uuid not in reported and row.state != GpuState.OFFLINE and row.state != GpuState.RESETTING:
+            _take_out(session, row, GpuState.OFFLINE, "inventory", "its host no longer reports it", actor, now)
+
+
+def follow_self_reports(
+    session: Session, name: str, before: Mapping[str, str], after: Mapping[str, str], now: datetime
+) -> None:
+    """DEGRADED as long as the host itself says so (too hot, device lost); what others took out stays out."""
+    if not before and not after:
+        return
+    query = select(gpu).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
+    for row in session.execute(query.with_for_update(key_share=True)).all():
+        if row.uuid in after and row.state in _IN_SERVICE:
+            _take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
+        elif row.uuid not in after and row.state == GpuState.DEGRADED and row.state_source == "host":
+            _put_back(session, row, f"node/{name}", now)
+
+
+# ---- the steps ----
+
+
+def _new(name: str, info: GpuInfo) -> dict[str, Any]:
+    return {
+        "uuid": info.uuid,
+        "host": name,
+        "index": info.index,
+        "state": GpuState.AVAILABLE.value,
+        "memory_mib": info.memory_mib,
+        "facts": info.model_dump_json(),
+    }
+
+
+def _check_moved(session: Session, row: Row[Any], to_host: str) -> None:
+    if row.host == to_host:
+        return
+    state = session.scalar(select(host.c.state).where(host.c.name == row.host))
+    gone = row.state == GpuState.OFFLINE and row.state_source == "inventory"
+    if row.exclusive_holders or row.sm_percent_used or not (gone or state == HostState.LOST):
+        raise InvalidRequest(
+            f"{to_host} reports GPU {row.uuid}, which belongs to {row.host} ({state}); "
+            "do two node workers run on one machine? Stop one of them",
+            gpu_uuid=row.uuid,
+        )
+
+
+def _take_out(
+    session: Session, row: Row[Any], state: GpuState, source: str, reason: str | None, actor: str, now: datetime
+) -> None:
+    session.execute(_UPDATE.values(state=state.value, state_source=source, reason=reason), {"of_uuid": row.uuid})
+    if row.state != state or row.reason != reason:
+        data = {"state": state.value, "reason": reason}
+        append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
+
+
+def _put_back(session: Session, row: Row[Any], actor: str, now: datetime) -> GpuState:
+    """AVAILABLE, unless a gang still holds it: then what that gang is."""
+    held_by = session.execute(_HOLDERS, {"of_uuid": row.uuid}).all()
+    state = GpuState.AVAILABLE
+    if held_by:
+        state = GpuState.IN_USE if any(holder.running_at for holder in held_by) else GpuState.ALLOCATED
+    session.execute(_UPDATE.values(state=state.value, state_source=None, reason=None), {"of_uuid": row.uuid})
+    append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data={"state": state.value})
+    return state
+
+
+def _lock(session: Session, uuid: str) -> Row[Any]:
+    row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
+    if row is None:
+        raise _no_such_gpu(uuid)
+    return row
+
+
+def _resolve(session: Session, reference: str) -> str:
+    """The uuid that ``reference`` means."""
+    name, colon, index = reference.rpartition(":")
+    condition = gpu.c.uuid.startswith(reference, autoescape=True)
+    if colon and index.isdecimal():
+        condition = (gpu.c.host == name) & (gpu.c.index == int(index))
+    found = list(session.scalars(select(gpu.c.uuid).where(condition).order_by(gpu.c.uuid).limit(4)))
+    if reference in found:
+        return reference
+    if not found or not reference:
+        raise _no_such_gpu(reference)
+    if len(found) > 1:
+        raise InvalidRequest(f"{reference!r} is the beginning of several GPUs: {', '.join(found[:3])}…; write more")
+    return found[0]
+
+
+def _gpu(session: Session, uuid: str) -> Gpu:
+    return _gpus(session, _GPUS.where(gpu.c.uuid == uuid))[0]
+
+
+def _gpus(session: Session, query: Any) -> list[Gpu]:
+    telemetry: dict[str, dict[str, dict[str, Any]]] = {}
+    found: list[Gpu] = []
+    for row in session.execute(query):
+        if row.host not in telemetry:
+            telemetry[row.host] = {item["uuid"]: item for item in json.loads(row.telemetry)}
+        measured = {name: value for name, value in telemetry[row.host].get(row.uuid, {}).items() if name != "uuid"}
+        found.append(
+            Gpu(
+                info=GpuInfo.model_validate_json(row.facts),
+                host=row.host,
+                state=GpuState(row.state),
+                reason=row.reason,
+                job_id=row.job_id,
+                fault_count=row.fault_count,
+                reset_count=row.reset_count,
+                **measured,
+            )
+        )
+    return found
+
+
+def _no_such_gpu(reference: str) -> NotFound:
+    return NotFound(f"there is no GPU {reference!r}; name it by uuid, the beginning of one, or host:index")
+
+
+# ---- the statements, compiled once ----
+
+_LOCK = select(gpu).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
+_UPDATE = update(gpu).where(gpu.c.uuid == bindparam("of_uuid"))
+_HOLDERS = select(allocation.c.job_id, allocation.c.attempt, allocation.c.running_at).where(
+    allocation.c.gpu_uuid == bindparam("of_uuid"), allocation.c.released_at.is_(None)
+)
+_HOLDER = (
+    select(func.min(allocation.c.job_id))
+    .where(allocation.c.gpu_uuid == gpu.c.uuid, allocation.c.released_at.is_(None))
+    .correlate(gpu)
+    .scalar_subquery()
+)
+_GPUS = (
+    select(
+        gpu.c.uuid,
+        gpu.c.host,
+        gpu.c.state,
+        gpu.c.reason,
+        gpu.c.fault_count,
+        gpu.c.reset_count,
+        gpu.c.facts,
+        host.c.telemetry,
+        _HOLDER.label("job_id"),
+    )
+    .join(host, host.c.name == gpu.c.host)
+    .order_by(gpu.c.host, gpu.c.index)
+)
+_ROWS = select(
+    gpu.c.uuid,
+    gpu.c.host,
+    gpu.c.index,
+    gpu.c.state,
+    gpu.c.exclusive_holders,
+    gpu.c.sm_percent_used,
+    gpu.c.mig_mask,
+).order_by(gpu.c.host, gpu.c.index)

@@ -1,0 +1,301 @@
+"""Hosts: registration, lease, drain, loss."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.gpu import Host
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.states import GpuState, HostState, check_transition
+from gpu_platform.store.admission import parse_inventory
+from gpu_platform.store.allocations import settle_drain
+from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.gpus import follow_inventory, follow_self_reports
+from gpu_platform.store.models import allocation, gpu, host
+
+
+@dataclass(frozen=True, slots=True)
+class LostHost:
+    name: str
+    jobs: list[AttemptKey] = field(default_factory=list)
+    """The attempts that held GPUs there when it was lost, and still do."""
+
+
+@writing
+def report_host(session: Session, report: HostReport, *, ttl_s: float, now: datetime) -> LeaseAnswer:
+    """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
+
+    Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
+    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt. Without news a
+    report writes one row and no event. Raises :class:`InvalidRequest` when another living host has the same GPU.
+    """
+    row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
+    if row is None and _register(session, report, ttl_s, now):
+        return LeaseAnswer(ttl_s=ttl_s, kill=report.attempts)
+    row = row or session.execute(_LOCK_HOST, {"host_name": report.name}).one()
+    kill = _stale(session, report)
+    values = _lease(report, ttl_s, now)
+    values.update(_news(session, row, report, now))
+    follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
+    if row.state == HostState.LOST and not kill:
+        values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
+        append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
+    session.execute(_UPDATE_HOST.values(values), {"host_name": report.name})
+    if values.get("state") == HostState.DRAINING:
+        settle_drain(session, report.name, now)
+    return LeaseAnswer(ttl_s=ttl_s, kill=kill)
+
+
+@writing
+def expire_leases(session: Session, now: datetime) -> list[LostHost]:
+    """Declare every host LOST whose lease ended before ``now``; returns them with the attempts to tell."""
+    if not session.execute(_EXPIRED, {"now": now}).first():
+        return []
+    lost = session.execute(_EXPIRED.with_for_update(key_share=True), {"now": now}).all()
+    return [_lose(session, row.name, "its lease ended", "control", now) for row in lost]
+
+
+@reading
+def lost_hosts_with_attempts(session: Session) -> list[LostHost]:
+    """Hosts that were LOST under attempts which still hold GPUs there: their jobs may have missed the signal."""
+    query = (
+        select(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
+        .where(allocation.c.released_at.is_(None), allocation.c.lost_at.is_not(None))
+        .distinct()
+        .order_by(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
+    )
+    found: dict[str, LostHost] = {}
+    for row in session.execute(query):
+        lost = found.setdefault(row.host, LostHost(row.host))
+        lost.jobs.append(AttemptKey(job_id=row.job_id, attempt=row.attempt))
+    return list(found.values())
+
+
+@reading
+def list_hosts(session: Session, now: datetime) -> list[Host]:
+    """All hosts, by name."""
+    return [_host(row, now) for row in session.execute(_HOSTS)]
+
+
+@reading
+def get_host(session: Session, name: str, now: datetime) -> Host:
+    return _get_host(session, name, now)
+
+
+@reading
+def agent_url(session: Session, name: str) -> str:
+    """Where the host's node worker answers, for logs. Raises :class:`NotFound`."""
+    url = session.scalar(select(host.c.agent_url).where(host.c.name == name))
+    if url is None:
+        raise _no_such_host(name)
+    return url
+
+
+@reading
+def read_hosts(session: Session, names: Sequence[str] | None = None) -> list[HostRow]:
+    """What the scheduler needs of all hosts, or of ``names``."""
+    query = select(host.c.name, host.c.state, host.c.leaf, host.c.spine, host.c.inventory).order_by(host.c.name)
+    if names is not None:
+        query = query.where(host.c.name.in_(names))
+    return [
+        HostRow(
+            name=row.name,
+            state=HostState(row.state),
+            inventory=parse_inventory(row.inventory),
+            leaf=row.leaf,
+            spine=row.spine,
+        )
+        for row in session.execute(query)
+    ]
+
+
+@writing
+def set_host_state(
+    session: Session, name: str, state: HostState, *, reason: str | None, actor: str, now: datetime
+) -> Host:
+    """What an operator asks for: READY (online), DRAINING or DRAINED (drain), LOST (declare it dead now).
+
+    A drain is DRAINED at once when nothing is held, else when the last gang is released. A host that is LOST stays
+    so until it reports again; what was asked is remembered. Raises :class:`NotFound`, :class:`IllegalTransition`.
+    """
+    row = session.execute(_LOCK_HOST, {"host_name": name}).one_or_none()
+    if row is None:
+        raise _no_such_host(name)
+    current = HostState(row.state)
+    check_transition(f"host {name}", current, state)
+    wanted = HostState.DRAINING if state is HostState.DRAINED else state
+    if wanted is HostState.LOST:
+        if current is not HostState.LOST:
+            _lose(session, name, reason or "declared lost", actor, now)
+        session.execute(_UPDATE_HOST.values(cordoned=True), {"host_name": name})
+        return _get_host(session, name, now)
+    cordoned = wanted is HostState.DRAINING
+    values: dict[str, Any] = {"cordoned": cordoned, "reason": reason if cordoned else None}
+    settled = wanted is current or (cordoned and current is HostState.DRAINED)
+    if current is not HostState.LOST and not settled:
+        values["state"] = wanted.value
+        append_event(session, "host.state", actor, now, host=name, data={"state": wanted.value, "reason": reason})
+    session.execute(_UPDATE_HOST.values(values), {"host_name": name})
+    if values.get("state") == HostState.DRAINING:
+        settle_drain(session, name, now)
+    return _get_host(session, name, now)
+
+
+# ---- the steps ----
+
+
+def _register(session: Session, report: HostReport, ttl_s: float, now: datetime) -> bool:
+    """Insert the host and its GPUs; False if another report of it was faster."""
+    row = {
+        "name": report.name,
+        "state": HostState.READY.value,
+        "registered_at": now,
+        "leaf": report.leaf,
+        "spine": report.spine,
+        "inventory": report.inventory.model_dump_json(),
+        **_identity(report),
+        **_lease(report, ttl_s, now),
+    }
+    if report.attempts:
+        row["state"] = HostState.LOST.value  # nobody knows these attempts; they must die first
+    if not session.execute(insert_ignoring(session, host), row).rowcount:  # type: ignore[attr-defined]
+        return False
+    follow_inventory(session, report, now)
+    follow_self_reports(session, report.name, {}, report.degraded, now)
+    _announce(session, report, ["new"], now)
+    return True
+
+
+def _news(session: Session, row: Row[Any], report: HostReport, now: datetime) -> dict[str, Any]:
+    """The columns that differ from the last report, announced in one event."""
+    inventory = report.inventory.model_dump_json()
+    identity = _identity(report)
+    fresh = {"leaf": report.leaf, "spine": report.spine, "inventory": inventory, **identity}
+    changed = {name: value for name, value in fresh.items() if row._mapping[name] != value}
+    if not changed:
+        return {}
+    values: dict[str, Any] = dict(changed)
+    if "inventory" in changed:
+        values["inventory_version"] = row.inventory_version + 1
+        follow_inventory(session, report, now)
+    _announce(session, report, sorted(changed), now)
+    return values
+
+
+def _announce(session: Session, report: HostReport, changed: list[str], now: datetime) -> None:
+    data = {"changed": changed, "machine": report.inventory.machine, "gpus": len(report.inventory.gpus)}
+    append_event(session, "host.registered", _node(report), now, host=report.name, data=data)
+
+
+def _identity(report: HostReport) -> dict[str, Any]:
+    return {"session": report.session, "address": report.address, "agent_url": report.agent_url}
+
+
+def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
+    return {
+        "lease_until": now + timedelta(seconds=ttl_s),
+        "degraded": json.dumps(report.degraded, sort_keys=True),
+        "telemetry": json.dumps([item.model_dump(exclude_none=True) for item in report.telemetry]),
+    }
+
+
+def _node(report: HostReport) -> str:
+    return f"node/{report.name}"
+
+
+def _stale(session: Session, report: HostReport) -> list[AttemptKey]:
+    if not report.attempts:
+        return []
+    held = {(row.job_id, row.attempt) for row in session.execute(_HELD_AT_HOST, {"host_name": report.name})}
+    return [key for key in report.attempts if (key.job_id, key.attempt) not in held]
+
+
+def _state_in_service(cordoned: bool) -> HostState:
+    return HostState.DRAINING if cordoned else HostState.READY
+
+
+def _lose(session: Session, name: str, reason: str, actor: str, now: datetime) -> LostHost:
+    session.execute(_UPDATE_HOST.values(state=HostState.LOST.value, reason=reason), {"host_name": name})
+    session.execute(_MARK_LOST, {"host_name": name, "now": now})
+    rows = session.execute(_LOST_ATTEMPTS, {"host_name": name})
+    jobs = [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in rows]
+    data = {"reason": reason, "attempts": [str(key) for key in jobs]}
+    append_event(session, "host.lost", actor, now, host=name, data=data)
+    return LostHost(name, jobs)
+
+
+def _get_host(session: Session, name: str, now: datetime) -> Host:
+    row = session.execute(_HOSTS.where(host.c.name == name)).one_or_none()
+    if row is None:
+        raise _no_such_host(name)
+    return _host(row, now)
+
+
+def _host(row: Row[Any], now: datetime) -> Host:
+    inventory = parse_inventory(row.inventory)
+    return Host(
+        name=row.name,
+        state=HostState(row.state),
+        machine=inventory.machine,
+        leaf=row.leaf,
+        spine=row.spine,
+        address=row.address,
+        simulated=inventory.simulated,
+        isolation=inventory.isolation,
+        missing_guarantees=inventory.missing_guarantees,
+        lease_remaining_s=max(0.0, (row.lease_until - now).total_seconds()),
+        gpus_total=row.gpus_total or 0,
+        gpus_free=row.gpus_free or 0,
+        reason=row.reason,
+    )
+
+
+def _no_such_host(name: str) -> NotFound:
+    return NotFound(f"there is no host {name!r}", host=name)
+
+
+# ---- the statements, compiled once ----
+
+_LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
+_UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
+_EXPIRED = (
+    select(host.c.name)
+    .where(host.c.state != HostState.LOST.value, host.c.lease_until < bindparam("now"))
+    .order_by(host.c.name)
+)
+_AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
+_HELD_AT_HOST = (
+    select(allocation.c.job_id, allocation.c.attempt).where(_AT_HOST, allocation.c.lost_at.is_(None)).distinct()
+)
+_MARK_LOST = update(allocation).where(_AT_HOST, allocation.c.lost_at.is_(None)).values(lost_at=bindparam("now"))
+_LOST_ATTEMPTS = (
+    select(allocation.c.job_id, allocation.c.attempt)
+    .where(_AT_HOST)
+    .distinct()
+    .order_by(allocation.c.job_id, allocation.c.attempt)
+)
+_GPU_COUNTS = (
+    select(
+        gpu.c.host,
+        func.count().label("gpus_total"),
+        func.count().filter(gpu.c.state == GpuState.AVAILABLE.value).label("gpus_free"),
+    )
+    .group_by(gpu.c.host)
+    .subquery()
+)
+_HOSTS = (
+    select(host, _GPU_COUNTS.c.gpus_total, _GPU_COUNTS.c.gpus_free)
+    .outerjoin(_GPU_COUNTS, _GPU_COUNTS.c.host == host.c.name)
+    .order_by(host.c.name)
+)

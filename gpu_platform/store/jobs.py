@@ -1,0 +1,321 @@
+"""Jobs: from the submission to the terminal state."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound
+from gpu_platform.domain.job import Failure, Job, JobSpec
+from gpu_platform.domain.placement import Placement, Reason
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
+from gpu_platform.store.admission import check_possible
+from gpu_platform.store.database import Store, insert_ignoring, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import idempotency, job, queue_entry, waiting_reason
+from gpu_platform.store.queue import leave_queue
+
+MAX_PAGE = 1000
+_TERMINAL = sorted(TERMINAL_JOB_STATES)
+
+
+@writing
+def submit_job(
+    session: Session, job_id: str, spec: JobSpec, *, actor: str, now: datetime, idempotency_key: str | None
+) -> tuple[Job, bool]:
+    """Record a PENDING job. Returns it and whether it is new.
+
+    A key (or id) that was seen with the same specification returns the job it made; with another one it raises
+    :class:`IdempotencyConflict`.
+    """
+    if idempotency_key is not None:
+        row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
+        if not session.execute(insert_ignoring(session, idempotency), row).rowcount:  # type: ignore[attr-defined]
+            first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == idempotency_key))
+            return _same_submission(session, first, spec, f"idempotency key {idempotency_key!r}")
+    row = {
+        "id": job_id,
+        "state": JobState.PENDING.value,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "name": spec.name,
+        "priority": spec.priority,
+        "created_at": now,
+        "spec": spec.model_dump_json(),
+    }
+    if not session.execute(insert_ignoring(session, job), row).rowcount:  # type: ignore[attr-defined]
+        return _same_submission(session, job_id, spec, f"job id {job_id!r}")
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpus.gpus})
+    return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
+
+
+@writing
+def withdraw_submission(session: Session, job_id: str, *, now: datetime | None = None) -> bool:
+    """Delete a PENDING job and its key, because its workflow could not be started. False if it went on meanwhile."""
+    gone = session.execute(delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value))
+    if not gone.rowcount:  # type: ignore[attr-defined]
+        return False
+    session.execute(delete(idempotency).where(idempotency.c.job_id == job_id))
+    append_event(session, "job.withdrawn", "service", now or datetime.now(UTC), job_id=job_id)
+    return True
+
+
+def admit_job(store: Store, job_id: str, now: datetime) -> Job:
+    """PENDING -> QUEUED; a job that is past PENDING stays as it is.
+
+    :raises NotFound: it was withdrawn.
+    :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
+    """
+    return _admit_job(store, job_id, store, now)
+
+
+@writing
+def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
+    row = _locked(session, job_id)
+    if row.state != JobState.PENDING:
+        return _job(row)
+    spec = JobSpec.model_validate_json(row.spec)
+    check_possible(store, session, spec.gpus)
+    return _change(session, row, JobState.QUEUED, now, "control", {})
+
+
+@reading
+def get_job(session: Session, job_id: str) -> Job:
+    """The job with, while it is QUEUED, the reason and its place in the queue."""
+    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    if row is None:
+        raise _no_such_job(job_id)
+    return _job_with_reason(row)
+
+
+@reading
+def list_jobs(
+    session: Session,
+    *,
+    states: Collection[JobState] | None = None,
+    namespace: str | None = None,
+    user: str | None = None,
+    name: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Job], str | None]:
+    """One page of jobs, newest first, and the cursor of the next page (None: this is the last)."""
+    query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
+    if states is not None:
+        query = query.where(job.c.state.in_([JobState(state).value for state in states]))
+    for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
+        if value is not None:
+            query = query.where(column == value)
+    if cursor is not None:
+        created_at, job_id = _read_cursor(cursor)
+        query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
+    limit = min(limit, MAX_PAGE)
+    rows = session.execute(query.limit(limit + 1)).all()
+    following = _cursor(rows[limit - 1]) if len(rows) > limit else None
+    return [_job_with_reason(row) for row in rows[:limit]], following
+
+
+@writing
+def set_job_state(
+    session: Session,
+    job_id: str,
+    state: JobState,
+    *,
+    now: datetime,
+    actor: str,
+    attempt: int | None = None,
+    failure: Failure | None = None,
+    exit_code: int | None = None,
+    user_retries: int | None = None,
+    hardware_retries: int | None = None,
+    preemptions: int | None = None,
+    event_data: dict[str, Any] | None = None,
+) -> Job:
+    """Move the job along the transition table, with one event. Fields that are None stay as they are.
+
+    Repeating it is a no-op. A job that leaves QUEUED also leaves the queue. Raises :class:`NotFound` and
+    :class:`IllegalTransition`.
+    """
+    fields = {
+        "attempt": attempt,
+        "failure": None if failure is None else failure.model_dump_json(),
+        "exit_code": exit_code,
+        "user_retries": user_retries,
+        "hardware_retries": hardware_retries,
+        "preemptions": preemptions,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    data = dict(event_data or {})
+    if failure is not None:
+        data["failure"] = failure.model_dump(mode="json", exclude_none=True)
+    if exit_code is not None:
+        data["exit_code"] = exit_code
+    return _change(session, _locked(session, job_id), state, now, actor, given, data)
+
+
+@reading
+def pending_without_start(session: Session, older_than: datetime) -> list[str]:
+    """Jobs that have been PENDING since before ``older_than``: perhaps their workflow was never started."""
+    query = select(job.c.id).where(job.c.state == JobState.PENDING.value, job.c.created_at < older_than)
+    return list(session.scalars(query.order_by(job.c.created_at, job.c.id)))
+
+
+@reading
+def non_terminal_jobs(session: Session) -> list[str]:
+    return list(session.scalars(select(job.c.id).where(job.c.state.in_(_LIVE)).order_by(job.c.created_at, job.c.id)))
+
+
+@reading
+def count_jobs_by_state(session: Session) -> dict[JobState, int]:
+    """How many jobs are in each state; every state is a key."""
+    counts = {
+        JobState(state): n for state, n in session.execute(select(job.c.state, func.count()).group_by(job.c.state))
+    }
+    return {state: counts.get(state, 0) for state in JobState}
+
+
+# ---- the steps behind them; allocations.py uses change_job too ----
+
+_LIVE = [state.value for state in JobState if not state.is_terminal]
+_LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
+
+_ahead = queue_entry.alias("ahead")
+_POSITION = (
+    select(func.count() + 1)
+    .select_from(_ahead)
+    .where(
+        or_(
+            _ahead.c.priority > queue_entry.c.priority,
+            (_ahead.c.priority == queue_entry.c.priority)
+            & (tuple_(_ahead.c.enqueued_at, _ahead.c.job_id) < tuple_(queue_entry.c.enqueued_at, queue_entry.c.job_id)),
+        )
+    )
+    .correlate(queue_entry)
+    .scalar_subquery()
+)
+_WITH_REASON: Select[Any] = (
+    select(job, waiting_reason.c.reason, queue_entry.c.job_id.label("waits"), _POSITION.label("position"))
+    .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
+    .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
+)
+
+_EVENT_KINDS = {
+    JobState.ALLOCATED: "job.placed",
+    JobState.STARTING: "job.starting",
+    JobState.RUNNING: "job.running",
+    JobState.COMPLETED: "job.completed",
+    JobState.FAILED: "job.failed",
+    JobState.CANCELLED: "job.cancelled",
+    JobState.PREEMPTED: "job.preempted",
+}
+
+
+def _locked(session: Session, job_id: str) -> Row[Any]:
+    row = session.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
+    if row is None:
+        raise _no_such_job(job_id)
+    return row
+
+
+def _change(
+    session: Session,
+    row: Row[Any],
+    state: JobState,
+    now: datetime,
+    actor: str,
+    fields: dict[str, Any],
+    data: dict[str, Any] | None = None,
+) -> Job:
+    """Write state, times and ``fields`` of a locked row, and its event."""
+    current = JobState(row.state)
+    check_transition(f"job {row.id}", current, state)
+    values = dict(fields)
+    if state != current:
+        values["state"] = state.value
+        if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):
+            values["queued_at"] = now
+        elif state is JobState.RUNNING:
+            values["started_at"] = now
+        elif state.is_terminal:
+            values["finished_at"] = now
+        if state is JobState.COMPLETED:
+            values["failure"] = None
+    if values:
+        session.execute(_UPDATE_JOB.values(values), {"job_id": row.id})
+    changed = {**row._mapping, **values}
+    if state != current:
+        retries = state is JobState.QUEUED and current.holds_gpus
+        kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
+        append_event(session, kind, actor, now, job_id=row.id, attempt=changed["attempt"] or None, data=data)
+        if current is JobState.QUEUED:
+            leave_queue(session, row.id, now)
+    return _job_of(changed)
+
+
+def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
+    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    if row is None:
+        raise _no_such_job(str(job_id))
+    first = _job_with_reason(row)
+    if first.spec != spec:
+        raise IdempotencyConflict(
+            f"{what} was used before for another specification (job {first.id}); use a new one", job_id=first.id
+        )
+    return first, False
+
+
+def _no_such_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}", job_id=job_id)
+
+
+def _job(row: Row[Any]) -> Job:
+    return _job_of(dict(row._mapping))
+
+
+def _job_with_reason(row: Row[Any]) -> Job:
+    found = _job(row)
+    if found.state is JobState.QUEUED and row.waits is not None and row.reason is not None:
+        found.reason = Reason.model_validate_json(row.reason).model_copy(update={"position": row.position})
+    return found
+
+
+def _job_of(row: dict[str, Any]) -> Job:
+    return Job(
+        id=row["id"],
+        spec=JobSpec.model_validate_json(row["spec"]),
+        state=JobState(row["state"]),
+        attempt=row["attempt"],
+        placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
+        failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
+        exit_code=row["exit_code"],
+        user_retries=row["user_retries"],
+        hardware_retries=row["hardware_retries"],
+        preemptions=row["preemptions"],
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _cursor(row: Row[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        created_at, job_id = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        when = datetime.fromisoformat(created_at)
+        if when.tzinfo is None or not isinstance(job_id, str):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew") from None
+    return when, job_id

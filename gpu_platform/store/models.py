@@ -1,0 +1,328 @@
+"""The tables. Every write goes through the functions of this package, never through these classes alone.
+
+Whole pydantic messages (specification, placement, inventory, …) are stored as JSON text: they are read and written
+as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). What is searched or checked is a column.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+    TypeDecorator,
+    text,
+)
+from sqlmodel import Field, SQLModel
+
+from gpu_platform.domain.states import GpuState
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time; always aware, always UTC, on databases with and without time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+BIG_SERIAL = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER PRIMARY KEY counts up by itself on SQLite
+
+
+def _text() -> Any:
+    return Field(sa_type=Text)
+
+
+def _optional_text() -> Any:
+    return Field(default=None, sa_type=Text)
+
+
+def _time() -> Any:
+    return Field(sa_type=UtcDateTime)
+
+
+def _optional_time() -> Any:
+    return Field(default=None, sa_type=UtcDateTime)
+
+
+class Record(SQLModel):
+    """Base of all tables."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class JobRecord(Record, table=True):
+    __tablename__ = "job"
+    __table_args__ = (
+        Index("ix_job_created_at_id", "created_at", "id"),
+        Index("ix_job_state_created_at", "state", "created_at"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    state: str = _text()
+    attempt: int = 0
+    namespace: str = _text()
+    user: str = _text()
+    name: str = _text()
+    priority: int
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    exit_code: int | None = None
+    created_at: datetime = _time()
+    queued_at: datetime | None = _optional_time()
+    """Since when it is in line; a retry keeps its place, a preempted job goes to the end."""
+    started_at: datetime | None = _optional_time()
+    """When the last attempt that ran began to."""
+    finished_at: datetime | None = _optional_time()
+    spec: str = _text()
+    placement: str | None = _optional_text()
+    failure: str | None = _optional_text()
+
+
+class IdempotencyRecord(Record, table=True):
+    __tablename__ = "idempotency"
+
+    key: str = Field(primary_key=True, sa_type=Text)
+    job_id: str = Field(index=True, sa_type=Text)
+    created_at: datetime = _time()
+
+
+class QueueRecord(Record, table=True):
+    """A job that waits for its placement, and the activity to complete with it."""
+
+    __tablename__ = "queue_entry"
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id"], ["job.id"]),
+        Index("ix_queue_entry_order", "priority", "enqueued_at", "job_id"),
+    )
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int
+    priority: int
+    enqueued_at: datetime = _time()
+    class_key: str = Field(index=True, sa_type=Text)
+    namespace: str = _text()
+    user: str = _text()
+    task_token: bytes = Field(sa_type=LargeBinary)
+    gpus: str = _text()
+    excluded_gpus: str = _text()
+    excluded_hosts: str = _text()
+
+
+class WaitingReasonRecord(Record, table=True):
+    """Why the jobs of one class wait. One row serves all of them, so that explaining 10,000 jobs is one write."""
+
+    __tablename__ = "waiting_reason"
+
+    class_key: str = Field(primary_key=True, sa_type=Text)
+    at: datetime = _time()
+    reason: str = _text()
+
+
+class HostRecord(Record, table=True):
+    __tablename__ = "host"
+    __table_args__ = (Index("ix_host_state_lease_until", "state", "lease_until"),)
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    state: str = _text()
+    cordoned: bool = False
+    """An operator wants no new work here: a host that comes back from LOST goes on DRAINING."""
+    inventory_version: int = 1
+    """Counts changes of the inventory, for caches."""
+    lease_until: datetime = _time()
+    registered_at: datetime = _time()
+    session: str = _text()
+    address: str = _text()
+    agent_url: str = _text()
+    leaf: str | None = _optional_text()
+    spine: str | None = _optional_text()
+    reason: str | None = _optional_text()
+    degraded: str = _text()
+    """JSON object uuid -> reason, as last reported."""
+    telemetry: str = _text()
+    """JSON list, as last reported. Here and not in ``gpu``: a report then never waits for a reservation."""
+    inventory: str = _text()
+
+
+_HELD = f"('{GpuState.ALLOCATED}', '{GpuState.IN_USE}')"
+
+
+class GpuRecord(Record, table=True):
+    """What is taken of a GPU. The checks make oversubscription impossible whatever the code above does."""
+
+    __tablename__ = "gpu"
+    __table_args__ = (
+        ForeignKeyConstraint(["host"], ["host.name"]),
+        CheckConstraint("sm_percent_used BETWEEN 0 AND 100", name="sm_percent"),
+        CheckConstraint("memory_used_mib BETWEEN 0 AND memory_mib", name="memory"),
+        CheckConstraint("exclusive_holders IN (0, 1)", name="exclusive"),
+        CheckConstraint(
+            "exclusive_holders = 0 OR (sm_percent_used = 100 AND memory_used_mib = memory_mib AND mig_mask = 0)",
+            name="exclusive_takes_all",
+        ),
+        CheckConstraint(f"state <> '{GpuState.AVAILABLE}' OR exclusive_holders = 0", name="available_is_free"),
+        CheckConstraint(
+            f"state NOT IN {_HELD} OR exclusive_holders + sm_percent_used + mig_mask > 0", name="held_is_taken"
+        ),
+        Index("ix_gpu_host_index", "host", "index"),
+    )
+
+    uuid: str = Field(primary_key=True, sa_type=Text)
+    host: str = _text()
+    index: int
+    state: str = _text()
+    exclusive_holders: int = 0
+    sm_percent_used: int = 0
+    memory_used_mib: int = 0
+    memory_mib: int
+    mig_mask: int = 0
+    fault_count: int = 0
+    reset_count: int = 0
+    reset_failures: int = 0
+    """In a row; a reset that succeeds sets it to 0."""
+    state_source: str | None = _optional_text()
+    """Who took it out of service (``host``, ``inventory``, ``fault``, …): only they put it back by themselves."""
+    reason: str | None = _optional_text()
+    facts: str = _text()
+
+
+class ReservationRecord(Record, table=True):
+    """One attempt's claim. Its row stays when it ends: a late ``reserve`` of a released attempt must lose."""
+
+    __tablename__ = "reservation"
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    epoch: int = 0
+    reserved_at: datetime | None = _optional_time()
+    """None: released before it was ever reserved."""
+    released_at: datetime | None = _optional_time()
+
+
+class AllocationRecord(Record, table=True):
+    """A GPU (later: a share of it) held by an attempt; with ``released_at`` it is the usage record."""
+
+    __tablename__ = "allocation"
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id", "attempt"], ["reservation.job_id", "reservation.attempt"]),
+        ForeignKeyConstraint(["gpu_uuid"], ["gpu.uuid"]),
+        Index(
+            "uq_allocation_exclusive_gpu",
+            "gpu_uuid",
+            unique=True,
+            sqlite_where=text("released_at IS NULL AND exclusive"),
+            postgresql_where=text("released_at IS NULL AND exclusive"),
+        ),
+        Index(
+            "ix_allocation_held_host",
+            "host",
+            sqlite_where=text("released_at IS NULL"),
+            postgresql_where=text("released_at IS NULL"),
+        ),
+    )
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    gpu_uuid: str = Field(primary_key=True, sa_type=Text)
+    host: str = _text()
+    exclusive: bool
+    sm_percent: int
+    memory_mib: int
+    mig_mask: int = 0
+    reserved_at: datetime = _time()
+    running_at: datetime | None = _optional_time()
+    lost_at: datetime | None = _optional_time()
+    """The host was declared LOST while it was held: its ranks there must die before the host is READY again."""
+    released_at: datetime | None = _optional_time()
+
+
+class EventRecord(Record, table=True):
+    """Audit log and change feed. Triggers forbid UPDATE and DELETE."""
+
+    __tablename__ = "event"
+    __table_args__ = (
+        Index(
+            "ix_event_job_id_seq",
+            "job_id",
+            "seq",
+            sqlite_where=text("job_id IS NOT NULL"),
+            postgresql_where=text("job_id IS NOT NULL"),
+        ),
+        {"sqlite_autoincrement": True},
+    )
+
+    seq: int | None = Field(default=None, primary_key=True, sa_type=BIG_SERIAL)  # type: ignore[arg-type]
+    at: datetime = _time()
+    kind: str = _text()
+    actor: str = _text()
+    job_id: str | None = _optional_text()
+    attempt: int | None = None
+    host: str | None = _optional_text()
+    gpu_uuid: str | None = _optional_text()
+    data: str = _text()
+
+
+class FaultRecord(Record, table=True):
+    """Faults seen, by the identity that removes duplicates."""
+
+    __tablename__ = "fault"
+
+    fault_id: str = Field(primary_key=True, sa_type=Text)
+    gpu_uuid: str = _text()
+    at: datetime = _time()
+
+
+class LeaderRecord(Record, table=True):
+    """One row: who decides, and the fencing token."""
+
+    __tablename__ = "leader"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    epoch: int
+    holder: str = _text()
+    since: datetime = _time()
+
+
+_tables = Record.metadata.tables
+job = _tables["job"]
+idempotency = _tables["idempotency"]
+queue_entry = _tables["queue_entry"]
+waiting_reason = _tables["waiting_reason"]
+host = _tables["host"]
+gpu = _tables["gpu"]
+reservation = _tables["reservation"]
+allocation = _tables["allocation"]
+event = _tables["event"]
+fault = _tables["fault"]
+leader = _tables["leader"]

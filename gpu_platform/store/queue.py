@@ -1,0 +1,159 @@
+"""The waiting line: one entry per job that waits for a placement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import IllegalTransition, NotFound
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
+from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import job, queue_entry, waiting_reason
+
+_FORGET_REASONS_AFTER = timedelta(hours=1)
+
+
+@writing
+def enqueue(
+    session: Session,
+    job_id: str,
+    attempt: int,
+    *,
+    task_token: bytes,
+    excluded_gpus: Sequence[str],
+    excluded_hosts: Sequence[str],
+    now: datetime,
+) -> None:
+    """Put a QUEUED job's ``attempt`` into the line; repeated, it replaces the token and keeps the place.
+
+    The place is that of ``Job.queued_at``: a retry after a fault does not go to the end, a preempted job does.
+    Raises :class:`NotFound` and, unless the job is QUEUED, :class:`IllegalTransition`.
+    """
+    row = session.execute(_JOB, {"job_id": job_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {job_id!r}", job_id=job_id)
+    if row.state != JobState.QUEUED:
+        raise IllegalTransition(
+            subject=f"job {job_id}",
+            current=row.state,
+            wanted="waiting for a placement",
+            allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
+        )
+    gpus = JobSpec.model_validate_json(row.spec).gpus
+    entry = {
+        "attempt": attempt,
+        "priority": row.priority,
+        "enqueued_at": row.queued_at or now,
+        "class_key": class_key(gpus, excluded_gpus, excluded_hosts, row.namespace),
+        "namespace": row.namespace,
+        "user": row.user,
+        "task_token": task_token,
+        "gpus": gpus.model_dump_json(),
+        "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
+        "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
+    }
+    if not session.execute(insert_ignoring(session, queue_entry), {"job_id": job_id, **entry}).rowcount:  # type: ignore[attr-defined]
+        session.execute(_REPLACE.values(entry), {"entry": job_id})
+    append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
+
+
+@writing
+def dequeue(session: Session, job_id: str, attempt: int, *, now: datetime | None = None) -> None:
+    """Take the attempt out of the line, if it is still there."""
+    leave_queue(session, job_id, now or datetime.now(UTC), attempt)
+
+
+@reading
+def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[QueueRow]:
+    """The waiting jobs (or those of ``job_ids``), in queue order: priority, then time, then id."""
+    query = select(queue_entry)
+    if job_ids is not None:
+        query = query.where(queue_entry.c.job_id.in_(job_ids))
+    return sorted(
+        (_queue_row(row) for row in session.execute(query)),
+        key=lambda entry: (-entry.priority, entry.enqueued_at, entry.job_id),
+    )
+
+
+@writing
+def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) -> None:
+    """Say, by ``class_key``, why jobs wait."""
+    for key, reason in sorted(reasons.items()):
+        values = {"reason": reason.model_dump_json(exclude={"position"}), "at": now}
+        if not session.execute(_SET_REASON, {"key": key, **values}).rowcount:  # type: ignore[attr-defined]
+            session.execute(insert_ignoring(session, waiting_reason), {"class_key": key, **values})
+    waits = select(queue_entry.c.class_key).where(queue_entry.c.class_key == waiting_reason.c.class_key).exists()
+    session.execute(delete(waiting_reason).where(waiting_reason.c.at < now - _FORGET_REASONS_AFTER, ~waits))
+
+
+@reading
+def queue_length(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(queue_entry)) or 0
+
+
+def class_key(gpus: GpuRequest, excluded_gpus: Sequence[str], excluded_hosts: Sequence[str], namespace: str) -> str:
+    """Equal for jobs that any scheduler answers alike; stable over processes and releases of Python."""
+    parts = [gpus.model_dump(mode="json"), sorted(set(excluded_gpus)), sorted(set(excluded_hosts)), namespace]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def leave_queue(session: Session, job_id: str, now: datetime, attempt: int | None = None) -> None:
+    """Inside a transaction: delete the job's entry (only that of ``attempt`` if given), with an event if it was there."""
+    if attempt is None:
+        left = session.scalar(_LEAVE, {"entry": job_id})
+    else:
+        left = session.scalar(_LEAVE_ATTEMPT, {"entry": job_id, "of_attempt": attempt})
+    if left is not None:
+        append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=left)
+
+
+_JOB = (
+    select(job.c.state, job.c.spec, job.c.priority, job.c.namespace, job.c.user, job.c.queued_at)
+    .where(job.c.id == bindparam("job_id"))
+    .with_for_update(key_share=True)
+)
+_REPLACE = update(queue_entry).where(queue_entry.c.job_id == bindparam("entry"))
+_LEAVE = delete(queue_entry).where(queue_entry.c.job_id == bindparam("entry")).returning(queue_entry.c.attempt)
+_LEAVE_ATTEMPT = _LEAVE.where(queue_entry.c.attempt == bindparam("of_attempt"))
+_SET_REASON = (
+    update(waiting_reason)
+    .where(waiting_reason.c.class_key == bindparam("key"))
+    .values(reason=bindparam("reason"), at=bindparam("at"))
+)
+
+
+@lru_cache(maxsize=4096)
+def _request(text: str) -> GpuRequest:
+    return GpuRequest.model_validate_json(text)
+
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> frozenset[str]:
+    return frozenset(json.loads(text))
+
+
+def _queue_row(row: Row[Any]) -> QueueRow:
+    return QueueRow(
+        job_id=row.job_id,
+        attempt=row.attempt,
+        gpus=_request(row.gpus),
+        priority=row.priority,
+        namespace=row.namespace,
+        user=row.user,
+        enqueued_at=row.enqueued_at.timestamp(),
+        excluded_gpus=_names(row.excluded_gpus),
+        excluded_hosts=_names(row.excluded_hosts),
+        class_key=row.class_key,
+        task_token=row.task_token,
+    )
