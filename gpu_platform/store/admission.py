@@ -25,16 +25,17 @@ def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
     until an inventory changes.
     """
     version = tuple(session.execute(_VERSION).one())
-    known: tuple[tuple[int, ...], set[GpuRequest]] | None = store.memo.get(_MEMO)
+    known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
     possible = known[1] if known is not None and known[0] == version else set()
-    if request in possible:
+    wanted = request.model_dump_json()
+    if wanted in possible:
         return
     inventories = [parse_inventory(text) for text in session.scalars(select(host.c.inventory).order_by(host.c.name))]
     capacity = largest_gang(inventories, request)
     if not capacity.fits:
         raise ImpossibleRequest(capacity.message)
     if len(possible) < 10_000:
-        store.memo[_MEMO] = (version, possible | {request})
+        store.memo[_MEMO] = (version, possible | {wanted})
 
 
 @lru_cache(maxsize=16_384)

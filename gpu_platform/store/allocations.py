@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, exists, insert, literal, select, update
+from sqlalchemy import bindparam, case, exists, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -54,7 +54,9 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
         "decided_in_ms": placement.decided_in_ms,
     }
     append_event(session, "job.placed", "scheduler", now, data=data, **where)
-    append_event(session, "gang.reserved", _ACTOR, now, data={"gpus": placement.gpu_uuids}, **where)
+    append_event(
+        session, "gang.reserved", _ACTOR, now, data={"gpus": placement.gpu_uuids, "hosts": placement.hosts}, **where
+    )
 
 
 @writing
@@ -104,9 +106,9 @@ def release_gang(
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
     for row in held:
         if row.uuid in quarantine and row.state in (GpuState.ALLOCATED, GpuState.IN_USE):
-            _quarantine(session, row, quarantine[row.uuid], now)
-    gpus = [row.uuid for row in held]
-    append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data={"gpus": gpus})
+            _quarantine(session, row.uuid, row.host, quarantine[row.uuid], now)
+    data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held})}
+    append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data=data)
     for name in draining:
         settle_drain(session, name, now)
 
@@ -192,7 +194,7 @@ def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: dat
         raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
 
 
-def _check_gpu(uuid: str, wanted_host: str, row: Row[Any] | None, host_state: str | None) -> None:
+def _check_gpu(uuid: str, wanted_host: str, row: Any, host_state: str | None) -> None:
     problem = None
     if row is None:
         problem = "is not registered"
@@ -208,10 +210,10 @@ def _check_gpu(uuid: str, wanted_host: str, row: Row[Any] | None, host_state: st
         raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid, host=wanted_host)
 
 
-def _quarantine(session: Session, row: Row[Any], reason: str, now: datetime) -> None:
-    session.execute(_DEGRADE, {"uuid_": row.uuid, "why": reason})
+def _quarantine(session: Session, uuid: str, host: str, reason: str, now: datetime) -> None:
+    session.execute(_DEGRADE, {"uuid_": uuid, "why": reason})
     data = {"state": GpuState.DEGRADED.value, "reason": reason}
-    append_event(session, "gpu.state", _ACTOR, now, host=row.host, gpu_uuid=row.uuid, data=data)
+    append_event(session, "gpu.state", _ACTOR, now, host=host, gpu_uuid=uuid, data=data)
 
 
 def _is_held(session: Session, key: AttemptKey) -> bool:

@@ -51,7 +51,7 @@ def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuR
         GpuRow(
             uuid=row.uuid,
             host=row.host,
-            index=row.index,
+            index=row.gpu_index,
             state=GpuState(row.state),
             free=row.state == GpuState.AVAILABLE and not (row.exclusive_holders or row.sm_percent_used or row.mig_mask),
         )
@@ -311,7 +311,7 @@ _GPUS = (
 _ROWS = select(
     gpu.c.uuid,
     gpu.c.host,
-    gpu.c.index,
+    gpu.c.index.label("gpu_index"),  # Row.index is a method
     gpu.c.state,
     gpu.c.exclusive_holders,
     gpu.c.sm_percent_used,

@@ -175,9 +175,7 @@ def non_terminal_jobs(session: Session) -> list[str]:
 @reading
 def count_jobs_by_state(session: Session) -> dict[JobState, int]:
     """How many jobs are in each state; every state is a key."""
-    counts = {
-        JobState(state): n for state, n in session.execute(select(job.c.state, func.count()).group_by(job.c.state))
-    }
+    counts = {row.state: row.jobs for row in session.execute(_COUNT_BY_STATE)}
     return {state: counts.get(state, 0) for state in JobState}
 
 
@@ -185,6 +183,7 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 
 _LIVE = [state.value for state in JobState if not state.is_terminal]
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
 _ahead = queue_entry.alias("ahead")

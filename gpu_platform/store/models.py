@@ -6,6 +6,7 @@ as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). Wha
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from sqlalchemy import (
     TypeDecorator,
     text,
 )
+from sqlalchemy.orm import declared_attr
 from sqlmodel import Field, SQLModel
 
 from gpu_platform.domain.states import GpuState
@@ -67,7 +69,11 @@ def _optional_time() -> Any:
 
 
 class Record(SQLModel):
-    """Base of all tables."""
+    """Base of all tables; ``QueueEntryRecord`` is the table ``queue_entry``."""
+
+    @declared_attr.directive
+    def __tablename__(cls) -> str:
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Record")).lower()
 
     metadata = MetaData(
         naming_convention={
@@ -81,7 +87,6 @@ class Record(SQLModel):
 
 
 class JobRecord(Record, table=True):
-    __tablename__ = "job"
     __table_args__ = (
         Index("ix_job_created_at_id", "created_at", "id"),
         Index("ix_job_state_created_at", "state", "created_at"),
@@ -110,17 +115,14 @@ class JobRecord(Record, table=True):
 
 
 class IdempotencyRecord(Record, table=True):
-    __tablename__ = "idempotency"
-
     key: str = Field(primary_key=True, sa_type=Text)
     job_id: str = Field(index=True, sa_type=Text)
     created_at: datetime = _time()
 
 
-class QueueRecord(Record, table=True):
+class QueueEntryRecord(Record, table=True):
     """A job that waits for its placement, and the activity to complete with it."""
 
-    __tablename__ = "queue_entry"
     __table_args__ = (
         ForeignKeyConstraint(["job_id"], ["job.id"]),
         Index("ix_queue_entry_order", "priority", "enqueued_at", "job_id"),
@@ -142,15 +144,12 @@ class QueueRecord(Record, table=True):
 class WaitingReasonRecord(Record, table=True):
     """Why the jobs of one class wait. One row serves all of them, so that explaining 10,000 jobs is one write."""
 
-    __tablename__ = "waiting_reason"
-
     class_key: str = Field(primary_key=True, sa_type=Text)
     at: datetime = _time()
     reason: str = _text()
 
 
 class HostRecord(Record, table=True):
-    __tablename__ = "host"
     __table_args__ = (Index("ix_host_state_lease_until", "state", "lease_until"),)
 
     name: str = Field(primary_key=True, sa_type=Text)
@@ -180,7 +179,6 @@ _HELD = f"('{GpuState.ALLOCATED}', '{GpuState.IN_USE}')"
 class GpuRecord(Record, table=True):
     """What is taken of a GPU. The checks make oversubscription impossible whatever the code above does."""
 
-    __tablename__ = "gpu"
     __table_args__ = (
         ForeignKeyConstraint(["host"], ["host.name"]),
         CheckConstraint("sm_percent_used BETWEEN 0 AND 100", name="sm_percent"),
@@ -219,8 +217,6 @@ class GpuRecord(Record, table=True):
 class ReservationRecord(Record, table=True):
     """One attempt's claim. Its row stays when it ends: a late ``reserve`` of a released attempt must lose."""
 
-    __tablename__ = "reservation"
-
     job_id: str = Field(primary_key=True, sa_type=Text)
     attempt: int = Field(primary_key=True)
     epoch: int = 0
@@ -232,7 +228,6 @@ class ReservationRecord(Record, table=True):
 class AllocationRecord(Record, table=True):
     """A GPU (later: a share of it) held by an attempt; with ``released_at`` it is the usage record."""
 
-    __tablename__ = "allocation"
     __table_args__ = (
         ForeignKeyConstraint(["job_id", "attempt"], ["reservation.job_id", "reservation.attempt"]),
         ForeignKeyConstraint(["gpu_uuid"], ["gpu.uuid"]),
@@ -269,7 +264,6 @@ class AllocationRecord(Record, table=True):
 class EventRecord(Record, table=True):
     """Audit log and change feed. Triggers forbid UPDATE and DELETE."""
 
-    __tablename__ = "event"
     __table_args__ = (
         Index(
             "ix_event_job_id_seq",
@@ -295,8 +289,6 @@ class EventRecord(Record, table=True):
 class FaultRecord(Record, table=True):
     """Faults seen, by the identity that removes duplicates."""
 
-    __tablename__ = "fault"
-
     fault_id: str = Field(primary_key=True, sa_type=Text)
     gpu_uuid: str = _text()
     at: datetime = _time()
@@ -305,7 +297,6 @@ class FaultRecord(Record, table=True):
 class LeaderRecord(Record, table=True):
     """One row: who decides, and the fencing token."""
 
-    __tablename__ = "leader"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})

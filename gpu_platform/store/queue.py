@@ -109,7 +109,7 @@ def class_key(gpus: GpuRequest, excluded_gpus: Sequence[str], excluded_hosts: Se
 
 
 def leave_queue(session: Session, job_id: str, now: datetime, attempt: int | None = None) -> None:
-    """Inside a transaction: delete the job's entry (only that of ``attempt`` if given), with an event if it was there."""
+    """Inside a transaction: delete the job's entry (only that of ``attempt`` if given); an event if it was there."""
     if attempt is None:
         left = session.scalar(_LEAVE, {"entry": job_id})
     else:

@@ -1,5 +1,6 @@
 """The first schema: jobs, queue, hosts, GPUs, reservations, allocations, events, leader."""
 
+
 from __future__ import annotations
 
 import sqlalchemy as sa
