@@ -8,10 +8,10 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 run: setup  ## Run a real training job through an XID fault, watch it, and leave nothing behind
-	@$(PYTHON) -m workers.up --demo
+	@. .venv/bin/activate && exec python -m workers.up --demo
 
 up: setup  ## Start the whole platform on this machine and stay up (Ctrl-C ends it)
-	@$(PYTHON) -m workers.up
+	@. .venv/bin/activate && exec python -m workers.up
 
 setup:
 	@scripts/setup

@@ -125,10 +125,8 @@ def main() -> int:
     gang = Gang.from_environment()
     images, labels = load_digits()
     ring = Ring(gang, options.timeout_s)
-    say(
-        f"rank {gang.rank} of {gang.world_size} on {os.environ.get('GPU_PLATFORM_HOST', socket.gethostname())},"
-        f" GPUs {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')}"
-    )
+    host = os.environ.get("GPU_PLATFORM_HOST", socket.gethostname())
+    say(f"rank {gang.rank} of {gang.world_size} on {host}: {len(labels) - HELD_OUT} digits to learn")
     chief = gang.rank == 0
     state = (restore() if chief else State.fresh()).share(ring)
     checkpoints = os.environ.get("GPU_PLATFORM_CHECKPOINT_DIR") if chief else None
