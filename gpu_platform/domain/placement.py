@@ -75,6 +75,8 @@ class ReasonCode(StrEnum):
     """Enough healthy GPUs, but other jobs hold them."""
     TOPOLOGY = "topology"
     """Enough free GPUs, but not on one socket or NVLink island."""
+    KEPT = "kept"
+    """It fits, but the host is kept for a job ahead in the queue."""
 
 
 class HostCount(BaseModel):

@@ -1,0 +1,170 @@
+"""Why a job waits, as data and in one sentence. All wording about waiting is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.capacity import capability, describe, largest_gang
+from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import HostCount, Reason, ReasonCode
+from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.states import HostState
+from gpu_platform.scheduling.candidates import Candidates
+from gpu_platform.scheduling.framework import CODES, FITS, Ask, Framework
+from gpu_platform.scheduling.snapshot import Change, Snapshot
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Hosts that fit but are kept for a job ahead in the queue."""
+
+    hosts: NDArray[np.bool_]
+    """By slot."""
+    job_id: str
+    """The first of those jobs."""
+
+
+def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> Reason:
+    """Why ``request`` was not placed on ``snapshot``."""
+    fits = int(candidates.fits.sum())
+    counts = _counts(request, snapshot, candidates, kept)
+    if int(candidates.after_health.sum()) < request.hosts:
+        if len(snapshot) == 0:
+            code, next_step = "no_hosts", "start a node worker: no host is registered yet"
+        else:
+            code, next_step = "never_fits", _smaller(request, snapshot)
+    elif not snapshot.ready.any():
+        code, next_step = "no_hosts", "a host must become ready: start its node worker, or end its drain"
+    elif kept is not None and fits >= request.hosts:
+        code, next_step = "behind_higher_priority", f"starts once {kept.job_id}, ahead in the queue, has started"
+    else:
+        code, next_step = "waiting_for_gpus", _unblocking(request, snapshot, candidates)
+    free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
+    message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
+    parts = [_PHRASES[count.code](count) for count in counts]
+    if free:
+        parts.append(f"{free} free")
+    return Reason(
+        code=code, message=f"{message}; {', '.join(parts)}" if parts else message, counts=counts, next_step=next_step
+    )
+
+
+def could_ever_fit(request: GpuRequest, hosts: Iterable[HostRow], framework: Framework) -> Reason | None:
+    """None if ``hosts``, all ready, healthy and empty, could hold the gang; else the reason, ``never_fits``.
+
+    With no hosts the reason is ``no_hosts``.
+    """
+    snapshot = Snapshot()
+    for host in hosts:
+        snapshot.upsert_host(host)
+    slots, ask = np.arange(len(snapshot)), Ask(request)
+    able = framework.could_serve(ask, snapshot, slots, Change.HEALTH)
+    if int(able.sum()) >= request.hosts:
+        return None
+    return explain(request, snapshot, Candidates(framework.examine(ask, snapshot, slots), able, able), None)
+
+
+def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> list[HostCount]:
+    offers, counts = candidates.offers, []
+    for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
+        hosts = np.flatnonzero(offers.code == number)
+        code = CODES[number]
+        asked, available = _ASKED[code](request), _available(code, snapshot, hosts, int(offers.left[hosts].max()))
+        counts.append(HostCount(code=code, hosts=len(hosts), asked=asked, available=available))
+    if kept is not None:
+        hosts = int((candidates.fits & kept.hosts).sum())
+        if hosts:
+            asked = _gpus(request.gpus_per_host)
+            counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
+    return counts
+
+
+def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
+    """The best of ``hosts``, in the terms of ``code``."""
+    if code is ReasonCode.HOST_NOT_READY:
+        states = [snapshot.states[host] for host in hosts.tolist()]
+        return ", ".join(f"{states.count(state)} {state.lower()}" for state in HostState if state in states)
+    if code in _BEST_FACT:
+        machines = (snapshot.machines[number] for number in np.unique(snapshot.machine[hosts]).tolist())
+        return _BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
+    return _gpus(left)
+
+
+def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+    """What must happen, when the machines themselves would do."""
+    if int(candidates.after_use.sum()) >= request.hosts:
+        missing = request.hosts - int(candidates.fits.sum())
+        waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
+        best = int(candidates.offers.left[waiting_for].max())
+        short = request.gpus_per_host - best
+        what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
+        return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
+    lacking = {CODES[code] for code in candidates.offers.code[candidates.after_health & ~candidates.after_use].tolist()}
+    steps = [step for code, step in _REMEDIES.items() if code in lacking]
+    return " or ".join(steps) or "wait for hosts to come back"
+
+
+def _smaller(request: GpuRequest, snapshot: Snapshot) -> str:
+    capacity = largest_gang([snapshot.inventory(slot) for slot in range(len(snapshot))], request)
+    if not capacity.fits:
+        return capacity.message
+    return f"asked for {describe(request)}; no NVLink ring joins so many of them: ask for fewer, or allow_cross_numa"
+
+
+def _needs(request: GpuRequest) -> str:
+    together = ""
+    if request.gpus_per_host > 1:
+        together = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
+    return describe(request) + together
+
+
+def _gpus(count: int) -> str:
+    return _plural(count, "GPU")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+_REMEDIES = {
+    ReasonCode.UNHEALTHY: "GPUs must come back to health",
+    ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
+    ReasonCode.EXCLUDED: "add hosts, or submit again: earlier attempts failed on the only GPUs that fit",
+}
+
+_ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
+    ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
+    ReasonCode.EXCLUDED: lambda request: f"{_gpus(request.gpus_per_host)} without an earlier failure",
+    ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
+    ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
+    ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
+    ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
+    ReasonCode.KEPT: lambda request: _gpus(request.gpus_per_host),
+}
+
+_BEST_FACT: dict[ReasonCode, Callable[[list[GpuInfo]], str]] = {
+    ReasonCode.OTHER_MODEL: lambda gpus: ", ".join(sorted({gpu.model for gpu in gpus})),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda gpus: f"{max(gpu.memory_mib for gpu in gpus)} MiB",
+    ReasonCode.COMPUTE_CAPABILITY: lambda gpus: max((gpu.compute_capability for gpu in gpus), key=capability),
+}
+
+_PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
+    ReasonCode.HOST_NOT_READY: lambda count: f"{count.hosts} not ready ({count.available})",
+    ReasonCode.EXCLUDED: lambda count: f"{count.hosts} excluded after a failure there",
+    ReasonCode.OTHER_MODEL: lambda count: f"{count.hosts} other model",
+    ReasonCode.TOO_LITTLE_MEMORY: lambda count: f"{count.hosts} too little memory (best has {count.available})",
+    ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
+    ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
+    ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy (best has {count.available} working)",
+    ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
+    ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
+    ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",
+}

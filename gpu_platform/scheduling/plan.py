@@ -1,0 +1,92 @@
+"""From chosen hosts to a Placement, with the sentence that says why."""
+
+from __future__ import annotations
+
+from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.snapshot import Slots, Snapshot
+from gpu_platform.topology.fabric import NETWORK_GB_S
+from gpu_platform.topology.machine import members
+from gpu_platform.topology.subsets import HOST_LEVELS
+
+_IN_WORDS = {
+    TopologyLevel.NVLINK_NUMA: "in one NVLink ring{links} on one NUMA node",
+    TopologyLevel.NVLINK: "in one NVLink ring{links}",
+    TopologyLevel.NUMA: "on one NUMA node",
+    TopologyLevel.SOCKET: "on one socket",
+    TopologyLevel.HOST: "across sockets",
+    TopologyLevel.LEAF: "under one leaf switch",
+    TopologyLevel.SPINE: "under one spine switch",
+    TopologyLevel.ANY: "on any hosts",
+}
+
+
+def place(
+    request: GpuRequest, snapshot: Snapshot, offers: Offers, chosen: Slots, considered: int, epoch: int
+) -> Placement:
+    """The placement on ``chosen``, out of ``considered`` hosts that had an offer."""
+    slots = chosen.tolist()
+    slices = []
+    for slot in slots:
+        gpus = snapshot.gpus_of(slot, int(offers.gpus[slot]))
+        slices.append(
+            HostSlice(
+                host=snapshot.names[slot],
+                gpu_uuids=[uuid for uuid, _ in gpus],
+                gpu_indices=[index for _, index in gpus],
+            )
+        )
+    inside = HOST_LEVELS[int(offers.level[chosen].max())]
+    level = inside if len(slots) == 1 else _level_between(snapshot, chosen)
+    bandwidth = float(offers.bandwidth_gb_s[chosen].min())
+    if len(slots) > 1:
+        bandwidth = min(bandwidth, NETWORK_GB_S) if request.gpus_per_host > 1 else NETWORK_GB_S
+    return Placement(
+        slices=slices,
+        level=level,
+        bandwidth_gb_s=bandwidth,
+        score=round(float(offers.score[chosen].mean()), 6),
+        why=_why(request, snapshot, offers, slots, inside, level, considered),
+        epoch=epoch,
+    )
+
+
+def _level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
+    if len(set(snapshot.leaf[chosen].tolist())) == 1:
+        return TopologyLevel.LEAF
+    if len(set(snapshot.spine[chosen].tolist())) == 1:
+        return TopologyLevel.SPINE
+    return TopologyLevel.ANY
+
+
+def _why(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    slots: list[int],
+    inside: TopologyLevel,
+    level: TopologyLevel,
+    considered: int,
+) -> str:
+    """E.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; tightest of 3 hosts that fit``."""
+    count = request.gpus_per_host
+    text = f"{count} GPU{'s' if count > 1 else ''}"
+    if count > 1:
+        text += " " + _IN_WORDS[inside].format(links=_links(snapshot, slots[0], int(offers.gpus[slots[0]])))
+    if len(slots) == 1:
+        text += f" of {snapshot.names[slots[0]]}"
+    else:
+        text += f" on each of {len(slots)} hosts {_IN_WORDS[level]}"
+    if considered == len(slots):
+        return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
+    how = "emptiest" if request.strategy is Strategy.SPREAD else "tightest"
+    return f"{text}; best connected, then {how}, of {considered} hosts that fit"
+
+
+def _links(snapshot: Snapshot, slot: int, gpus: int) -> str:
+    """How many NVLinks join two neighbours, where all pairs are alike."""
+    chosen = members(gpus)
+    links = snapshot.machines[snapshot.machine[slot]].links
+    counts = {int(links[a, b]) for a in chosen for b in chosen if a < b}
+    return f" ({counts.pop()} links)" if len(counts) == 1 else ""

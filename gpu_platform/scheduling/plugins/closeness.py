@@ -1,0 +1,32 @@
+"""Better-connected GPUs are better: first by level, then by the bandwidth of their ring."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.snapshot import Slots, Snapshot
+from gpu_platform.topology.subsets import HOST_LEVELS
+
+FASTEST_GB_S = 900.0
+"""18 NVLinks of generation 5."""
+
+
+class Topology:
+    """1 for NVLink inside one NUMA node, down to 0.2 for a set across sockets."""
+
+    name = "topology"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return 1.0 - offers.level / len(HOST_LEVELS)
+
+
+class Bandwidth:
+    """Logarithmic: twice the bandwidth is worth the same step on old and new machines."""
+
+    name = "bandwidth"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / np.log1p(FASTEST_GB_S))

@@ -1,0 +1,21 @@
+"""A new attempt stays off the GPUs and hosts that failed an earlier one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.scheduling.framework import Ask
+from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+
+
+class NotExcluded:
+    code = ReasonCode.EXCLUDED
+    lifted_by = Change.HEALTH
+    """Of the platform's own making: an exclusion never means that a job is too large for the cluster."""
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        if not ask.excluded:
+            return snapshot.everything[hosts]
+        excluded = [ask.excluded.get(host, 0) for host in hosts.tolist()]
+        return snapshot.everything[hosts] & ~np.array(excluded, np.uint64)

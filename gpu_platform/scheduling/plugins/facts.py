@@ -1,0 +1,45 @@
+"""What a GPU is: model, memory, compute capability. And whether a host has enough of them at all."""
+
+from __future__ import annotations
+
+from gpu_platform.domain.capacity import mismatch
+from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.scheduling.framework import Ask
+from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+
+
+class Fact:
+    """Asked once per machine type, not per host. ``code`` says which requirement: see ``capacity.mismatch``."""
+
+    lifted_by = Change.FACTS
+
+    def __init__(self, code: ReasonCode) -> None:
+        self.code = code
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        only = _ONLY[self.code](ask.request)
+
+        def accepts(gpu: GpuInfo) -> bool:
+            return mismatch(gpu, only) is None
+
+        question = (only.model, only.memory_mib, only.min_compute_capability)
+        return snapshot.matching(question, accepts)[snapshot.machine[hosts]]
+
+
+class TooFew:
+    """Lets everything through: hosts fail here that had too few GPUs from the start."""
+
+    code = ReasonCode.TOO_FEW_GPUS
+    lifted_by = Change.FACTS
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        return snapshot.everything[hosts]
+
+
+_ONLY = {
+    ReasonCode.OTHER_MODEL: lambda asked: GpuRequest(model=asked.model),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: GpuRequest(memory_mib=asked.memory_mib),
+    ReasonCode.COMPUTE_CAPABILITY: lambda asked: GpuRequest(min_compute_capability=asked.min_compute_capability),
+}

@@ -1,0 +1,232 @@
+"""The cluster as the scheduler sees it: arrays over hosts, updated in place from the change feed.
+
+Hosts have *slots* 0, 1, 2, … in the order they came; array element ``s`` belongs to slot ``s``. The
+GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of its
+:class:`~gpu_platform.topology.machine.Machine`. An update costs its own size, whatever the cluster's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.rows import GpuRow, HostRow
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.topology.fabric import Fabric
+from gpu_platform.topology.machine import Machine, machine_of, members
+
+Slots = NDArray[np.intp]
+GpuSets = NDArray[np.uint64]
+MAX_GPUS = 64
+MAX_QUESTIONS = 10_000
+_WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
+
+
+class Change(IntEnum):
+    """What changed; a coarser change includes the finer ones."""
+
+    USE = 0
+    """Who has which GPU: jobs start and end."""
+    HEALTH = 1
+    """What is in working order: hosts and GPUs go and come back."""
+    FACTS = 2
+    """The machines and where they stand."""
+
+
+@dataclass(slots=True)
+class _Flags:
+    working: bool = False
+    free: bool = False
+    slot: int = -1
+    bit: int = 0
+
+
+class Snapshot:
+    """Read the arrays; write only through the methods.
+
+    ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.names: list[str] = []
+        self.machines: list[Machine] = []
+        self.states: list[HostState] = []
+        self._slot_of: dict[str, int] = {}
+        self._inventories: list[HostInventory] = []
+        self._uuids: list[list[str]] = []
+        self._gpus: dict[str, _Flags] = {}
+        self._fabric = Fabric()
+        self._kinds: dict[frozenset[str], int] = {}
+        self._machine_number: dict[Machine, int] = {}
+        self._matching: dict[Hashable, list[int]] = {}
+        self._ranks: NDArray[np.int64] | None = None
+        self._reserve(64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def _reserve(self, capacity: int) -> None:
+        self._arrays: dict[str, NDArray[np.generic]] = {
+            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held")},
+            **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
+            **{name: np.zeros(capacity, np.intp) for name in ("machine", "leaf", "spine", "kind", "size")},
+            "ready": np.zeros(capacity, bool),
+        }
+        self._view()
+
+    def _view(self) -> None:
+        """Point the public names at the used part of the arrays."""
+        n = len(self.names)
+        arrays = {name: array[:n] for name, array in self._arrays.items()}
+        self.everything = cast(GpuSets, arrays["everything"])
+        """All GPUs of each host."""
+        self.working = cast(GpuSets, arrays["working"])
+        """Those in working order: not DEGRADED, RESETTING or OFFLINE."""
+        self.free = cast(GpuSets, arrays["free"])
+        """Those that nobody has, as far as the store told; see :meth:`available`."""
+        self.held = cast(GpuSets, arrays["held"])
+        """Those that proposals on their way to the store will take."""
+        self.ready = cast(NDArray[np.bool_], arrays["ready"])
+        self.machine = cast(Slots, arrays["machine"])
+        """Index into ``machines``."""
+        self.kind = cast(Slots, arrays["kind"])
+        """Equal for hosts whose GPUs are of the same models."""
+        self.size = cast(Slots, arrays["size"])
+        """Number of GPUs."""
+        self.leaf = cast(Slots, arrays["leaf"])
+        self.spine = cast(Slots, arrays["spine"])
+        self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}
+
+    @property
+    def by_name(self) -> NDArray[np.int64]:
+        """Each host's place in alphabetical order: what decides between equals, whatever order hosts came in."""
+        if self._ranks is None:
+            self._ranks = np.empty(len(self.names), np.int64)
+            self._ranks[sorted(range(len(self.names)), key=self.names.__getitem__)] = np.arange(len(self.names))
+        return self._ranks
+
+    def slot(self, host: str) -> int | None:
+        return self._slot_of.get(host)
+
+    def locate(self, gpu_uuid: str) -> tuple[int, int] | None:
+        """(slot, bit) of a GPU; None while its host is unknown."""
+        flags = self._gpus.get(gpu_uuid)
+        return None if flags is None or flags.slot < 0 else (flags.slot, flags.bit)
+
+    def gpus_of(self, slot: int, gpus: int) -> list[tuple[str, int]]:
+        """(uuid, index in the host's inventory) of a set of a host's GPUs."""
+        machine = self.machines[self.machine[slot]]
+        return [(self._uuids[slot][p], machine.gpus[p].index) for p in members(gpus)]
+
+    def inventory(self, slot: int) -> HostInventory:
+        return self._inventories[slot]
+
+    def matching(self, question: Hashable, accepts: Callable[[GpuInfo], bool]) -> GpuSets:
+        """Per machine the GPUs whose facts ``accepts``; remembered under ``question``."""
+        if len(self._matching) > MAX_QUESTIONS:
+            self._matching.clear()
+        known = self._matching.setdefault(question, [])
+        for machine in self.machines[len(known) :]:
+            known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
+        return np.array(known, np.uint64)
+
+    def upsert_host(self, row: HostRow) -> None:
+        """Raises ValueError for a host with more than 64 GPUs."""
+        slot = self._slot_of.get(row.name)
+        if slot is None:
+            slot = self._append(row.name)
+            self._install(slot, row.inventory)
+        elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
+            self._install(slot, row.inventory)
+        leaf, spine = self._fabric.locate(row.name, row.leaf, row.spine)
+        if (self.leaf[slot], self.spine[slot]) != (leaf, spine):
+            self.leaf[slot], self.spine[slot] = leaf, spine
+            self._touch(slot, Change.FACTS)
+        if self.states[slot] != row.state:
+            self.states[slot] = row.state
+            self.ready[slot] = row.state is HostState.READY
+            self._touch(slot, Change.HEALTH)
+
+    def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
+        """A GPU whose host is not known yet is remembered until it is."""
+        for row in rows:
+            flags = self._gpus.setdefault(row.uuid, _Flags())
+            working = row.state in _WORKING
+            free = row.free and row.state is GpuState.AVAILABLE
+            if (flags.working, flags.free) == (working, free):
+                continue
+            changed_health = flags.working != working
+            flags.working, flags.free = working, free
+            if flags.slot >= 0:
+                self._show(flags)
+                self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
+
+    def hold(self, slot: int, gpus: int) -> None:
+        """Keep a set of GPUs for a proposal."""
+        self.held[slot] |= np.uint64(gpus)
+        self._touch(slot, Change.USE)
+
+    def let_go(self, gpu_uuids: Iterable[str]) -> None:
+        """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
+        for uuid in gpu_uuids:
+            place = self.locate(uuid)
+            if place is not None:
+                slot, bit = place
+                self.held[slot] &= ~np.uint64(1 << bit)
+                self._touch(slot, Change.USE)
+
+    def _append(self, name: str) -> int:
+        slot = len(self.names)
+        if slot == len(self._arrays["ready"]):
+            self._arrays = {key: np.concatenate([a, np.zeros_like(a)]) for key, a in self._arrays.items()}
+        self._slot_of[name] = slot
+        self.names.append(name)
+        self.states.append(HostState.LOST)
+        self._inventories.append(HostInventory(machine="", gpus=[]))
+        self._uuids.append([])
+        self._ranks = None
+        self._view()
+        self.leaf[slot] = self.spine[slot] = -1
+        return slot
+
+    def _install(self, slot: int, inventory: HostInventory) -> None:
+        if len(inventory.gpus) > MAX_GPUS:
+            raise ValueError(f"{self.names[slot]} has {len(inventory.gpus)} GPUs; at most {MAX_GPUS} are supported")
+        machine = machine_of(inventory)
+        number = self._machine_number.setdefault(machine, len(self.machines))
+        if number == len(self.machines):
+            self.machines.append(machine)
+        held = {uuid for uuid in self._uuids[slot] if int(self.held[slot]) >> self._gpus[uuid].bit & 1}
+        for uuid in self._uuids[slot]:
+            self._gpus[uuid].slot = -1
+        self._inventories[slot] = inventory
+        self._uuids[slot] = [gpu.uuid for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
+        self.working[slot] = self.free[slot] = self.held[slot] = 0
+        for bit, uuid in enumerate(self._uuids[slot]):
+            flags = self._gpus.setdefault(uuid, _Flags())
+            flags.slot, flags.bit = slot, bit
+            self._show(flags)
+            if uuid in held:
+                self.held[slot] |= np.uint64(1 << bit)
+        self.machine[slot] = number
+        self.everything[slot] = machine.everything
+        self.size[slot] = machine.size
+        self.kind[slot] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
+        self._touch(slot, Change.FACTS)
+
+    def _show(self, flags: _Flags) -> None:
+        bit = np.uint64(1 << flags.bit)
+        for array, on in ((self.working, flags.working), (self.free, flags.free)):
+            array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
+
+    def _touch(self, slot: int, change: Change) -> None:
+        self.version += 1
+        for finer in range(change + 1):
+            self.changed_at[Change(finer)][slot] = self.version

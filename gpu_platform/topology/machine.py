@@ -1,0 +1,126 @@
+"""What is connected to what inside one host.
+
+GPUs are numbered by *position* here: 0 for the lowest index of the inventory, and so on. A set of
+GPUs is an int whose bit ``p`` stands for the GPU at position ``p``.
+
+Bandwidths are GB/s in one direction between two GPUs:
+
+- NVLink: links times the rate of one link. NVIDIA V100, A100, H100 and Blackwell architecture
+  white papers: 6, 12, 18 and 18 links for 150, 300, 450 and 900 GB/s each way; P100: 4 links for 80.
+- Everything else as NCCL's model has it (``src/graph/topo.h``): 12 for PCIe (``PCI_BW``, Gen3 x16)
+  and 10 between sockets (``SKL_QPI_BW``). Inventories do not tell the PCIe generation, so these
+  rank machines without NVLink rather than predict them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.capacity import socket_of
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
+
+NVLINK_GB_S_PER_LINK = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+PCIE_GB_S = 12.0
+CROSS_SOCKET_GB_S = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """One kind of host. Hosts with equal GPUs and links share one Machine, and all that is computed for it."""
+
+    gpus: tuple[GpuInfo, ...]
+    """By position; without what differs from host to host (uuid, serial, bus id)."""
+    links: NDArray[np.int64]
+    """NVLink connections between each two, [n, n]."""
+    nvlink_gb_s: NDArray[np.float64]
+    """NVLink bandwidth between each two, 0 without NVLink, [n, n]."""
+    pair_gb_s: NDArray[np.float64]
+    """Bandwidth of the best way between each two, [n, n]."""
+    switches: tuple[int, ...]
+    """Sets of GPUs under one PCIe switch."""
+    numa_nodes: tuple[int, ...]
+    sockets: tuple[int, ...]
+    islands: tuple[int, ...]
+    """Sets of GPUs that NVLinks connect, directly or through others."""
+
+    @property
+    def size(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def everything(self) -> int:
+        """The set of all its GPUs."""
+        return (1 << len(self.gpus)) - 1
+
+
+_machines: dict[tuple[object, ...], Machine] = {}
+
+
+def machine_of(inventory: HostInventory) -> Machine:
+    """The Machine that an inventory describes. Equal ones are the same object."""
+    gpus = tuple(
+        gpu.model_copy(update={"uuid": "", "serial": None, "pci_bus_id": None})
+        for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)
+    )
+    links = tuple(sorted((link.a, link.b, link.links) for link in inventory.nvlinks))
+    fingerprint = (gpus, links, inventory.nvlink_generation)
+    if fingerprint not in _machines:
+        _machines[fingerprint] = _build(gpus, links, inventory.nvlink_generation)
+    return _machines[fingerprint]
+
+
+def members(gpus: int) -> list[int]:
+    """The positions in a set, ascending."""
+    return [position for position in range(gpus.bit_length()) if gpus >> position & 1]
+
+
+def _build(gpus: tuple[GpuInfo, ...], link_list: Sequence[tuple[int, int, int]], generation: int | None) -> Machine:
+    n = len(gpus)
+    position = {gpu.index: p for p, gpu in enumerate(gpus)}
+    links = np.zeros((n, n), np.int64)
+    for a, b, count in link_list:
+        if a in position and b in position and a != b:
+            links[position[a], position[b]] = links[position[b], position[a]] = count
+    # A generation that is not in the table yet is at least as fast as the slowest that is.
+    link_gb_s = NVLINK_GB_S_PER_LINK.get(generation or 0, min(NVLINK_GB_S_PER_LINK.values()))
+    nvlink = np.array(links * link_gb_s, np.float64)
+    socket_names = [socket_of(gpu) for gpu in gpus]
+    one_socket = np.array([[a == b for b in socket_names] for a in socket_names], bool).reshape(n, n)
+    pcie = np.where(one_socket, PCIE_GB_S, CROSS_SOCKET_GB_S)
+    pair = np.where(links > 0, nvlink, pcie)
+    np.fill_diagonal(pair, 0.0)
+    return Machine(
+        gpus=gpus,
+        links=links,
+        nvlink_gb_s=nvlink,
+        pair_gb_s=pair,
+        switches=_groups([gpu.pcie_switch or f"alone {gpu.index}" for gpu in gpus]),
+        # Two sockets never share a NUMA node, whatever a host says about nodes it does not know.
+        numa_nodes=_groups([f"{name}/{gpu.numa_node}" for name, gpu in zip(socket_names, gpus, strict=True)]),
+        sockets=_groups(socket_names),
+        islands=_islands(links),
+    )
+
+
+def _groups(names: Sequence[str]) -> tuple[int, ...]:
+    groups: dict[str, int] = {}
+    for position, name in enumerate(names):
+        groups[name] = groups.get(name, 0) | 1 << position
+    return tuple(groups.values())
+
+
+def _islands(links: NDArray[np.int64]) -> tuple[int, ...]:
+    islands, left = [], set(range(len(links)))
+    while left:
+        island, frontier = 0, {min(left)}
+        while frontier:
+            gpu = frontier.pop()
+            left.discard(gpu)
+            island |= 1 << gpu
+            frontier |= {int(other) for other in np.flatnonzero(links[gpu])} & left
+        islands.append(island)
+    return tuple(islands)

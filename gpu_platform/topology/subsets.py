@@ -1,0 +1,178 @@
+"""Which GPUs of a host to take: the best-connected set of a size among those that are free.
+
+Better is, in this order: a better level; a faster ring; fewer PCIe switches; a remainder that
+keeps more whole NUMA nodes, sockets and islands for others; lower positions. Every set of a machine
+is rated once, answers are remembered per free set, so that choosing is a look-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placement import TopologyLevel
+from gpu_platform.topology.machine import Machine, members
+from gpu_platform.topology.rings import greedy_ring_bandwidth, ring_bandwidths
+
+ENUMERABLE = 16
+"""Up to so many GPUs every set is rated (65,536); beyond, only sets along the machine's own groups."""
+REMEMBERED = 200_000
+"""Answers kept per machine, about 40 MB; then they are computed again."""
+
+HOST_LEVELS = (
+    TopologyLevel.NVLINK_NUMA,
+    TopologyLevel.NVLINK,
+    TopologyLevel.NUMA,
+    TopologyLevel.SOCKET,
+    TopologyLevel.HOST,
+)
+"""Levels inside one host, best first."""
+_NVLINK_NUMA, _NVLINK, _NUMA, _SOCKET, _HOST = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A set of GPUs of one host, and what it is worth."""
+
+    gpus: int
+    level: TopologyLevel
+    """A single GPU is at level NUMA: it has no link to speak of."""
+    bandwidth_gb_s: float
+    """Slowest hop of its best ring; 0 for a single GPU."""
+    stranded: int
+    """Free GPUs left behind in the NUMA nodes that this set opens."""
+
+
+def best_subset(machine: Machine, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+    """The best ``size`` GPUs out of ``free``, or None.
+
+    Without ``allow_cross_numa`` the set must be one NVLink ring or lie on one socket.
+    """
+    chooser = _choosers.get(machine)
+    if chooser is None:
+        chooser = _choosers[machine] = _Chooser(machine)
+    return chooser.best(free, size, allow_cross_numa)
+
+
+class _Chooser:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._answers: dict[tuple[int, int, bool], Subset | None] = {}
+        self._ranked: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+
+    def best(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+        question = (free, size, allow_cross_numa)
+        try:
+            return self._answers[question]
+        except KeyError:
+            if len(self._answers) >= REMEMBERED:
+                self._answers.clear()
+            answer = self._answers[question] = self._find(free, size, allow_cross_numa)
+            return answer
+
+    def _find(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+        machine = self._machine
+        free &= machine.everything
+        if not 0 < size <= free.bit_count():
+            return None
+        if machine.size > ENUMERABLE:
+            return self._find_along_groups(free, size, allow_cross_numa)
+        sets, classes = self._ranking(size)
+        possible = np.flatnonzero(sets & ~free == 0)
+        # The first one is as good as any; of the equals take the one that leaves most to others.
+        equals = sets[possible[classes[possible] == classes[possible[0]]]]
+        gpus = int(equals[np.argmax(self._whole(free & ~equals))])
+        level = int(self._ratings.level[gpus])
+        if level == _HOST and not allow_cross_numa:
+            return None
+        return self._subset(gpus, free, level, float(self._ratings.bandwidth[gpus]))
+
+    def _ranking(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All sets of a size, best first, and for each the number of its class of equals."""
+        if size not in self._ranked:
+            rated = self._ratings
+            sets = np.flatnonzero(np.bitwise_count(np.arange(1 << self._machine.size)) == size)
+            keys = (rated.level[sets], -rated.bandwidth[sets], rated.switches[sets])
+            order = np.lexsort((sets, *reversed(keys)))
+            changes = np.zeros(len(sets), bool)
+            for key in keys:
+                changes[1:] |= np.diff(key[order]) != 0
+            self._ranked[size] = sets[order], np.cumsum(changes)
+        return self._ranked[size]
+
+    @cached_property
+    def _ratings(self) -> _Ratings:
+        return _Ratings(self._machine)
+
+    def _whole(self, rest: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How whole the groups of the machine are in each remainder: large groups count more than their parts."""
+        machine = self._machine
+        worth = np.zeros(len(rest), np.int64)
+        for group in (*machine.switches, *machine.numa_nodes, *machine.sockets, *machine.islands):
+            worth += np.bitwise_count(rest & group).astype(np.int64) ** 2
+        return worth
+
+    def _subset(self, gpus: int, free: int, level: int, bandwidth: float) -> Subset:
+        opened = sum(node for node in self._machine.numa_nodes if node & gpus)
+        stranded = (free & opened & ~gpus).bit_count()
+        return Subset(gpus, HOST_LEVELS[level], bandwidth, stranded)
+
+    def _find_along_groups(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+        machine = self._machine
+        groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.everything)
+        # A NUMA node's part of an island before the node itself, or NVLink would go unseen.
+        parts = {node & island for node in machine.numa_nodes for island in machine.islands}
+        found = []
+        for group in sorted({*groups, *parts}):
+            inside = members(group & free)
+            if len(inside) < size:
+                continue
+            gpus = sum(1 << gpu for gpu in inside[:size])
+            level, bandwidth = _rate(machine, gpus)
+            if level != _HOST or allow_cross_numa:
+                found.append((level, -bandwidth, len(inside), gpus))
+        if not found:
+            return None
+        level, bandwidth, _, gpus = min(found)
+        return self._subset(gpus, free, level, -bandwidth)
+
+
+_choosers: dict[Machine, _Chooser] = {}
+
+
+class _Ratings:
+    """Level, ring bandwidth and number of PCIe switches of every set of a machine, each [2**n]."""
+
+    def __init__(self, machine: Machine) -> None:
+        sets = np.arange(1 << machine.size)
+        nvlink_ring = ring_bandwidths(machine.nvlink_gb_s)
+        one_numa, one_socket = _inside(sets, machine.numa_nodes), _inside(sets, machine.sockets)
+        ring = nvlink_ring > 0
+        self.level = np.select(
+            [ring & one_numa, ring, one_numa, one_socket], [_NVLINK_NUMA, _NVLINK, _NUMA, _SOCKET], _HOST
+        )
+        self.bandwidth = np.where(ring, nvlink_ring, ring_bandwidths(machine.pair_gb_s))
+        self.switches = sum(((sets & switch) != 0).astype(np.int64) for switch in machine.switches) + np.zeros_like(
+            sets
+        )
+
+
+def _inside(sets: NDArray[np.int64], groups: tuple[int, ...]) -> NDArray[np.bool_]:
+    return np.any([sets & ~group == 0 for group in groups], axis=0) if groups else np.ones(len(sets), bool)
+
+
+def _rate(machine: Machine, gpus: int) -> tuple[int, float]:
+    """Level and bandwidth of one set of a machine too large to enumerate."""
+    chosen = members(gpus)
+    one_numa = any(gpus & ~node == 0 for node in machine.numa_nodes)
+    one_socket = any(gpus & ~socket == 0 for socket in machine.sockets)
+    outside = _NUMA if one_numa else _SOCKET if one_socket else _HOST
+    if len(chosen) == 1:
+        return outside, 0.0
+    nvlink = greedy_ring_bandwidth(machine.nvlink_gb_s[np.ix_(chosen, chosen)])
+    if nvlink > 0:
+        return (_NVLINK_NUMA if one_numa else _NVLINK), nvlink
+    return outside, greedy_ring_bandwidth(machine.pair_gb_s[np.ix_(chosen, chosen)])

@@ -1,0 +1,146 @@
+"""Clusters and jobs in one line, so that tests read as sentences.
+
+::
+
+    machines = cluster().hosts(2, "dgx-h100", leaf="l1").host("old", "dgx-1v").busy("old", 0, 1)
+    big = job(gpus=8, hosts=2).needs(model="H100")
+    scheduler = machines.scheduler()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.topology.description import load_description, simulated_uuid
+
+
+class cluster:
+    """Hosts of known machine types, all READY, all GPUs AVAILABLE unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.host_rows: dict[str, HostRow] = {}
+        self.gpu_rows: dict[str, GpuRow] = {}
+
+    def host(self, name: str, machine: str = "dgx-h100", leaf: str | None = None, spine: str | None = None) -> cluster:
+        inventory = load_description(machine).inventory(name)
+        self.host_rows[name] = HostRow(name, HostState.READY, inventory, leaf, spine)
+        for gpu in inventory.gpus:
+            self.gpu_rows[gpu.uuid] = GpuRow(gpu.uuid, name, gpu.index, GpuState.AVAILABLE, free=True)
+        return self
+
+    def hosts(
+        self, count: int, machine: str = "dgx-h100", leaf: str | None = None, spine: str | None = None
+    ) -> cluster:
+        """Named after the machine and a running number: ``dgx-h100-0``, ``dgx-h100-1``, …"""
+        taken = sum(name.startswith(f"{machine}-") for name in self.host_rows)
+        for number in range(taken, taken + count):
+            self.host(f"{machine}-{number}", machine, leaf, spine)
+        return self
+
+    def busy(self, host: str, *indices: int) -> cluster:
+        return self._set(host, indices, GpuState.IN_USE, free=False)
+
+    def free(self, host: str, *indices: int) -> cluster:
+        return self._set(host, indices, GpuState.AVAILABLE, free=True)
+
+    def broken(self, host: str, *indices: int) -> cluster:
+        return self._set(host, indices, GpuState.DEGRADED, free=False)
+
+    def draining(self, host: str) -> cluster:
+        return self._become(host, HostState.DRAINING)
+
+    def lost(self, host: str) -> cluster:
+        return self._become(host, HostState.LOST)
+
+    def ready(self, host: str) -> cluster:
+        return self._become(host, HostState.READY)
+
+    def scheduler(self, policy: Policy | None = None) -> Scheduler:
+        return self.tell(Scheduler(policy))
+
+    def tell(self, scheduler: Scheduler) -> Scheduler:
+        """Bring a scheduler up to date with everything said so far."""
+        for row in self.host_rows.values():
+            scheduler.upsert_host(row)
+        scheduler.upsert_gpus(self.gpu_rows.values())
+        return scheduler
+
+    def _become(self, host: str, state: HostState) -> cluster:
+        self.host_rows[host] = replace(self.host_rows[host], state=state)
+        return self
+
+    def _set(self, host: str, indices: Iterable[int], state: GpuState, free: bool) -> cluster:
+        """No index: all of the host's GPUs."""
+        for index in tuple(indices) or tuple(gpu.index for gpu in self.host_rows[host].inventory.gpus):
+            uuid = simulated_uuid(host, index)
+            self.gpu_rows[uuid] = replace(self.gpu_rows[uuid], state=state, free=free)
+        return self
+
+
+class job:
+    """A waiting job. Later made jobs arrive later; ids follow from the order of arrival unless given."""
+
+    _arrived = 0
+
+    def __init__(self, gpus: int = 1, hosts: int = 1, name: str | None = None) -> None:
+        job._arrived += 1
+        self._request = GpuRequest(gpus_per_host=gpus, hosts=hosts)
+        self._row = QueueRow(
+            job_id=name or f"job-{job._arrived:06d}",
+            attempt=1,
+            gpus=self._request,
+            priority=0,
+            namespace="default",
+            user="anna",
+            enqueued_at=float(job._arrived),
+        )
+
+    def needs(self, *, memory_gib: float | None = None, model: str | None = None, capability: str | None = None) -> job:
+        given: dict[str, object] = {}
+        if memory_gib is not None:
+            given["memory_mib"] = int(memory_gib * 1024)
+        if model is not None:
+            given["model"] = model
+        if capability is not None:
+            given["min_compute_capability"] = capability
+        return self._ask(**given)
+
+    def across_sockets(self) -> job:
+        return self._ask(allow_cross_numa=True)
+
+    def spread(self) -> job:
+        return self._ask(strategy=Strategy.SPREAD)
+
+    def priority(self, priority: int) -> job:
+        self._row = replace(self._row, priority=priority)
+        return self
+
+    def arrived(self, at: float) -> job:
+        self._row = replace(self._row, enqueued_at=at)
+        return self
+
+    def attempt(self, attempt: int) -> job:
+        self._row = replace(self._row, attempt=attempt)
+        return self
+
+    def avoiding(self, *, gpus: Iterable[str] = (), hosts: Iterable[str] = ()) -> job:
+        self._row = replace(self._row, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
+        return self
+
+    @property
+    def request(self) -> GpuRequest:
+        return self._row.gpus
+
+    @property
+    def row(self) -> QueueRow:
+        return self._row
+
+    def _ask(self, **given: object) -> job:
+        self._row = replace(self._row, gpus=self._row.gpus.model_copy(update=given))
+        return self
