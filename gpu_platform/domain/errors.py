@@ -8,6 +8,7 @@
     │   └── IdempotencyConflict   the same key with another body
     ├── NotFound                  no such job, host or GPU
     ├── IllegalTransition         not from this state
+    ├── InUse                     jobs run there, and nobody said that they may be stopped
     ├── ReservationConflict       a GPU of the plan was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
     ├── HostUnavailable           a host does not answer
@@ -71,6 +72,11 @@ class IllegalTransition(PlatformError):
             wanted=wanted,
             allowed=list(allowed),
         )
+
+
+class InUse(PlatformError):
+    code = "in_use"
+    http_status = 409
 
 
 class ReservationConflict(PlatformError):

@@ -1,0 +1,88 @@
+"""The REST service: settings, store and Temporal in, an ASGI application out. Stateless; any number may run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import httpx
+from fastapi import FastAPI
+
+from gpu_platform.client.wire import LogChunk, Problem
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from service import problems
+from service.feed import EventFeed
+from service.metrics import RequestTimes
+from service.platform import Platform
+from service.routers import follow, health, jobs, machines
+from service.temporal import ClientProvider, JobWorkflows, connect_lazily
+
+DESCRIPTION = """
+Run jobs on your GPU hosts. Every error is problem+json with a stable `code`; lists are pages with `next_cursor`;
+`POST /v1/jobs` takes an `Idempotency-Key`; what can be followed is followed by server-sent events, and resumes with
+`Last-Event-ID`. `X-GPU-Platform-User` says who acts, for the audit log.
+"""
+
+
+def create_app(settings: Settings, store: Store, temporal: ClientProvider | None = None) -> FastAPI:
+    """``store`` is migrated already and stays the caller's; ``temporal`` defaults to one client of the settings,
+    connected when it is first needed."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(10.0, connect=2.0), trust_env=False) as agents:
+            platform = Platform(
+                settings=settings,
+                store=store,
+                workflows=JobWorkflows(temporal or connect_lazily(settings.temporal)),
+                feed=EventFeed(store),
+                agents=agents,
+            )
+            app.state.platform = platform
+            reading = asyncio.create_task(platform.feed.run())
+            yield
+            platform.feed.close()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    app = FastAPI(
+        title="gpu-platform",
+        version=version("gpu-platform"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        responses=problems.RESPONSES,
+        separate_input_output_schemas=False,
+        redirect_slashes=False,
+        max_body_size=problems.MAX_BODY_BYTES,
+    )
+    problems.install(app)
+    app.add_middleware(RequestTimes)
+    for router in (jobs.router, follow.router, machines.router, health.router):
+        app.include_router(router)
+    _describe(app)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Add to the OpenAPI description what no route returns as JSON: problems and the chunks of a followed log."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            schema = generate()
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for model in (Problem, LogChunk):
+                described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                components.update(described.pop("$defs", {}))
+                components[model.__name__] = described
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)  # FastAPI's own error format, which we never send
+            components.pop("HTTPValidationError", None)
+            components.pop("ValidationError", None)
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]

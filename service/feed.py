@@ -1,0 +1,152 @@
+"""One reader of the change feed per process, any number of followers.
+
+The shared task asks the store for a change token every ``poll_s``; only when that changed does it read events, once,
+and hands each to the followers of its job and of everything. A follower reads its past from the store, then takes
+what the task hands it; one that falls behind goes back to the store. Nothing is skipped, because sequence numbers
+become visible in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.observability import get_logger
+from gpu_platform.store import events as store_events
+from gpu_platform.store import jobs
+from gpu_platform.store.database import Store
+
+PAGE = 500
+MAX_BEHIND = 2000
+TERMINAL_KINDS = frozenset({"job.completed", "job.failed", "job.cancelled", "job.withdrawn"})
+
+log = get_logger(__name__)
+
+
+@dataclass(eq=False)
+class _Follower:
+    job_id: str | None
+    waiting: list[JobEvent] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    lost_some: bool = False
+
+    def hand(self, event: JobEvent) -> None:
+        if len(self.waiting) >= MAX_BEHIND:
+            self.waiting.clear()
+            self.lost_some = True
+        if not self.lost_some:
+            self.waiting.append(event)
+        self.news.set()
+
+    def take(self) -> list[JobEvent]:
+        taken, self.waiting = self.waiting, []
+        self.news.clear()
+        return taken
+
+
+class EventFeed:
+    def __init__(self, store: Store, poll_s: float = 0.1) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._followers: dict[str | None, set[_Follower]] = {}
+        self._ready = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """End every stream: the service is about to stop, and clients will follow another one."""
+        self._closed.set()
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.news.set()
+
+    async def run(self) -> None:
+        """The shared task. It outlives a database that is away."""
+        seq: int | None = None
+        token: object = None
+        while not self.closed:
+            try:
+                if seq is None:
+                    seq = await run_in_threadpool(store_events.last_seq, self._store)
+                    self._ready.set()
+                # The token is read first: a commit between the two reads is then found in the next round.
+                now = await run_in_threadpool(store_events.change_token, self._store)
+                if now != token:
+                    while events := await run_in_threadpool(store_events.read_events, self._store, seq, PAGE):
+                        for event in events:
+                            self._hand_out(event)
+                        seq = events[-1].seq
+                    token = now
+                await asyncio.sleep(self._poll_s)
+            except PlatformError as error:
+                log.warning("the change feed cannot be read", error=error.message)
+                await asyncio.sleep(1.0)
+
+    async def last_seq(self) -> int:
+        return await run_in_threadpool(store_events.last_seq, self._store)
+
+    async def follow(self, after: int, job_id: str | None = None) -> AsyncGenerator[JobEvent, None]:
+        """Events behind ``after``, of one job until it has ended, or of everything; ends when the service stops."""
+        with self._following(job_id) as follower:
+            await self._ready.wait()
+            follower.lost_some = True  # the past is in the store
+            while not self.closed:
+                ended = False
+                if follower.lost_some:
+                    follower.take()
+                    follower.lost_some = False
+                    # Whether it has ended is asked first: its last event is then among those that are read.
+                    ended = job_id is not None and await run_in_threadpool(_has_ended, self._store, job_id)
+                    events = await run_in_threadpool(store_events.read_events, self._store, after, PAGE, job_id)
+                    follower.lost_some = follower.lost_some or len(events) == PAGE
+                    ended = ended and len(events) < PAGE
+                else:
+                    await follower.news.wait()
+                    events = follower.take()
+                for event in events:
+                    if event.seq > after:
+                        after = event.seq
+                        yield event
+                        if job_id is not None and event.kind in TERMINAL_KINDS:
+                            return
+                if ended:
+                    return
+
+    @contextmanager
+    def watching(self, job_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something happens to the job, and when the feed closes."""
+        with self._following(job_id) as follower:
+            follower.lost_some = True  # keep no events, only tell that there are some
+            yield follower.news
+
+    def _hand_out(self, event: JobEvent) -> None:
+        for follower in self._followers.get(None, ()):
+            follower.hand(event)
+        if event.job_id is not None:
+            for follower in self._followers.get(event.job_id, ()):
+                follower.hand(event)
+
+    @contextmanager
+    def _following(self, job_id: str | None) -> Iterator[_Follower]:
+        follower = _Follower(job_id)
+        self._followers.setdefault(job_id, set()).add(follower)
+        try:
+            yield follower
+        finally:
+            group = self._followers[job_id]
+            group.discard(follower)
+            if not group:
+                del self._followers[job_id]
+
+
+def _has_ended(store: Store, job_id: str) -> bool:
+    return jobs.get_job(store, job_id).state.is_terminal

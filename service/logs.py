@@ -1,0 +1,188 @@
+"""Output of ranks: it lies on the host that ran them, its node agent serves it, and the service passes it on."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.client.wire import LogChunk
+from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
+from gpu_platform.domain.job import Job, RankPer
+from gpu_platform.store import events, hosts, jobs
+from service.platform import Platform
+from service.streams import end, message
+
+POLL_S = 0.2
+CHUNK_BYTES = 64 * 1024
+AWAY_AFTER_END_S = 5.0
+"""How long a follower of an attempt that has ended waits for a host that does not answer."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a follower has read."""
+
+    attempt: int
+    offset: int
+
+    @classmethod
+    def parse(cls, event_id: str) -> Position:
+        attempt, _, offset = event_id.partition(".")
+        if not (attempt.isdecimal() and offset.isdecimal() and len(event_id) < 40):
+            raise InvalidRequest(f"Last-Event-ID {event_id[:80]!r} is not an id of this stream")
+        return cls(int(attempt), int(offset))
+
+    def __str__(self) -> str:
+        return f"{self.attempt}.{self.offset}"
+
+
+def check_rank(job: Job, rank: int) -> None:
+    size = job.spec.world_size
+    if not 0 <= rank < size:
+        raise InvalidRequest(f"job {job.id} has {size} ranks, 0 to {size - 1}; there is no rank {rank}")
+
+
+async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
+    """All that is there now, in pieces. The first piece is fetched before this returns, so that errors are errors."""
+    if attempt is None and job.attempt == 0:
+        return _nothing()
+    if attempt is not None and not 1 <= attempt <= job.attempt:
+        raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
+    source = await _Source.find(platform, job, attempt or job.attempt, rank)
+    data, size = await source.read(0)
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        piece, offset = data, len(data)
+        yield piece
+        while piece and offset < size:
+            piece, _ = await source.read(offset)
+            offset += len(piece)
+            yield piece
+
+    return pieces()
+
+
+async def follow_log(
+    platform: Platform, job: Job, rank: int, only: int | None, start: Position | None
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent :class:`LogChunk`s of attempt ``only``, or of one attempt after the other until the job has ended."""
+    at = start or Position(only or 1, 0)
+    with platform.feed.watching(job.id) as news:
+        while not platform.feed.closed:
+            news.clear()
+            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+            if job.attempt >= at.attempt:
+                async for event in _follow_attempt(platform, job, rank, at, news):
+                    yield event
+                if at.attempt == only:
+                    break
+                at = Position(at.attempt + 1, 0)
+            elif job.state.is_terminal:
+                break
+            else:
+                await news.wait()
+    if not platform.feed.closed:
+        yield end(json.dumps({"state": job.state}))
+
+
+async def _follow_attempt(
+    platform: Platform, job: Job, rank: int, at: Position, news: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """The log of one attempt until it has ended and everything is read."""
+    source: _Source | None = None
+    patience_s = AWAY_AFTER_END_S
+    news.set()  # something may have happened before we listened
+    while not platform.feed.closed:
+        # The state is asked before the log is read: once the attempt has ended, the log is complete.
+        if news.is_set():
+            news.clear()
+            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+        over = job.attempt > at.attempt or not job.state.holds_gpus
+        more = False
+        try:
+            source = source or await _Source.find(platform, job, at.attempt, rank)
+            data, size = await source.read(at.offset)
+        except NotFound:
+            if over:
+                return
+        except HostUnavailable:
+            patience_s -= POLL_S
+            if over and patience_s <= 0:
+                return
+        else:
+            more = at.offset + len(data) < size
+            text, used = decode(data, final=over and not more)
+            if used:
+                at = Position(at.attempt, at.offset + used)
+                chunk = LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text)
+                yield message(chunk.model_dump_json(), str(at))
+            if over and not more:
+                return
+        if not more:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), POLL_S)
+
+
+def decode(data: bytes, final: bool) -> tuple[str, int]:
+    """The text in ``data`` and how many bytes it took: a character that is cut off at the end waits for its rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+class _Source:
+    """One rank's log at the node agent of the host that ran it."""
+
+    def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
+        self._agents = agents
+        self._host = host
+        self._url = url
+
+    @classmethod
+    async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _Source:
+        host = await run_in_threadpool(_host_of, platform, job, attempt, rank)
+        agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+        return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
+
+    async def read(self, offset: int) -> tuple[bytes, int]:
+        """At most ``CHUNK_BYTES`` from ``offset`` on, and the size of the whole log.
+
+        Raises :class:`NotFound` while there is no log, :class:`HostUnavailable` if the host does not answer.
+        """
+        try:
+            answer = await self._agents.get(self._url, params={"offset": offset, "limit": CHUNK_BYTES})
+        except httpx.TransportError as error:
+            raise HostUnavailable(
+                f"the log is on host {self._host}, which does not answer; it can be read when the host is back",
+                host=self._host,
+            ) from error
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise NotFound(f"host {self._host} has no log of this rank", host=self._host)
+        if not answer.is_success:
+            raise HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
+        return answer.content, int(answer.headers["X-Log-Size"])
+
+
+def _host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
+    """Ranks are numbered in the order of the placement's hosts, the same number on each."""
+    ranks_per_host = job.spec.gpus.gpus_per_host if job.spec.rank_per is RankPer.GPU else 1
+    if job.placement is not None and attempt == job.attempt:
+        return job.placement.hosts[rank // ranks_per_host]
+    seq = 0
+    while page := events.read_events(platform.store, seq, job_id=job.id):
+        for event in page:
+            if event.kind == "job.placed" and event.attempt == attempt:
+                return event.data["hosts"][rank // ranks_per_host]
+        seq = page[-1].seq
+    raise NotFound(f"attempt {attempt} of job {job.id} was never placed", job_id=job.id)
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    yield b""

@@ -1,0 +1,57 @@
+"""What every request handler gets: the store, Temporal, the event feed and the way to node agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, cast
+
+import httpx
+from fastapi import Depends, Header, Request
+
+from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.domain.job import Job
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from service.feed import EventFeed
+from service.temporal import JobWorkflows
+
+
+@dataclass(frozen=True)
+class Platform:
+    settings: Settings
+    store: Store
+    workflows: JobWorkflows
+    feed: EventFeed
+    agents: httpx.AsyncClient
+
+    def shown(self, job: Job) -> Job:
+        """The job with the address of its workflow in the Temporal UI."""
+        temporal = self.settings.temporal
+        if temporal.ui_url:
+            url = f"{temporal.ui_url.rstrip('/')}/namespaces/{temporal.namespace}/workflows/{job.id}"
+            return job.model_copy(update={"workflow_url": url})
+        return job
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _platform(request: Request) -> Platform:
+    return cast(Platform, request.app.state.platform)
+
+
+def _actor(
+    user: Annotated[
+        str | None,
+        Header(
+            alias=USER_HEADER, max_length=63, pattern=r"^[A-Za-z0-9._-]+$", description="Who acts, for the audit log"
+        ),
+    ] = None,
+) -> str | None:
+    return user
+
+
+PlatformDep = Annotated[Platform, Depends(_platform)]
+ActorDep = Annotated[str | None, Depends(_actor)]

@@ -1,0 +1,60 @@
+"""Is the process alive, can it do its work, and what does it measure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.errors import PlatformError, Unavailable
+from gpu_platform.store.events import last_seq
+from service.metrics import exposition
+from service.platform import PlatformDep
+
+router = APIRouter(tags=["health"])
+
+PATIENCE_S = 3.0
+
+
+class Health(BaseModel):
+    status: str = "ok"
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """The process answers. Says nothing about what it needs."""
+    return Health()
+
+
+@router.get("/readyz")
+async def readyz(platform: PlatformDep) -> Health:
+    """Database and Temporal are reachable; else 503 that names which is not."""
+    database, temporal = await asyncio.gather(
+        _trouble(run_in_threadpool(last_seq, platform.store)), _trouble(platform.workflows.ping())
+    )
+    troubles = {name: trouble for name, trouble in (("database", database), ("temporal", temporal)) if trouble}
+    if troubles:
+        told = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
+        raise Unavailable(f"not ready: {told}", **troubles)
+    return Health()
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(platform: PlatformDep) -> Response:
+    """Prometheus text format."""
+    return Response(exposition(platform.store), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _trouble(check: Awaitable[object]) -> str | None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await check
+    except PlatformError as error:
+        return error.message
+    except TimeoutError:
+        return f"no answer within {PATIENCE_S:g} s"
+    return None

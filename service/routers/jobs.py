@@ -1,0 +1,131 @@
+"""Jobs: submit, look, wait, interrupt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.client.wire import Page, Why
+from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import jobs
+from service import submission
+from service.platform import ActorDep, Platform, PlatformDep
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"])]
+WhyBody = Annotated[Why | None, Body(description="Optional; the reason goes to the audit log")]
+
+EXAMPLES: dict[str, Any] = {
+    "one_gpu": {"summary": "One GPU", "value": {"name": "hello", "command": ["nvidia-smi"]}},
+    "gang": {
+        "summary": "A gang of 16 GPUs on two hosts, one rank per GPU",
+        "value": {
+            "name": "train",
+            "command": ["python", "train.py", "--epochs", "3"],
+            "workdir": "/srv/experiment",
+            "env": {"NCCL_DEBUG": "WARN"},
+            "gpus": {"hosts": 2, "gpus_per_host": 8, "model": "H100", "memory_mib": 65536},
+            "rank_per": "gpu",
+            "time_limit_s": 7200,
+            "max_retries": 1,
+        },
+    },
+}
+
+
+@router.post(
+    "", status_code=201, responses={200: {"model": Job, "description": "Submitted before with this Idempotency-Key"}}
+)
+async def submit_job(
+    spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES)],
+    platform: PlatformDep,
+    actor: ActorDep,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            pattern=r"^[\x21-\x7e]+$",
+            description="Any unique text; the same key and body return the same job, another body is a 409",
+        ),
+    ] = None,
+) -> Job:
+    """Submit a job. When this answers, the job is durable: it runs, or says why not, whatever dies."""
+    job, created = await submission.submit(platform, spec, actor or spec.user, idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    if not created:
+        response.status_code = 200
+    return platform.shown(job)
+
+
+@router.get("")
+def list_jobs(
+    platform: PlatformDep,
+    state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
+    namespace: str | None = None,
+    user: str | None = None,
+    name: str | None = None,
+    cursor: Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=jobs.MAX_PAGE)] = 100,
+) -> Page[Job]:
+    """Jobs, newest first."""
+    found, next_cursor = jobs.list_jobs(
+        platform.store, states=state, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit
+    )
+    return Page(items=[platform.shown(job) for job in found], next_cursor=next_cursor)
+
+
+@router.get("/{job_id}")
+async def get_job(
+    job_id: JobId,
+    platform: PlatformDep,
+    wait_s: Annotated[
+        float, Query(ge=0, le=60, description="Answer when the job has ended, or after so many seconds")
+    ] = 0.0,
+) -> Job:
+    """One job: what was asked, its state, where it runs, or why it waits."""
+    return platform.shown(await _ended(platform, job_id, wait_s))
+
+
+@router.post("/{job_id}/cancel", status_code=202)
+async def cancel_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+    """SIGTERM, the job's grace, SIGKILL; ends CANCELLED."""
+    return await _interrupt(platform, job_id, "cancel", actor, why)
+
+
+@router.post("/{job_id}/kill", status_code=202)
+async def kill_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+    """SIGKILL at once; ends CANCELLED."""
+    return await _interrupt(platform, job_id, "kill", actor, why)
+
+
+@router.post("/{job_id}/preempt", status_code=202)
+async def preempt_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+    """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
+    return await _interrupt(platform, job_id, "preempt", actor, why)
+
+
+async def _interrupt(platform: Platform, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None) -> Job:
+    reason = why.reason if why else ""
+    return platform.shown(await submission.interrupt(platform, job_id, verb, actor or "anonymous", reason))
+
+
+async def _ended(platform: Platform, job_id: str, wait_s: float) -> Job:
+    deadline = time.monotonic() + wait_s
+    with platform.feed.watching(job_id) as news:
+        while True:
+            news.clear()
+            job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+            left = deadline - time.monotonic()
+            if job.state.is_terminal or left <= 0 or platform.feed.closed:
+                return job
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), left)

@@ -1,0 +1,126 @@
+"""Hosts and GPUs: look at them, take them out of service, put them back; and the node workers' reports."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Path, Query
+
+from gpu_platform.client.wire import Page, Why
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.states import GpuState
+from gpu_platform.store import gpus, hosts
+from service import operations
+from service.platform import ActorDep, PlatformDep, now
+from service.routers.jobs import WhyBody
+
+router = APIRouter(prefix="/v1")
+
+HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
+GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
+Cursor = Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+
+T = TypeVar("T")
+
+
+@router.get("/hosts", tags=["hosts"])
+def list_hosts(platform: PlatformDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
+    """All hosts by name."""
+    return _page(hosts.list_hosts(platform.store, now()), cursor, limit)
+
+
+@router.get("/hosts/{name}", tags=["hosts"])
+def get_host(name: HostName, platform: PlatformDep) -> Host:
+    return hosts.get_host(platform.store, name, now())
+
+
+@router.post("/hosts/{name}/drain", tags=["hosts"])
+async def drain_host(
+    name: HostName,
+    platform: PlatformDep,
+    actor: ActorDep,
+    why: WhyBody = None,
+    force: Annotated[bool, Query(description="Preempt what runs there")] = False,
+) -> Host:
+    """No new work; what runs there goes on. DRAINED when nothing is left."""
+    return await operations.drain_host(platform, name, _actor(actor), _reason(why), force)
+
+
+@router.post("/hosts/{name}/offline", tags=["hosts"])
+async def take_host_offline(
+    name: HostName,
+    platform: PlatformDep,
+    actor: ActorDep,
+    why: WhyBody = None,
+    force: Annotated[bool, Query(description="Kill what runs there")] = False,
+) -> Host:
+    """Out of service at once; a 409 while jobs run there, unless `force`."""
+    return await operations.take_host_offline(platform, name, _actor(actor), _reason(why), force)
+
+
+@router.post("/hosts/{name}/online", tags=["hosts"])
+def put_host_online(name: HostName, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Host:
+    """Back in service. A LOST host is READY as soon as its node worker reports."""
+    return operations.put_host_online(platform, name, _actor(actor), _reason(why))
+
+
+@router.post("/hosts/{name}/report", tags=["node workers"])
+def report_host(name: HostName, report: HostReport, platform: PlatformDep) -> LeaseAnswer:
+    """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
+    if report.name != name:
+        raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
+    return hosts.report_host(platform.store, report, ttl_s=platform.settings.lease_ttl_s, now=now())
+
+
+@router.get("/gpus", tags=["GPUs"])
+def list_gpus(
+    platform: PlatformDep,
+    host: Annotated[str | None, Query(description="Only of this host")] = None,
+    state: Annotated[list[GpuState] | None, Query(description="Only these states; may be repeated")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 1000,
+) -> Page[Gpu]:
+    """GPUs by host and index: state, holder, last telemetry."""
+    return _page(gpus.list_gpus(platform.store, host=host, states=state), cursor, limit)
+
+
+@router.get("/gpus/{gpu_id}", tags=["GPUs"])
+def get_gpu(gpu_id: GpuId, platform: PlatformDep) -> Gpu:
+    return gpus.get_gpu(platform.store, gpu_id)
+
+
+@router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])
+async def take_gpu_offline(
+    gpu_id: GpuId,
+    platform: PlatformDep,
+    actor: ActorDep,
+    why: WhyBody = None,
+    force: Annotated[bool, Query(description="Kill what runs on it")] = False,
+) -> Gpu:
+    """Out of service until somebody puts it back; a 409 while jobs run on it, unless `force`."""
+    return await operations.take_gpu_offline(platform, gpu_id, _actor(actor), _reason(why), force)
+
+
+@router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
+def put_gpu_online(gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Gpu:
+    """Back in service, for a GPU that is DEGRADED or OFFLINE."""
+    return operations.put_gpu_online(platform, gpu_id, _actor(actor), _reason(why))
+
+
+def _actor(actor: str | None) -> str:
+    return actor or "anonymous"
+
+
+def _reason(why: Why | None) -> str:
+    return why.reason if why else ""
+
+
+def _page(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 12):
+        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew")
+    start = int(cursor or 0)
+    following = start + limit
+    return Page(items=items[start:following], next_cursor=str(following) if following < len(items) else None)

@@ -1,0 +1,71 @@
+"""Server-sent events (WHATWG HTML, 9.2): ids to resume from, keep-alives, and an ``end`` that says: that was all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+
+from gpu_platform.client.wire import Problem
+from gpu_platform.domain.errors import InvalidRequest, PlatformError
+from gpu_platform.observability import get_logger
+
+KEEP_ALIVE_S = 10.0
+
+log = get_logger(__name__)
+
+
+def message(data: str, event_id: str) -> bytes:
+    return format_sse_event(data_str=data, id=event_id)
+
+
+def end(data: str = "{}") -> bytes:
+    """Nothing more will come. Without it the client reconnects, which is right when the service was restarted."""
+    return format_sse_event(data_str=data, event="end")
+
+
+def stream(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
+    return EventSourceResponse(
+        _with_keep_alive(_with_problems(events)), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
+
+
+def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
+    """Where to go on: what the client saw last counts more than what it first asked for."""
+    if not last_event_id:
+        return after
+    if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
+        raise InvalidRequest(f"Last-Event-ID {last_event_id[:80]!r} is not an id of this stream")
+    return int(last_event_id)
+
+
+async def _with_problems(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """An error after the head was sent: told as an event, or, if trying again can help, by ending without ``end``."""
+    try:
+        async for event in events:
+            yield event
+    except PlatformError as error:
+        log.warning("a stream broke", error=error.message)
+        if not error.retryable:
+            yield format_sse_event(data_str=Problem.of(error).model_dump_json(exclude_none=True), event="problem")
+    finally:
+        await events.aclose()
+
+
+async def _with_keep_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield KEEPALIVE_COMMENT
+                continue
+            event = following.result()
+            if event is None:
+                return
+            yield event
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -1,0 +1,130 @@
+"""The service's side of Temporal: start a job's workflow, signal it, and say clearly when Temporal is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.job import Interrupt, JobInput, JobSpec
+from gpu_platform.observability import get_logger
+from gpu_platform.settings import TemporalSettings
+from workflows import search_attributes
+
+JOB_WORKFLOW = "JobWorkflow"
+TASK_QUEUE = "control"
+RPC_TIMEOUT = timedelta(seconds=5)
+PATIENCE_S = 6.0
+"""All tries of one call together: the SDK retries by itself, and a user waits for the answer."""
+
+ClientProvider = Callable[[], Awaitable[Client]]
+
+log = get_logger(__name__)
+
+
+class WorkflowGone(Exception):
+    """There is no such workflow, or it has ended."""
+
+
+def connect_lazily(settings: TemporalSettings) -> ClientProvider:
+    """A provider of one client that connects at its first call, so that the service may start before Temporal."""
+    client: Client | None = None
+
+    async def provide() -> Client:
+        nonlocal client
+        if client is None:
+            client = await Client.connect(
+                settings.address, namespace=settings.namespace, data_converter=pydantic_data_converter, lazy=True
+            )
+        return client
+
+    return provide
+
+
+class JobWorkflows:
+    """Jobs' workflows, as far as the service touches them. Every method raises :class:`Unavailable`."""
+
+    def __init__(self, provide: ClientProvider) -> None:
+        self._provide = provide
+        self._registered = False
+
+    async def start(self, job_id: str, spec: JobSpec) -> None:
+        """Start the workflow; that it has been started already is a success."""
+        await self._start(job_id, spec, None)
+
+    async def interrupt(self, job_id: str, spec: JobSpec, signal: str, interrupt: Interrupt, *, pending: bool) -> None:
+        """Send ``cancel``, ``kill`` or ``preempt``. ``pending``: the workflow may not have been started yet; then it
+        is started with the signal. Raises :class:`WorkflowGone` if it has ended."""
+        if pending:
+            await self._start(job_id, spec, (signal, interrupt))
+            return
+        async with self._reaching() as client:
+            try:
+                await client.get_workflow_handle(job_id).signal(signal, interrupt, rpc_timeout=RPC_TIMEOUT)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise WorkflowGone from error
+                raise
+
+    async def ping(self) -> None:
+        async with self._reaching() as client:
+            await client.service_client.check_health(timeout=timedelta(seconds=2))
+
+    async def _start(self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None) -> None:
+        async with self._reaching() as client:
+            await self._register_once(client)
+            try:
+                await client.start_workflow(
+                    JOB_WORKFLOW,
+                    JobInput(job_id=job_id, spec=spec),
+                    id=job_id,
+                    task_queue=TASK_QUEUE,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.UNSPECIFIED
+                    if signal is None
+                    else WorkflowIDConflictPolicy.USE_EXISTING,
+                    search_attributes=search_attributes.of_submission(spec),
+                    start_signal=signal[0] if signal else None,
+                    start_signal_args=[signal[1]] if signal else [],
+                    static_summary=f"{spec.name}: {spec.gpus.hosts} x {spec.gpus.gpus_per_host} GPUs",
+                    rpc_timeout=RPC_TIMEOUT,
+                )
+            except WorkflowAlreadyStartedError as error:
+                if signal is not None:
+                    raise WorkflowGone from error
+
+    async def _register_once(self, client: Client) -> None:
+        """A Temporal that nobody prepared refuses workflows with our search attributes: add them before the first."""
+        if not self._registered:
+            try:
+                await search_attributes.register(client)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.PERMISSION_DENIED:
+                    raise
+                log.warning("search attributes not registered: an administrator must add them", error=str(error))
+            self._registered = True
+
+    @asynccontextmanager
+    async def _reaching(self) -> AsyncIterator[Client]:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                yield await self._provide()
+        except RPCError as error:
+            # Whatever it answers, the request itself is fine (it was validated): trying again later can help.
+            self._registered = False
+            log.warning("Temporal refused", status=error.status.name, error=error.message)
+            raise Unavailable(f"Temporal does not take requests ({error.status.name}: {error.message})") from error
+        except (RuntimeError, TimeoutError, OSError) as error:  # the SDK's words for "cannot connect" and "no answer"
+            self._registered = False
+            log.warning("Temporal does not answer", error=str(error))
+            raise Unavailable(
+                "Temporal does not answer; nothing was started, try again in a moment", cause=str(error)[:200]
+            ) from error
