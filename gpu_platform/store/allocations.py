@@ -40,7 +40,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
         if _is_held(session, key):
             return
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
-    _take_job(session, key, placement)
+    _take_job(session, key, placement, now)
     _check_epoch(session, placement)
     _take_gpus(session, key, placement, now)
     leave_queue(session, key.job_id, now)
@@ -93,13 +93,22 @@ def release_gang(
     become DEGRADED instead of AVAILABLE. A GPU that is out of service stays as it is. A host that was DRAINING for
     this gang becomes DRAINED.
     """
-    quarantine = quarantine or {}
+    if close_reservation(session, key, now):
+        give_back(session, key, now, quarantine or {})
+
+
+def close_reservation(session: Session, key: AttemptKey, now: datetime) -> bool:
+    """Inside a transaction: the attempt can never reserve again. True if it held GPUs, to :func:`give_back`."""
     tombstone = {"job_id": key.job_id, "attempt": key.attempt, "reserved_at": None, "released_at": now}
     if session.execute(insert_ignoring(session, reservation), tombstone).rowcount:  # type: ignore[attr-defined]
-        return
+        return False
+    closed = session.execute(_CLOSE, {"key_job": key.job_id, "key_attempt": key.attempt, "now": now})
+    return bool(closed.rowcount)  # type: ignore[attr-defined]
+
+
+def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapping[str, str]) -> None:
+    """Inside a transaction that has just closed the reservation."""
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
-    if not session.execute(_CLOSE, {**ours, "now": now}).rowcount:  # type: ignore[attr-defined]
-        return
     draining = session.scalars(_LOCK_DRAINING, ours).all()
     held = session.execute(_LOCK_HELD_GPUS, ours).all()
     session.execute(_FREE_GPUS, ours)
@@ -141,9 +150,10 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
 # ---- the steps ----
 
 
-def _take_job(session: Session, key: AttemptKey, placement: Placement) -> None:
+def _take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
     took = session.execute(
-        _TAKE_JOB, {"key_job": key.job_id, "key_attempt": key.attempt, "placed": placement.model_dump_json()}
+        _TAKE_JOB,
+        {"key_job": key.job_id, "key_attempt": key.attempt, "placed": placement.model_dump_json(), "now": now},
     )
     if took.rowcount:  # type: ignore[attr-defined]
         return
@@ -254,12 +264,17 @@ _TAKE_JOB = (
         job.c.state == JobState.QUEUED.value,
         job.c.attempt <= bindparam("key_attempt"),
     )
-    .values(state=JobState.ALLOCATED.value, attempt=bindparam("key_attempt"), placement=bindparam("placed"))
+    .values(
+        state=JobState.ALLOCATED.value,
+        attempt=bindparam("key_attempt"),
+        placement=bindparam("placed"),
+        state_at=bindparam("now"),
+    )
 )
 _JOB_RUNNING = (
     update(job)
     .where(job.c.id == bindparam("key_job"))
-    .values(state=JobState.RUNNING.value, started_at=bindparam("now"))
+    .values(state=JobState.RUNNING.value, started_at=bindparam("now"), state_at=bindparam("now"))
 )
 
 _LOCK_HOSTS = (

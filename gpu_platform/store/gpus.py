@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,6 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.gpu import Gpu, GpuInfo
 from gpu_platform.domain.lease import HostReport
-from gpu_platform.domain.rows import GpuRow
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_ignoring, reading, writing
 from gpu_platform.store.events import append_event
@@ -41,22 +40,6 @@ def get_gpu(session: Session, reference: str) -> Gpu:
     Raises :class:`NotFound`, and :class:`InvalidRequest` if several begin like that.
     """
     return _gpu(session, _resolve(session, reference))
-
-
-@reading
-def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuRow]:
-    """What the scheduler needs of all GPUs, or of those on ``hosts``."""
-    query = _ROWS if hosts is None else _ROWS.where(gpu.c.host.in_(hosts))
-    return [
-        GpuRow(
-            uuid=row.uuid,
-            host=row.host,
-            index=row.gpu_index,
-            state=GpuState(row.state),
-            free=row.state == GpuState.AVAILABLE and not (row.exclusive_holders or row.sm_percent_used or row.mig_mask),
-        )
-        for row in session.execute(query)
-    ]
 
 
 @writing
@@ -308,12 +291,3 @@ _GPUS = (
     .join(host, host.c.name == gpu.c.host)
     .order_by(gpu.c.host, gpu.c.index)
 )
-_ROWS = select(
-    gpu.c.uuid,
-    gpu.c.host,
-    gpu.c.index.label("gpu_index"),  # Row.index is a method
-    gpu.c.state,
-    gpu.c.exclusive_holders,
-    gpu.c.sm_percent_used,
-    gpu.c.mig_mask,
-).order_by(gpu.c.host, gpu.c.index)

@@ -15,7 +15,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.gpu import Host
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
@@ -115,6 +115,22 @@ def read_hosts(session: Session, names: Sequence[str] | None = None) -> list[Hos
             inventory=parse_inventory(row.inventory),
             leaf=row.leaf,
             spine=row.spine,
+        )
+        for row in session.execute(query)
+    ]
+
+
+@reading
+def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuRow]:
+    """What the scheduler needs of all GPUs, or of those on ``hosts``."""
+    query = _GPU_ROWS if hosts is None else _GPU_ROWS.where(gpu.c.host.in_(hosts))
+    return [
+        GpuRow(
+            uuid=row.uuid,
+            host=row.host,
+            index=row.gpu_index,
+            state=GpuState(row.state),
+            free=row.state == GpuState.AVAILABLE and not (row.exclusive_holders or row.sm_percent_used or row.mig_mask),
         )
         for row in session.execute(query)
     ]
@@ -299,3 +315,12 @@ _HOSTS = (
     .outerjoin(_GPU_COUNTS, _GPU_COUNTS.c.host == host.c.name)
     .order_by(host.c.name)
 )
+_GPU_ROWS = select(
+    gpu.c.uuid,
+    gpu.c.host,
+    gpu.c.index.label("gpu_index"),  # Row.index is a method
+    gpu.c.state,
+    gpu.c.exclusive_holders,
+    gpu.c.sm_percent_used,
+    gpu.c.mig_mask,
+).order_by(gpu.c.host, gpu.c.index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,6 +48,7 @@ def submit_job(
         "name": spec.name,
         "priority": spec.priority,
         "created_at": now,
+        "state_at": now,
         "spec": spec.model_dump_json(),
     }
     if not session.execute(insert_ignoring(session, job), row).rowcount:  # type: ignore[attr-defined]
@@ -78,12 +79,12 @@ def admit_job(store: Store, job_id: str, now: datetime) -> Job:
 
 @writing
 def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
-    row = _locked(session, job_id)
-    if row.state != JobState.PENDING:
-        return _job(row)
-    spec = JobSpec.model_validate_json(row.spec)
+    row = lock_job(session, job_id)
+    if row["state"] != JobState.PENDING:
+        return job_of(row)
+    spec = JobSpec.model_validate_json(row["spec"])
     check_possible(store, session, spec.gpus)
-    return _change(session, row, JobState.QUEUED, now, "control", {})
+    return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
 
 
 @reading
@@ -143,21 +144,9 @@ def set_job_state(
     Repeating it is a no-op. A job that leaves QUEUED also leaves the queue. Raises :class:`NotFound` and
     :class:`IllegalTransition`.
     """
-    fields = {
-        "attempt": attempt,
-        "failure": None if failure is None else failure.model_dump_json(),
-        "exit_code": exit_code,
-        "user_retries": user_retries,
-        "hardware_retries": hardware_retries,
-        "preemptions": preemptions,
-    }
-    given = {name: value for name, value in fields.items() if value is not None}
-    data = dict(event_data or {})
-    if failure is not None:
-        data["failure"] = failure.model_dump(mode="json", exclude_none=True)
-    if exit_code is not None:
-        data["exit_code"] = exit_code
-    return _change(session, _locked(session, job_id), state, now, actor, given, data)
+    fields, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions, attempt)
+    data |= event_data or {}
+    return job_of(change_job(session, lock_job(session, job_id), state, now, actor, fields, data))
 
 
 @reading
@@ -179,7 +168,7 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
     return {state: counts.get(state, 0) for state in JobState}
 
 
-# ---- the steps behind them; allocations.py uses change_job too ----
+# ---- the steps, inside a transaction; attempts.py uses them too ----
 
 _LIVE = [state.value for state in JobState if not state.is_terminal]
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
@@ -217,28 +206,53 @@ _EVENT_KINDS = {
 }
 
 
-def _locked(session: Session, job_id: str) -> Row[Any]:
+def lock_job(session: Session, job_id: str) -> dict[str, Any]:
+    """The job's columns; nobody else changes them until the commit."""
     row = session.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise _no_such_job(job_id)
-    return row
+    return dict(row._mapping)
 
 
-def _change(
+def job_fields(
+    failure: Failure | None,
+    exit_code: int | None,
+    user_retries: int | None,
+    hardware_retries: int | None,
+    preemptions: int | None,
+    attempt: int | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was given, as columns and as data of the event."""
+    columns: dict[str, Any] = {
+        "attempt": attempt,
+        "failure": None if failure is None else failure.model_dump_json(),
+        "exit_code": exit_code,
+        "user_retries": user_retries,
+        "hardware_retries": hardware_retries,
+        "preemptions": preemptions,
+    }
+    data: dict[str, Any] = {
+        "failure": None if failure is None else failure.model_dump(mode="json", exclude_none=True),
+        "exit_code": exit_code,
+    }
+    return _given(columns), _given(data)
+
+
+def change_job(
     session: Session,
-    row: Row[Any],
+    row: dict[str, Any],
     state: JobState,
     now: datetime,
     actor: str,
-    fields: dict[str, Any],
+    columns: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
-) -> Job:
-    """Write state, times and ``fields`` of a locked row, and its event."""
-    current = JobState(row.state)
-    check_transition(f"job {row.id}", current, state)
-    values = dict(fields)
-    if state != current:
-        values["state"] = state.value
+) -> dict[str, Any]:
+    """Write state, times and ``columns`` of a locked row, and its event; returns the row as it is now."""
+    current = JobState(row["state"])
+    check_transition(f"job {row['id']}", current, state)
+    values = dict(columns or {})
+    if state is not current:
+        values |= {"state": state.value, "state_at": now}
         if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):
             values["queued_at"] = now
         elif state is JobState.RUNNING:
@@ -248,15 +262,38 @@ def _change(
         if state is JobState.COMPLETED:
             values["failure"] = None
     if values:
-        session.execute(_UPDATE_JOB.values(values), {"job_id": row.id})
-    changed = {**row._mapping, **values}
-    if state != current:
+        session.execute(_UPDATE_JOB.values(values), {"job_id": row["id"]})
+    changed = {**row, **values}
+    if state is not current:
         retries = state is JobState.QUEUED and current.holds_gpus
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
-        append_event(session, kind, actor, now, job_id=row.id, attempt=changed["attempt"] or None, data=data)
+        append_event(session, kind, actor, now, job_id=row["id"], attempt=changed["attempt"] or None, data=data)
         if current is JobState.QUEUED:
-            leave_queue(session, row.id, now)
-    return _job_of(changed)
+            leave_queue(session, row["id"], now)
+    return changed
+
+
+def job_of(row: Mapping[str, Any]) -> Job:
+    return Job(
+        id=row["id"],
+        spec=JobSpec.model_validate_json(row["spec"]),
+        state=JobState(row["state"]),
+        attempt=row["attempt"],
+        placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
+        failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
+        exit_code=row["exit_code"],
+        user_retries=row["user_retries"],
+        hardware_retries=row["hardware_retries"],
+        preemptions=row["preemptions"],
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
@@ -275,34 +312,11 @@ def _no_such_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}", job_id=job_id)
 
 
-def _job(row: Row[Any]) -> Job:
-    return _job_of(dict(row._mapping))
-
-
 def _job_with_reason(row: Row[Any]) -> Job:
-    found = _job(row)
+    found = job_of(dict(row._mapping))
     if found.state is JobState.QUEUED and row.waits is not None and row.reason is not None:
         found.reason = Reason.model_validate_json(row.reason).model_copy(update={"position": row.position})
     return found
-
-
-def _job_of(row: dict[str, Any]) -> Job:
-    return Job(
-        id=row["id"],
-        spec=JobSpec.model_validate_json(row["spec"]),
-        state=JobState(row["state"]),
-        attempt=row["attempt"],
-        placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
-        failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
-        exit_code=row["exit_code"],
-        user_retries=row["user_retries"],
-        hardware_retries=row["hardware_retries"],
-        preemptions=row["preemptions"],
-        created_at=row["created_at"],
-        queued_at=row["queued_at"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
-    )
 
 
 def _cursor(row: Row[Any]) -> str:

@@ -71,8 +71,8 @@ def _optional_time() -> Any:
 class Record(SQLModel):
     """Base of all tables; ``QueueEntryRecord`` is the table ``queue_entry``."""
 
-    @declared_attr.directive
-    def __tablename__(cls) -> str:
+    @declared_attr  # type: ignore[arg-type]  # as SQLModel itself declares it
+    def __tablename__(cls) -> str:  # type: ignore[override]
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Record")).lower()
 
     metadata = MetaData(
@@ -104,6 +104,8 @@ class JobRecord(Record, table=True):
     preemptions: int = 0
     exit_code: int | None = None
     created_at: datetime = _time()
+    state_at: datetime = _time()
+    """When it entered its state."""
     queued_at: datetime | None = _optional_time()
     """Since when it is in line; a retry keeps its place, a preempted job goes to the end."""
     started_at: datetime | None = _optional_time()

@@ -86,6 +86,14 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[Q
     )
 
 
+@reading
+def queued_without_row(session: Session, older_than: datetime) -> list[str]:
+    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the line: nobody will place them."""
+    waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
+    query = select(job.c.id).where(job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, ~waits)
+    return list(session.scalars(query.order_by(job.c.id)))
+
+
 @writing
 def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) -> None:
     """Say, by ``class_key``, why jobs wait."""
@@ -95,6 +103,13 @@ def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) 
             session.execute(insert_ignoring(session, waiting_reason), {"class_key": key, **values})
     waits = select(queue_entry.c.class_key).where(queue_entry.c.class_key == waiting_reason.c.class_key).exists()
     session.execute(delete(waiting_reason).where(waiting_reason.c.at < now - _FORGET_REASONS_AFTER, ~waits))
+
+
+@reading
+def queued_without_entry(session: Session) -> list[str]:
+    """QUEUED jobs that are not in the line: not there yet, or their entry was lost on the way."""
+    in_line = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
+    return list(session.scalars(select(job.c.id).where(job.c.state == JobState.QUEUED.value, ~in_line)))
 
 
 @reading

@@ -1,6 +1,5 @@
 """The first schema: jobs, queue, hosts, GPUs, reservations, allocations, events, leader."""
 
-
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -84,6 +83,7 @@ def upgrade() -> None:
         sa.Column("preemptions", sa.Integer(), nullable=False),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("state_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("queued_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),

@@ -1,0 +1,49 @@
+"""The end of an attempt, as one step: its GPUs, its place in the line and the job's next state change together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Failure, Job
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.allocations import close_reservation, give_back
+from gpu_platform.store.database import writing
+from gpu_platform.store.jobs import change_job, job_fields, job_of, lock_job
+from gpu_platform.store.queue import leave_queue
+
+
+@writing
+def end_attempt(
+    session: Session,
+    key: AttemptKey,
+    states: Sequence[JobState],
+    *,
+    now: datetime,
+    actor: str,
+    quarantine: Mapping[str, str] | None = None,
+    failure: Failure | None = None,
+    exit_code: int | None = None,
+    user_retries: int | None = None,
+    hardware_retries: int | None = None,
+    preemptions: int | None = None,
+) -> Job:
+    """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
+
+    One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
+    otherwise meanwhile keeps its state (what the attempt held is released all the same). Raises :class:`NotFound`
+    and :class:`IllegalTransition`; nothing was released then.
+    """
+    held = close_reservation(session, key, now)
+    row = lock_job(session, key.job_id)
+    if held:
+        give_back(session, key, now, quarantine or {})
+    leave_queue(session, key.job_id, now, key.attempt)
+    if row["state"] != states[-1] and not JobState(row["state"]).is_terminal:
+        columns, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions)
+        for state in states:
+            row = change_job(session, row, state, now, actor, columns, data)
+    return job_of(row)
