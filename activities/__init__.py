@@ -1,0 +1,1 @@
+"""What workflows do to the world: one file per step, each step safe to repeat."""

@@ -1,0 +1,14 @@
+"""Errors of the platform as failures that Temporal understands."""
+
+from __future__ import annotations
+
+from temporalio.exceptions import ApplicationError
+
+from gpu_platform.domain.errors import PlatformError
+
+NOT_OURS = "NotOurs"
+
+
+def not_ours(error: PlatformError) -> ApplicationError:
+    """The job's row is gone, or ended without this workflow: trying again cannot help."""
+    return ApplicationError(error.message, type=NOT_OURS, non_retryable=True)

@@ -1,0 +1,44 @@
+"""Asking the scheduler for a place.
+
+``place_gang`` writes the queue row and completes asynchronously: the scheduler answers through
+the task token in that row, whenever there is a place. Nobody holds a thread while a job waits.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.clock import utc_now
+from activities.errors import not_ours
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import IllegalTransition, NotFound
+from gpu_platform.domain.placement import Placement
+from gpu_platform.store import Store, queue
+
+
+class PlaceRequest(BaseModel):
+    key: AttemptKey
+    excluded_gpus: list[str] = []
+    excluded_hosts: list[str] = []
+
+
+class PlacementActivities:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def place_gang(self, request: PlaceRequest) -> Placement:
+        try:
+            queue.enqueue(
+                self._store,
+                request.key.job_id,
+                request.key.attempt,
+                task_token=activity.info().task_token,
+                excluded_gpus=request.excluded_gpus,
+                excluded_hosts=request.excluded_hosts,
+                now=utc_now(),
+            )
+        except (IllegalTransition, NotFound) as error:
+            raise not_ours(error) from error
+        activity.raise_complete_async()

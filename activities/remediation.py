@@ -1,0 +1,71 @@
+"""Healing a GPU: the database's half (control queue) and the host's half (``node-<host>``)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.clock import utc_now
+from gpu_platform.domain.attempt import AttemptKey, FaultReport
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.states import GpuState
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.store import Store, allocations, gpus
+
+
+class GpuReason(BaseModel):
+    gpu_uuid: str
+    reason: str
+
+
+class ResetResult(BaseModel):
+    gpu_uuid: str
+    ok: bool
+    max_failures: int
+    message: str = ""
+
+
+class RemediationActivities:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def record_fault(self, report: FaultReport) -> None:
+        gpus.record_fault(self._store, report, utc_now())
+
+    @activity.defn
+    def begin_reset(self, request: GpuReason) -> None:
+        gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now())
+
+    @activity.defn
+    def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
+        return allocations.holders(self._store, gpu_uuid)
+
+    @activity.defn
+    def finish_reset(self, result: ResetResult) -> GpuState:
+        """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row."""
+        return gpus.finish_reset(self._store, result.gpu_uuid, result.ok, utc_now(), result.max_failures)
+
+    @activity.defn
+    def quarantine_gpu(self, request: GpuReason) -> None:
+        """OFFLINE until an operator brings it back."""
+        gpus.set_gpu_state(
+            self._store, request.gpu_uuid, GpuState.OFFLINE, reason=request.reason, actor="remediation", now=utc_now()
+        )
+
+
+class ResetActivities:
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+
+    @activity.defn
+    async def reset_gpu(self, gpu_uuid: str) -> None:
+        """Reset and verify. A GPU that does not come back healthy is a ``ResetFailed``."""
+        try:
+            await asyncio.to_thread(self._agent.reset_gpu, gpu_uuid)
+            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
+        except PlatformError as error:
+            raise ApplicationError(error.message, type="ResetFailed", non_retryable=True) from error

@@ -1,0 +1,94 @@
+"""Taking the whole gang, and giving it back. The database decides; see ``gpu_platform.store.allocations``."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.clock import utc_now
+from activities.errors import not_ours
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
+from gpu_platform.domain.job import Failure, JobProgress
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, allocations, jobs, queue
+
+
+class ReserveRequest(BaseModel):
+    key: AttemptKey
+    placement: Placement
+
+
+class Reserved(BaseModel):
+    conflict: str | None = None
+    """Why the plan no longer holds; None: every GPU is ours."""
+
+
+class EndAttempt(BaseModel):
+    """How an attempt ends: what becomes of the job, and of each GPU it held."""
+
+    key: AttemptKey
+    state: JobState
+    """Terminal, or QUEUED for a retry, or PREEMPTED for a requeue."""
+    actor: str = "workflow"
+    failure: Failure | None = None
+    exit_code: int | None = None
+    progress: JobProgress
+    quarantine: dict[str, str] = {}
+    """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
+
+
+class ReservationActivities:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def reserve_gang(self, request: ReserveRequest) -> Reserved:
+        try:
+            allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
+        except ReservationConflict as conflict:
+            return Reserved(conflict=conflict.message)
+        except (IllegalTransition, NotFound) as error:
+            raise not_ours(error) from error
+        return Reserved()
+
+    @activity.defn
+    def mark_starting(self, key: AttemptKey) -> None:
+        jobs.set_job_state(self._store, key.job_id, JobState.STARTING, now=utc_now(), actor="workflow")
+
+    @activity.defn
+    def mark_running(self, key: AttemptKey) -> None:
+        try:
+            allocations.mark_running(self._store, key, utc_now())
+        except (IllegalTransition, NotFound, ReservationConflict) as error:
+            raise not_ours(error) from error
+
+    @activity.defn
+    def end_attempt(self, request: EndAttempt) -> None:
+        """Leave the queue, release what is held, write the job's next state; in that order, each repeatable."""
+        now = utc_now()
+        queue.dequeue(self._store, request.key.job_id, request.key.attempt)
+        allocations.release_gang(self._store, request.key, now=now, quarantine=request.quarantine)
+        way = [request.state]
+        if request.state is JobState.PREEMPTED:
+            way.append(JobState.QUEUED)
+        try:
+            if jobs.get_job(self._store, request.key.job_id).state is way[-1]:
+                return
+            for state in way:
+                jobs.set_job_state(
+                    self._store,
+                    request.key.job_id,
+                    state,
+                    now=now,
+                    actor=request.actor,
+                    failure=request.failure,
+                    exit_code=request.exit_code,
+                    user_retries=request.progress.user_retries,
+                    hardware_retries=request.progress.hardware_retries,
+                    preemptions=request.progress.preemptions,
+                )
+        except (IllegalTransition, NotFound) as error:
+            # Ended without this workflow (an operator terminated and reset it). What it held is free.
+            activity.logger.warning("%s", error.message)

@@ -1,0 +1,67 @@
+"""Watching an attempt's ranks on one host until they end. Runs on the task queue ``node-<host>``.
+
+The ranks do not belong to the watcher: when it dies the next try of this activity re-attaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from temporalio import activity
+
+from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, WatchRequest
+from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.hosts.agent import HostAgent
+
+HEARTBEAT_S = 2.0
+FAULT_SETTLE_S = 0.4
+"""A rank that a GPU fault kills may be seen to exit before NVML delivers the XID."""
+
+
+class WatchActivities:
+    def __init__(self, agent: HostAgent, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
+        self._agent = agent
+        self._recent_fault = recent_fault
+
+    @activity.defn
+    async def watch_ranks(self, request: WatchRequest) -> HostExits:
+        watching = asyncio.ensure_future(self._agent.watch(request))
+        try:
+            while not watching.done():
+                activity.heartbeat()
+                await asyncio.wait([watching], timeout=HEARTBEAT_S)
+        finally:
+            watching.cancel()
+        exits = watching.result()
+        if exits.first_failure is not None and exits.first_failure.failure is None:
+            exits = await self._blame(request, exits)
+        return exits
+
+    async def _blame(self, request: WatchRequest, exits: HostExits) -> HostExits:
+        """Charge the hardware when the GPU under a failed rank had a fault, or the whole rank vanished."""
+        await asyncio.sleep(FAULT_SETTLE_S)
+        first = exits.first_failure
+        assert first is not None
+        fault = self._recent_fault(request.key)
+        if fault is not None:
+            failure = Failure(
+                kind=FailureKind.HARDWARE,
+                message=fault.message,
+                host=request.host,
+                rank=first.rank,
+                exit_code=first.exit_code,
+                gpu_uuid=fault.gpu_uuid,
+                xid=fault.xid,
+            )
+        elif first.vanished:
+            failure = Failure(
+                kind=FailureKind.HARDWARE,
+                message=f"rank {first.rank} vanished from {request.host} without an exit record: "
+                "the host was restarted, or its supervisor was killed",
+                host=request.host,
+                rank=first.rank,
+            )
+        else:
+            return exits
+        return exits.model_copy(update={"first_failure": first.model_copy(update={"failure": failure})})

@@ -1,0 +1,210 @@
+"""The platform in one process, on real parts: a Temporal dev server, a database, supervised ranks on simulated hosts.
+
+Only the processes are missing (``tests/integration`` has those), so a test starts in milliseconds
+and can look into everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.inject import inject_fault
+from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.paths import control_dir
+from gpu_platform.settings import NodeSettings, SchedulerSettings, Settings
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs
+from workers.control import control_worker
+from workers.node import node_worker, report_maker
+from workers.node_faults import FaultDispatcher
+from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
+from workflows.search_attributes import ALL, of_submission
+
+DEADLINE_S = 20.0
+
+
+def temporal_binary() -> str:
+    return shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
+
+
+@asynccontextmanager
+async def temporal_server() -> AsyncIterator[Client]:
+    from temporalio.contrib.pydantic import pydantic_data_converter
+
+    environment = await WorkflowEnvironment.start_local(
+        dev_server_existing_path=temporal_binary(),
+        data_converter=pydantic_data_converter,
+        search_attributes=ALL,
+        dev_server_log_level="error",
+    )
+    async with environment:
+        yield environment.client
+
+
+async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str, within_s: float = DEADLINE_S) -> Any:
+    """The condition's first true value; fails with ``what`` after the deadline."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class SimulatedNode:
+    """What ``workers.node`` wires, with the lease reported straight into the store."""
+
+    def __init__(self, platform: Platform, name: str, machine: str) -> None:
+        self.name = name
+        self.settings = Settings(
+            state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, health_interval_s=0.02)
+        )
+        self._platform = platform
+        nvml = open_nvml(self.settings.node, platform.state_dir)
+        inventory = read_inventory(nvml, self.settings.node)
+        self.agent = HostAgent(self.settings, nvml, inventory)
+        home = platform.state_dir / "hosts" / name
+        self.faults = FaultDispatcher(home / "faults", platform.client, self.agent, reset_attempts=2)
+        self.health = HealthMonitor(
+            nvml,
+            inventory,
+            FaultPolicy.load("platform"),
+            host=name,
+            interval_s=0.02,
+            max_temperature_c=85,
+            on_fault=self.faults.report,
+        )
+        self._make_report = report_maker(self.settings, inventory, self.agent, self.health, "http://127.0.0.1:0")
+
+    async def report(self) -> None:
+        answer = await asyncio.to_thread(
+            hosts.report_host, self._platform.store, self._make_report(), ttl_s=3600.0, now=datetime.now(UTC)
+        )
+        assert answer is not None
+
+    def strike(self, gpu_index: int, **fault: Any) -> None:
+        inject_fault(control_dir(self._platform.state_dir, self.name), gpu_index, **fault)
+
+
+class Platform:
+    def __init__(self, client: Client, store: Store, state_dir: Path) -> None:
+        self.client = client
+        self.store = store
+        self.state_dir = state_dir
+        self.nodes: dict[str, SimulatedNode] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls, client: Client, store: Store, state_dir: Path, machines: dict[str, str], *, schedule: bool = True
+    ) -> AsyncIterator[Platform]:
+        """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed."""
+        platform = cls(client, store, state_dir)
+        async with contextlib.AsyncExitStack() as stack:
+            for name, machine in machines.items():
+                node = SimulatedNode(platform, name, machine)
+                platform.nodes[name] = node
+                node.health.start()
+                stack.callback(node.health.stop)
+                stack.callback(node.agent.close)
+                await node.report()
+                await stack.enter_async_context(node_worker(client, node.agent, node.faults))
+                delivering = asyncio.create_task(node.faults.run())
+                stack.push_async_callback(_cancel, delivering)
+            executor = stack.enter_context(ThreadPoolExecutor(8))
+            await stack.enter_async_context(control_worker(client, store, executor))
+            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2))
+            if schedule:
+                await stack.enter_async_context(scheduler_worker(client, store, settings))
+                await ensure_scheduler_workflow(client, settings)
+            try:
+                yield platform
+            finally:
+                if schedule:
+                    await client.get_workflow_handle("scheduler").terminate()
+
+    # -- verbs ---------------------------------------------------------------------------------
+
+    async def submit(self, spec: JobSpec) -> str:
+        job_id = f"j-{uuid.uuid4().hex[:12]}"
+        now = datetime.now(UTC)
+        await asyncio.to_thread(
+            jobs.submit_job, self.store, job_id, spec, actor=spec.user, now=now, idempotency_key=None
+        )
+        await self.client.start_workflow(
+            "JobWorkflow",
+            JobInput(job_id=job_id, spec=spec),
+            id=job_id,
+            task_queue="control",
+            search_attributes=of_submission(spec),
+        )
+        return job_id
+
+    def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(job_id)
+
+    async def signal(self, job_id: str, name: str) -> None:
+        await self.workflow(job_id).signal(name, Interrupt(actor="test", reason="asked"))
+
+    def job(self, job_id: str) -> Job:
+        return jobs.get_job(self.store, job_id)
+
+    async def reaches(self, job_id: str, *states: JobState, within_s: float = DEADLINE_S) -> Job:
+        def there() -> Job | None:
+            job = self.job(job_id)
+            if job.state.is_terminal and job.state not in states:
+                raise AssertionError(f"{job_id} ended {job.state}: {job.failure}")
+            return job if job.state in states else None
+
+        return await eventually(there, f"{job_id} to be {'/'.join(states)}, is {self.job(job_id).state}", within_s)
+
+    async def ends(self, job_id: str, state: JobState, within_s: float = DEADLINE_S) -> Job:
+        """The job is terminal in the store and its workflow is closed."""
+        job = await self.reaches(job_id, state, within_s=within_s)
+
+        async def closed() -> bool:
+            return (await self.workflow(job_id).describe()).close_time is not None
+
+        await eventually(closed, f"the workflow of {job_id} to close", within_s)
+        return job
+
+    async def nothing_leaked(self) -> None:
+        """No GPU is held, none is ALLOCATED or IN_USE, nobody waits, and no rank's process is left."""
+        held = await eventually(lambda: not allocations.held_attempts(self.store) or None, "every GPU to be released")
+        assert held
+        states = {gpu.state for gpu in gpus.list_gpus(self.store)}
+        assert not states & {GpuState.ALLOCATED, GpuState.IN_USE}, states
+        for node in self.nodes.values():
+            for gpu in gpus.list_gpus(self.store, host=node.name):
+                assert node.agent.gpu_processes(gpu.info.uuid) == []
+
+    def kinds(self, job_id: str) -> list[str]:
+        """The job's events, in order."""
+        return [event.kind for event in events.read_events(self.store, 0, job_id=job_id)]
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

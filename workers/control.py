@@ -1,0 +1,73 @@
+"""The control worker: workflows, and their short database steps. Any number may run."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.admission import AdmissionActivities
+from activities.placement import PlacementActivities
+from activities.remediation import RemediationActivities
+from activities.reservation import ReservationActivities
+from activities.upkeep import CONTROL_TASK_QUEUE
+from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from workers.process import connect, run_process
+from workflows.cleanup import CleanupWorkflow
+from workflows.job import JobWorkflow
+from workflows.remediation import RemediationWorkflow
+from workflows.scheduler import SchedulerWorkflow
+from workflows.sandbox import workflow_runner
+
+DATABASE_THREADS = 8
+
+
+def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor) -> Worker:
+    admission = AdmissionActivities(store)
+    placement = PlacementActivities(store)
+    reservation = ReservationActivities(store)
+    remediation = RemediationActivities(store)
+    return Worker(
+        client,
+        task_queue=CONTROL_TASK_QUEUE,
+        workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow],
+        activities=[
+            admission.admit_job,
+            placement.place_gang,
+            reservation.reserve_gang,
+            reservation.mark_starting,
+            reservation.mark_running,
+            reservation.end_attempt,
+            remediation.record_fault,
+            remediation.begin_reset,
+            remediation.gpu_holders,
+            remediation.finish_reset,
+            remediation.quarantine_gpu,
+        ],
+        activity_executor=executor,
+        workflow_runner=workflow_runner(),
+        max_cached_workflows=2000,
+        max_concurrent_workflow_tasks=50,
+        max_concurrent_local_activities=DATABASE_THREADS,
+        max_concurrent_activities=50,
+        graceful_shutdown_timeout=timedelta(seconds=5),
+    )
+
+
+async def main() -> None:
+    settings = Settings()
+    configure_logging("control", level=settings.log_level, json=settings.log_json)
+    store = Store(settings.store_url)
+    await asyncio.to_thread(store.migrate)
+    client = await connect(settings)
+    with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
+        await control_worker(client, store, executor).run()
+
+
+if __name__ == "__main__":
+    run_process(main())

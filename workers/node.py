@@ -1,0 +1,119 @@
+"""The node worker: one per GPU host. Never talks to the database."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.launch import LaunchActivities, node_task_queue
+from activities.remediation import ResetActivities
+from activities.watch import WatchActivities
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.lease import HostReport
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
+from workers.node_faults import FaultDispatcher
+from workers.node_http import NodeHttp
+from workers.node_lease import LeaseKeeper
+from workers.process import connect, run_process
+
+log = structlog.get_logger()
+
+
+def node_state_dir(settings: Settings) -> Path:
+    """A host's own directory: ranks, logs, faults not yet delivered."""
+    return settings.state_dir / "nodes" / settings.node.name
+
+
+def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
+    launching = LaunchActivities(agent)
+    watching = WatchActivities(agent, faults.recent_fault)
+    resetting = ResetActivities(agent)
+    return Worker(
+        client,
+        task_queue=node_task_queue(agent.host),
+        activities=[
+            launching.prepare_host,
+            launching.launch_ranks,
+            launching.stop_ranks,
+            watching.watch_ranks,
+            resetting.reset_gpu,
+        ],
+        max_concurrent_activities=1000,
+        max_concurrent_activity_task_polls=2,
+    )
+
+
+def report_maker(
+    settings: Settings, inventory: HostInventory, agent: HostAgent, health: HealthMonitor, agent_url: str
+) -> Callable[[], HostReport]:
+    session = uuid.uuid4().hex
+
+    def make_report() -> HostReport:
+        return HostReport(
+            name=settings.node.name,
+            session=session,
+            address=settings.node.address,
+            agent_url=agent_url,
+            leaf=settings.node.leaf,
+            spine=settings.node.spine,
+            inventory=inventory,
+            attempts=agent.attempts(),
+            telemetry=health.telemetry(),
+            degraded=health.degraded(),
+        )
+
+    return make_report
+
+
+async def main() -> None:
+    settings = Settings()
+    configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
+    state_dir = node_state_dir(settings)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    nvml = open_nvml(settings.node, state_dir)
+    inventory = read_inventory(nvml, settings.node)
+    agent = HostAgent(settings, nvml, inventory)
+    client = await connect(settings)
+    faults = FaultDispatcher(state_dir / "faults", client, agent, settings.node.reset_attempts)
+    health = HealthMonitor(
+        nvml,
+        inventory,
+        FaultPolicy.load(settings.node.fault_policy),
+        host=settings.node.name,
+        interval_s=settings.node.health_interval_s,
+        max_temperature_c=settings.node.max_temperature_c,
+        on_fault=faults.report,
+    )
+    http = NodeHttp(agent, settings.node.address, settings.node.agent_port)
+    lease = LeaseKeeper(
+        settings.api_url,
+        settings.node.lease_interval_s,
+        agent,
+        report_maker(settings, inventory, agent, health, http.url),
+    )
+    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.url)
+    health.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(http.run())
+            group.create_task(faults.run())
+            group.create_task(lease.run())
+            group.create_task(node_worker(client, agent, faults).run())
+    finally:
+        health.stop()
+
+
+if __name__ == "__main__":
+    run_process(main())

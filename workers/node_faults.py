@@ -1,0 +1,98 @@
+"""From a fault on this host to the workflows that must know: durable here until Temporal has it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.upkeep import CONTROL_TASK_QUEUE
+from gpu_platform.domain.attempt import AttemptKey, FaultReport, GpuFault
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.hosts.agent import HostAgent
+from workflows.remediation import RemediationInput, RemediationWorkflow, remediation_id
+
+log = structlog.get_logger()
+
+RECENT_S = 30.0
+RETRY_S = 0.5
+
+
+class FaultDispatcher:
+    """``report`` may be called from any thread. A fault is written to disk first and removed when delivered."""
+
+    def __init__(self, outbox: Path, client: Client, agent: HostAgent, reset_attempts: int) -> None:
+        self._outbox = outbox
+        self._outbox.mkdir(parents=True, exist_ok=True)
+        self._client = client
+        self._agent = agent
+        self._reset_attempts = reset_attempts
+        self._recent: deque[tuple[float, FaultReport]] = deque(maxlen=1000)
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+
+    def report(self, fault: FaultReport) -> None:
+        self._recent.append((time.monotonic(), fault))
+        path = self._outbox / f"{fault.fault_id}.json"
+        draft = path.with_suffix(".draft")
+        draft.write_text(fault.model_dump_json())
+        os.replace(draft, path)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the next node worker delivers it
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def recent_fault(self, key: AttemptKey) -> FaultReport | None:
+        """The newest fault that stops jobs, on a GPU of this attempt, if there was one just now."""
+        gpus = self._agent.gpus_of(key)
+        horizon = time.monotonic() - RECENT_S
+        for at, fault in reversed(self._recent):
+            if at >= horizon and fault.gpu_uuid in gpus and FaultAction(fault.action).stops_job:
+                return fault
+        return None
+
+    async def run(self) -> None:
+        """Deliver until cancelled; what an earlier node worker left is delivered first."""
+        while True:
+            self._wake.clear()
+            delivered = True
+            for path in sorted(self._outbox.glob("*.json")):
+                fault = FaultReport.model_validate_json(path.read_text())
+                try:
+                    await self._deliver(fault)
+                except RPCError as error:
+                    log.warning("fault.delivery_delayed", fault=fault.fault_id, error=str(error))
+                    delivered = False
+                else:
+                    path.unlink(missing_ok=True)
+            if delivered:
+                await self._wake.wait()
+            else:
+                await asyncio.sleep(RETRY_S)
+
+    async def _deliver(self, fault: FaultReport) -> None:
+        log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
+        if FaultAction(fault.action).stops_job:
+            await asyncio.gather(*[self._tell_job(key, fault) for key in self._agent.attempts_on(fault.gpu_uuid)])
+        await self._client.start_workflow(
+            RemediationWorkflow.run,
+            RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
+            id=remediation_id(fault.gpu_uuid),
+            task_queue=CONTROL_TASK_QUEUE,
+            start_signal="fault",
+            start_signal_args=[fault],
+        )
+
+    async def _tell_job(self, key: AttemptKey, fault: FaultReport) -> None:
+        try:
+            await self._client.get_workflow_handle(key.job_id).signal(
+                "gpu_fault", GpuFault(attempt=key.attempt, report=fault)
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise

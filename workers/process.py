@@ -1,0 +1,58 @@
+"""What every process does the same way: connect to Temporal, run until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+from gpu_platform.settings import Settings
+
+log = structlog.get_logger()
+
+CONNECT_RETRY_S = 0.5
+
+
+async def connect(settings: Settings) -> Client:
+    """A client of Temporal; waits for a server that is not there yet, and says so."""
+    runtime = Runtime(
+        telemetry=TelemetryConfig(
+            logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+        )
+    )
+    told = False
+    while True:
+        try:
+            return await Client.connect(
+                settings.temporal.address,
+                namespace=settings.temporal.namespace,
+                data_converter=pydantic_data_converter,
+                runtime=runtime,
+            )
+        except RuntimeError as error:
+            if not told:
+                log.warning("temporal.away", address=settings.temporal.address, error=str(error))
+                told = True
+            await asyncio.sleep(CONNECT_RETRY_S)
+
+
+def run_process(main: Coroutine[Any, Any, None]) -> None:
+    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it."""
+
+    async def supervised() -> None:
+        task = asyncio.ensure_future(main)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            log.info("process.stopped")
+
+    asyncio.run(supervised())

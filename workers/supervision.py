@@ -1,0 +1,102 @@
+"""Child processes of ``up``: started, restarted when they die, stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
+
+STOP_GRACE_S = 8.0
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 5.0
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    """The kernel ends the child when ``up`` is killed: nothing is left behind (prctl(2)).
+
+    A session of its own keeps the terminal's Ctrl-C from it, so that ``up`` stops things in order.
+    """
+    os.setsid()
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@dataclass
+class Child:
+    """One process, kept running until :meth:`stop`."""
+
+    name: str
+    argv: list[str]
+    log_file: Path
+    env: dict[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    _process: asyncio.subprocess.Process | None = None
+    _keeper: asyncio.Task[None] | None = None
+    _stopping: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """SIGTERM, a grace, SIGKILL."""
+        self._stopping = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def last_lines(self, count: int = 15) -> str:
+        try:
+            lines = self.log_file.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "(it wrote no log)"
+        return "\n".join(lines[-count:])
+
+    async def _spawn(self) -> None:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self.env},
+                preexec_fn=_die_with_parent,
+            )
+
+    async def _keep(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            assert self._process is not None
+            born = loop.time()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            if loop.time() - born > 10:
+                backoff = FIRST_BACKOFF_S
+            log.warning("process.died", name=self.name, code=code, restart_in_s=backoff)
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, LONGEST_BACKOFF_S)
+            self.restarts += 1
+            await self._spawn()

@@ -1,0 +1,65 @@
+"""How long steps may take and how they are retried."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+DATABASE_STEP: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=50), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
+    ),
+    # A local activity that waits between tries longer than this becomes a timer, so that
+    # an outage of the database does not pin a workflow task.
+    "local_retry_threshold": timedelta(seconds=2),
+}
+"""A short transaction as a local activity, tried until the database answers."""
+
+FOREVER = timedelta(days=3650)
+
+PLACE: dict[str, Any] = {
+    "task_queue": "control",
+    "start_to_close_timeout": FOREVER,
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=5)),
+    "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+}
+
+HOST_STEP: dict[str, Any] = {
+    # No worker picked it up: the host does not answer.
+    "schedule_to_start_timeout": timedelta(seconds=30),
+    "start_to_close_timeout": timedelta(seconds=120),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=3),
+}
+"""Prepare and launch: a host that fails them thrice is avoided by the next attempt."""
+
+WATCH: dict[str, Any] = {
+    "start_to_close_timeout": FOREVER,
+    "heartbeat_timeout": timedelta(seconds=8),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=2)
+    ),
+}
+"""A node worker that died leaves its ranks alive: watch again as soon as it is back."""
+
+STOP: dict[str, Any] = {
+    "start_to_close_timeout": FOREVER,
+    "heartbeat_timeout": timedelta(seconds=8),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=2)
+    ),
+    "cancellation_type": ActivityCancellationType.ABANDON,
+}
+"""GPUs are free only when the host confirms; so this is tried until it does, or the host is lost."""
+
+EXCLUSION_PATIENCE = timedelta(seconds=30)
+"""How long a retry insists on other GPUs than those that failed it, before it takes any."""
+
+FAULT_SETTLE = timedelta(seconds=1)
+"""One rank's crash may only be the echo of a fault on a peer's host, which is still on its way."""
+
+FAULT_GRACE_S = 5.0
+"""Ranks next to a broken GPU get at most this long to write a checkpoint."""

@@ -1,0 +1,164 @@
+"""RemediationWorkflow: one GPU from its fault back into service, or out of it for good.
+
+Its id is ``remediate-<gpu uuid>``, so faults of one GPU meet in one place: the node worker sends each
+by signal-with-start. The job is stopped by its own workflow; this one waits until nobody holds the GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import BaseModel
+
+    from activities.launch import node_task_queue
+    from activities.remediation import GpuReason, RemediationActivities, ResetActivities, ResetResult
+    from gpu_platform.domain.attempt import FaultReport, GpuFault
+    from gpu_platform.domain.faults import FaultAction
+    from gpu_platform.domain.states import GpuState
+    from workflows import policies
+
+RESET: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(minutes=5),
+    # The host may be away; its GPU stays RESETTING until it is back.
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
+}
+
+
+class RemediationInput(BaseModel):
+    gpu_uuid: str
+    host: str
+    max_failures: int = 3
+    """Failed resets in a row before the GPU goes OFFLINE."""
+    retry_interval_s: float = 2.0
+
+
+def remediation_id(gpu_uuid: str) -> str:
+    return f"remediate-{gpu_uuid}"
+
+
+@workflow.defn(name="RemediationWorkflow")
+class RemediationWorkflow:
+    @workflow.init
+    def __init__(self, input: RemediationInput) -> None:
+        self._input = input
+        self._pending: deque[FaultReport] = deque()
+        self._seen: set[str] = set()
+        self._notes: list[str] = []
+
+    @workflow.signal
+    def fault(self, report: FaultReport) -> None:
+        if report.fault_id not in self._seen:
+            self._seen.add(report.fault_id)
+            self._pending.append(report)
+
+    @workflow.query
+    def notes(self) -> list[str]:
+        return self._notes
+
+    @workflow.run
+    async def run(self, input: RemediationInput) -> GpuState | None:
+        """Handle faults until none is pending. Returns the GPU's last state if it left service."""
+        state: GpuState | None = None
+        await workflow.wait_condition(lambda: bool(self._pending))
+        while self._pending:
+            report = self._pending.popleft()
+            self._note(f"fault: {report.message} -> {report.action}")
+            await workflow.execute_local_activity_method(
+                RemediationActivities.record_fault, report, **policies.DATABASE_STEP
+            )
+            action = FaultAction(report.action)
+            if action is FaultAction.RESET:
+                state = await self._reset(report)
+            elif action.takes_gpu:
+                state = await self._quarantine(report)
+        return state
+
+    async def _reset(self, report: FaultReport) -> GpuState:
+        reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
+        await workflow.execute_local_activity_method(
+            RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
+        )
+        self._note("RESETTING: waiting until nobody holds it")
+        await self._wait_until_free(report)
+        await self._absorb_pending()
+        while True:
+            failure = await self._try_reset(report)
+            state = await workflow.execute_local_activity_method(
+                RemediationActivities.finish_reset,
+                ResetResult(
+                    gpu_uuid=report.gpu_uuid,
+                    ok=failure is None,
+                    max_failures=self._input.max_failures,
+                    message=failure or "",
+                ),
+                **policies.DATABASE_STEP,
+            )
+            self._note(f"{state}: {failure or 'reset and verified'}")
+            if state is not GpuState.RESETTING:
+                return state
+            await workflow.sleep(self._input.retry_interval_s)
+
+    async def _absorb_pending(self) -> None:
+        """Faults that arrived while the GPU was drained are healed by the same reset."""
+        absorbed = [report for report in self._pending if report.action == FaultAction.RESET]
+        for report in absorbed:
+            await workflow.execute_local_activity_method(
+                RemediationActivities.record_fault, report, **policies.DATABASE_STEP
+            )
+            self._pending.remove(report)
+
+    async def _try_reset(self, report: FaultReport) -> str | None:
+        """None when the GPU was reset and verified, else why not."""
+        try:
+            await workflow.execute_activity_method(
+                ResetActivities.reset_gpu,
+                report.gpu_uuid,
+                task_queue=node_task_queue(report.host),
+                **RESET,
+            )
+        except ActivityError as error:
+            return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)
+        return None
+
+    async def _quarantine(self, report: FaultReport) -> GpuState:
+        await workflow.execute_local_activity_method(
+            RemediationActivities.quarantine_gpu,
+            GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message),
+            **policies.DATABASE_STEP,
+        )
+        self._note(f"OFFLINE until an operator brings it back: {report.message}")
+        await self._wait_until_free(report)
+        return GpuState.OFFLINE
+
+    async def _wait_until_free(self, report: FaultReport) -> None:
+        """The node worker told the jobs it knew of; those placed in the same moment are told here."""
+        told: set[str] = set()
+        pause = 0.1
+        while True:
+            holders = await workflow.execute_local_activity_method(
+                RemediationActivities.gpu_holders, report.gpu_uuid, **policies.DATABASE_STEP
+            )
+            if not holders:
+                return
+            for key in holders:
+                if str(key) not in told:
+                    told.add(str(key))
+                    job = workflow.get_external_workflow_handle(key.job_id)
+                    # A job that ended meanwhile has released the GPU: asked again in a moment.
+                    await asyncio.gather(
+                        job.signal("gpu_fault", GpuFault(attempt=key.attempt, report=report)), return_exceptions=True
+                    )
+            await workflow.sleep(pause)
+            pause = min(pause * 1.5, 10.0)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(f"{workflow.now():%H:%M:%S.%f} {text}")
+        workflow.set_current_details("\n".join(f"- {note}" for note in self._notes[-30:]))

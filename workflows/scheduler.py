@@ -1,0 +1,45 @@
+"""SchedulerWorkflow: the singleton that keeps exactly one scheduler deciding.
+
+Temporal elects the leader: the activity ``lead`` runs in one scheduler process and heartbeats; when that
+process dies or freezes, the heartbeat times out and a standby gets the next try. Each try takes a new epoch
+in the database, so that the old leader's late answers are refused.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic import BaseModel
+
+    from activities.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
+
+SCHEDULER_WORKFLOW_ID = "scheduler"
+
+
+class SchedulerInput(BaseModel):
+    heartbeat_timeout_s: float = 4.0
+    term_s: float = 24 * 3600.0
+    """Length of one leader's activity, after which the workflow continues as new."""
+
+
+@workflow.defn(name="SchedulerWorkflow")
+class SchedulerWorkflow:
+    @workflow.run
+    async def run(self, input: SchedulerInput) -> None:
+        await workflow.execute_activity_method(
+            LeaderActivities.lead,
+            input.term_s,
+            task_queue=SCHEDULER_TASK_QUEUE,
+            start_to_close_timeout=timedelta(seconds=input.term_s + 3600),
+            heartbeat_timeout=timedelta(seconds=input.heartbeat_timeout_s),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(milliseconds=100),
+                backoff_coefficient=1.5,
+                maximum_interval=timedelta(seconds=2),
+            ),
+        )
+        workflow.continue_as_new(input)
