@@ -1,0 +1,241 @@
+"""Writes docs/reference from the code: settings, command line, REST. ``--check`` only compares."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from typer.core import TyperCommand, TyperGroup
+
+from gpu_platform import settings
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from service.app import create_app
+from service.cli.main import app as cli_app
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+GENERATED = "<!-- Written by scripts/gen_reference.py (make docs) from the code: do not edit. -->\n"
+
+COMPUTED = {
+    "state_dir": "`.gpu-platform` in the working directory",
+    "node.name": "the host's short name",
+}
+"""Defaults that depend on where the process runs."""
+
+
+def main() -> int:
+    stale = [name for name, text in pages().items() if _read(REFERENCE / name) != text]
+    if "--check" in sys.argv[1:]:
+        for name in stale:
+            print(f"docs/reference/{name} is not what the code says: make docs")
+        return 1 if stale else 0
+    for name in stale:
+        (REFERENCE / name).write_text(pages()[name])
+        print(f"wrote docs/reference/{name}")
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """File name -> text."""
+    return {"configuration.md": configuration(), "cli.md": command_line(), "rest.md": rest()}
+
+
+# -- configuration -----------------------------------------------------------------------------
+
+
+def configuration() -> str:
+    head = f"""\
+# Configuration
+
+{GENERATED}
+{inspect.cleandoc(settings.__doc__ or "").split(chr(10), 1)[1].strip()}
+
+Later wins: defaults, the YAML file, variables. An example: `deploy/gpu-platform.example.yaml`.
+"""
+    sections: list[tuple[str, str, type[BaseModel]]] = [("", "For every process", Settings)]
+    for name, field in Settings.model_fields.items():
+        if _is_model(field.annotation):
+            sections.append((f"{name}.", f"`{name}`", field.annotation))
+    return head + "".join(_settings_table(prefix, title, model) for prefix, title, model in sections)
+
+
+def _settings_table(prefix: str, title: str, model: type[BaseModel]) -> str:
+    docs = _attribute_docs(model)
+    rows = []
+    for name, field in model.model_fields.items():
+        if _is_model(field.annotation):
+            continue
+        variable = "GPU_PLATFORM_" + f"{prefix}{name}".replace(".", "__").upper()
+        meaning = docs.get(name, "").replace("``", "`").replace("|", "\\|")
+        kind = _type_name(field.annotation)
+        rows.append(f"| `{prefix}{name}` | {kind} | {_default(prefix + name, field)} | {meaning} | `{variable}` |")
+    return f"\n## {title}\n\n| setting | type | default | meaning | variable |\n|---|---|---|---|---|\n" + "\n".join(
+        [*rows, ""]
+    )
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return inspect.isclass(annotation) and issubclass(annotation, BaseModel)
+
+
+def _default(path: str, field: FieldInfo) -> str:
+    if path in COMPUTED:
+        return COMPUTED[path]
+    default = field.get_default(call_default_factory=False)
+    assert field.default_factory is None, f"say in COMPUTED what {path} defaults to"
+    assert default is not PydanticUndefined, f"{path} has no default"
+    return "–" if default is None else f"`{default}`"
+
+
+def _type_name(annotation: Any) -> str:
+    name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return re.sub(r"(\w+\.)+", "", name).replace(" | None", "").replace("|", "\\|")
+
+
+def _attribute_docs(model: type) -> dict[str, str]:
+    """The string literal under each attribute."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            match following:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[statement.target.id] = " ".join(text.split())
+    return docs
+
+
+# -- command line ------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    root = typer.main.get_command(cli_app)
+    assert isinstance(root, TyperGroup)
+    context = typer.Context(root, info_name="gpu-platform")
+    return f"# Command line\n\n{GENERATED}\n{_plain(root.help)}\n" + "".join(_commands(root, context))
+
+
+def _commands(command: TyperGroup | TyperCommand, context: typer.Context) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        if options := _options(command, context):
+            yield f"\n## `{context.command_path}`\n\n{options}"
+        for name, child in command.commands.items():
+            if not child.hidden:
+                assert isinstance(child, TyperGroup | TyperCommand)
+                yield from _commands(child, typer.Context(child, info_name=name, parent=context))
+    else:
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield f"\n## `{context.command_path}`\n\n    {context.command_path} {usage}\n\n{_plain(command.help)}\n"
+        if options := _options(command, context):
+            yield f"\n{options}"
+
+
+def _options(command: TyperGroup | TyperCommand, context: typer.Context) -> str:
+    records = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
+    records = [record for record in records if not record[0].startswith(("--help", "--install-", "--show-"))]
+    if not records:
+        return ""
+    rows = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in records]
+    return "| option | meaning |\n|---|---|\n" + "\n".join([*rows, ""])
+
+
+def _plain(text: str | None) -> str:
+    return inspect.cleandoc(text or "").replace("\b", "").strip()
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- REST --------------------------------------------------------------------------------------
+
+
+def rest() -> str:
+    api = create_app(Settings(), Store("sqlite:///unused.db")).openapi()  # a store opens nothing by itself
+    parts = [f"# REST\n\n{GENERATED}\n{api['info'].get('description', '').strip()}\n"]
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            parts.append(_operation(f"{method.upper()} {path}", operation))
+    parts.append("\n# Types\n")
+    parts += [_schema(name, schema) for name, schema in sorted(api["components"]["schemas"].items())]
+    return "".join(parts)
+
+
+def _operation(title: str, operation: dict[str, Any]) -> str:
+    lines = [f"\n## `{title}`\n", operation.get("description") or operation.get("summary", ""), ""]
+    if parameters := operation.get("parameters"):
+        lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
+        for parameter in parameters:
+            meaning = _cell(parameter.get("description") or parameter["schema"].get("description", ""))
+            required = " (required)" if parameter.get("required") and parameter["in"] != "path" else ""
+            kind = _schema_type(parameter["schema"])
+            lines.append(f"| `{parameter['name']}`{required} | {parameter['in']} | {kind} | {meaning} |")
+        lines.append("")
+    if body := operation.get("requestBody"):
+        lines += [f"Body: {_content(body)}", ""]
+    for status, response in operation["responses"].items():
+        if status != "default":  # the same problem+json everywhere, described once
+            meaning = response["description"].replace("Successful Response", "").strip()
+            lines.append(f"- **{status}** {': '.join(filter(None, [_cell(meaning), _content(response)]))}")
+    return "\n".join([*lines, ""])
+
+
+def _schema(name: str, schema: dict[str, Any]) -> str:
+    text = f"\n## {name}\n\n{_cell(schema.get('description', ''))}\n"
+    if "enum" in schema:
+        return text + "\n" + ", ".join(f"`{value}`" for value in schema["enum"]) + "\n"
+    rows = []
+    for field, facts in schema.get("properties", {}).items():
+        default = f"`{facts['default']}`" if facts.get("default") is not None else ""
+        required = "required" if field in schema.get("required", []) else default
+        rows.append(f"| `{field}` | {_schema_type(facts)} | {required} | {_cell(facts.get('description', ''))} |")
+    return text + (
+        "\n| field | type | default | meaning |\n|---|---|---|---|\n" + "\n".join([*rows, ""]) if rows else ""
+    )
+
+
+def _content(part: dict[str, Any]) -> str:
+    kinds = [(media, _schema_type(facts.get("schema", {}))) for media, facts in part.get("content", {}).items()]
+    return ", ".join(kind if media == "application/json" else f"{kind} `{media}`".strip() for media, kind in kinds)
+
+
+def _schema_type(schema: dict[str, Any]) -> str:
+    match schema:
+        case {"$ref": reference}:
+            name = reference.rsplit("/", 1)[1]
+            return f"[{name}](#{name.lower()})"
+        case {"anyOf": choices}:
+            return " or ".join(_schema_type(choice) for choice in choices if choice != {"type": "null"})
+        case {"allOf": [only]}:
+            return _schema_type(only)
+        case {"type": "array", "items": items}:
+            return f"list of {_schema_type(items)}"
+        case {"type": "object", "additionalProperties": {} as values} if values:
+            return f"object of {_schema_type(values)}"
+        case {"const": value}:
+            return f"`{value}`"
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"format": form}:
+            return form
+        case {"type": kind}:
+            return kind
+    return "any"
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
