@@ -59,8 +59,12 @@ class NodeSettings(BaseModel):
     max_temperature_c: int = 85
     reset_attempts: int = 3
     """Failed resets before a GPU goes OFFLINE."""
+    reset_timeout_s: float = 60.0
+    """``nvidia-smi --gpu-reset`` that takes longer has failed."""
     fault_policy: str = "platform"
     """``platform``, ``vendor``, or the path of a YAML file."""
+    checkpoint_root: Path | None = None
+    """Where ranks keep checkpoints, best a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
 
 
 class Settings(BaseSettings):

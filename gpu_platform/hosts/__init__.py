@@ -1,0 +1,10 @@
+"""One GPU host: what it has, whether it is healthy, and the processes that run on it.
+
+- ``nvml`` / ``simulated_nvml`` / ``inject``: the one seam; everything above calls the pynvml API.
+- ``inventory``: what the host registers.
+- ``fault_policy`` / ``health`` / ``history``: what strikes a GPU and what is to be done.
+- ``agent``: start, watch and stop ranks. ``spawner`` forks a ``supervisor`` per rank, which
+  outlives both; ``records`` is what they agree on, on disk; ``process_tree`` finds and kills.
+
+Ranks are plain processes of the node worker's user so far (``HostInventory.isolation``).
+"""

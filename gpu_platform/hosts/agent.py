@@ -1,0 +1,302 @@
+"""The host's side of a job: prepare, launch, watch and stop the ranks of an attempt.
+
+Every operation may be repeated, by this node worker or by its successor: what is true stands in
+the records (``records``) and in the kernel, not in this process. Ranks and their supervisors do
+not notice when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from gpu_platform.domain.attempt import (
+    AttemptKey,
+    HostExits,
+    HostPlan,
+    Launched,
+    LaunchRequest,
+    Prepared,
+    RankExit,
+    RankStarted,
+    Stopped,
+    StopRequest,
+    WatchRequest,
+)
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.job import Failure
+from gpu_platform.hosts import gpu_reset, paths, preflight, records
+from gpu_platform.hosts.environment import base_environ, rank_environ
+from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.ranks import Rank
+from gpu_platform.hosts.spawner_client import SpawnerClient
+from gpu_platform.hosts.stopping import attempt_processes, close_attempt, end_attempt, is_closed
+from gpu_platform.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+class LogChunk(NamedTuple):
+    data: bytes
+    size: int
+    """Of the whole log, bytes."""
+
+
+class HostAgent:
+    """Thread-safe; ``watch`` and ``stop`` are coroutines, everything else returns within milliseconds.
+
+    ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
+    """
+
+    def __init__(
+        self, settings: Settings, nvml: Nvml, inventory: HostInventory, health: HealthMonitor | None = None
+    ) -> None:
+        self._node = settings.node
+        self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
+        self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        self._nvml = nvml
+        self._inventory = inventory
+        self._health = health
+        self._spawner = SpawnerClient()
+        self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
+        self._ports: dict[AttemptKey, int] = {}
+        self._open = self._find_open_attempts()
+
+    @property
+    def host(self) -> str:
+        return self._node.name
+
+    def close(self) -> None:
+        """Let the spawner end. Ranks go on."""
+        self._spawner.close()
+
+    def prepare(self, plan: HostPlan) -> Prepared:
+        """Check GPUs, workdir and command, and choose a rendezvous port. The first answer stands.
+
+        Raises :class:`PreflightFailed` (``details["kind"]`` user or hardware, ``gpu_uuid``) and
+        :class:`IllegalTransition` when the attempt was stopped already.
+        """
+        with self._locks[plan.key]:
+            return self._prepare(plan)
+
+    def launch(self, request: LaunchRequest) -> Launched:
+        """Start every rank of the plan that was not started yet. Raises as :meth:`prepare` does,
+        and :class:`HostUnavailable` when the host cannot start processes now."""
+        plan = request.plan
+        with self._locks[plan.key]:
+            own = self._prepare(plan)
+            ranks = [self._rank(plan.key, spec.rank) for spec in plan.ranks]
+            if any(rank.started is None for rank in ranks):
+                self._start(plan, request.rendezvous or own)
+            for rank in ranks:
+                if (failed := rank.ended) is not None and failed.failure is not None:
+                    raise _not_executable(rank.rank, failed.failure, failed.exit_code)
+            started = [_started(rank) for rank in ranks]
+        if occupy := getattr(self._nvml, "occupy", None):
+            for spec, record in zip(plan.ranks, started, strict=True):
+                for uuid in spec.gpu_uuids:
+                    occupy(uuid, record.pid)
+        return Launched(host=self._node.name, ranks=started)
+
+    async def watch(self, request: WatchRequest) -> HostExits:
+        """Return when all ranks have ended, or as soon as one has failed (``first_failure``).
+
+        No polling. A rank that has no record, or whose supervisor was killed, has ``vanished``:
+        its processes may live still, so ``stop`` must follow.
+        """
+        waiting = {asyncio.create_task(self._rank(request.key, rank).wait_ended()) for rank in request.ranks}
+        exits: list[RankExit] = []
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                exits += [task.result() for task in done]
+                failed = [rank for rank in exits if rank.exit_code != 0]
+                if failed:
+                    first = min(failed, key=lambda rank: (rank.ended_at_ms, rank.rank))
+                    return HostExits(host=self._node.name, exits=_by_rank(exits), first_failure=first)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        return HostExits(host=self._node.name, exits=_by_rank(exits))
+
+    async def stop(self, request: StopRequest) -> Stopped:
+        """Close the attempt and end all its processes here; returns when none is left.
+
+        Also for an attempt that this host never saw: it is then closed in advance.
+        """
+        key = request.key
+        await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
+        # A launch in progress here either sees the attempt closed, or is done when its lock is free.
+        await asyncio.to_thread(self._wait_for_launch, key)
+        ranks = self._ranks(key)
+        killed = await end_attempt(self._home, key, ranks, request.grace_s)
+        self._open.discard(key)
+        self._ports.pop(key, None)
+        self._locks.pop(key, None)
+        exits = [rank.exit_now() for rank in ranks if rank.started is not None]
+        return Stopped(host=self._node.name, exits=exits, killed_processes=killed)
+
+    def attempts(self) -> list[AttemptKey]:
+        """Attempts that were prepared or launched here and not stopped since."""
+        return sorted(self._open, key=str)
+
+    def gpus_of(self, key: AttemptKey) -> list[str]:
+        """GPU uuids that the attempt was given here; none when it is unknown."""
+        plan = self._plan(key)
+        return [] if plan is None else plan.gpu_uuids
+
+    def attempts_on(self, uuid: str) -> list[AttemptKey]:
+        """Open attempts that were given the GPU."""
+        return [key for key in self.attempts() if uuid in self.gpus_of(key)]
+
+    def forget(self, key: AttemptKey) -> None:
+        """Remove the records of a stopped attempt, but not its logs, nor that it is closed.
+
+        Raises :class:`IllegalTransition` while it is open.
+        """
+        if key in self._open:
+            raise IllegalTransition(subject=f"attempt {key}", current="open", wanted="forgotten", allowed=["stopped"])
+        directory = paths.attempt_dir(self._home, key)
+        for path in [*directory.glob("*.json"), *directory.glob("rank-*/*")]:
+            if path.name != records.LOG:
+                path.unlink(missing_ok=True)
+
+    def gpu_processes(self, uuid: str) -> list[int]:
+        """Pids that hold the GPU: those NVML names, and all processes of attempts that were given it."""
+        pids = gpu_reset.processes_on(self._nvml, uuid)
+        for key in self.attempts_on(uuid):
+            pids |= {process.pid for process in attempt_processes(self._home, key, self._ranks(key))}
+        return sorted(pids)
+
+    def reset_gpu(self, uuid: str) -> None:
+        """Reset a GPU that nothing uses. Seconds on a real one. Raises :class:`PreflightFailed` if it fails."""
+        if pids := self.gpu_processes(uuid):
+            raise PreflightFailed(
+                f"GPU {uuid} cannot be reset: processes {pids} hold it", kind="hardware", gpu_uuid=uuid
+            )
+        pause = self._health.paused() if self._health and not self._inventory.simulated else contextlib.nullcontext()
+        with pause:
+            gpu_reset.reset_gpu(self._nvml, uuid, timeout_s=self._node.reset_timeout_s)
+
+    def verify_gpu(self, uuid: str) -> None:
+        """Raise :class:`PreflightFailed` (``kind="hardware"``) unless the GPU answers and is fit for work."""
+        gpu_reset.verify_gpu(self._nvml, uuid)
+
+    def log_path(self, key: AttemptKey, rank: int) -> Path:
+        return paths.rank_dir(self._home, key, rank) / records.LOG
+
+    def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogChunk:
+        """Up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
+        with self.log_path(key, rank).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size + offset) if offset < 0 else offset)
+            return LogChunk(file.read(limit), size)
+
+    def _prepare(self, plan: HostPlan) -> Prepared:
+        key = plan.key
+        if is_closed(self._home, key):
+            raise _closed(key)
+        directory = paths.attempt_dir(self._home, key)
+        record = records.read_record(str(directory / "prepared.json"))
+        if record is not None:
+            return Prepared.model_validate(record)
+        for uuid in plan.gpu_uuids:
+            self.verify_gpu(uuid)
+        for spec in plan.ranks:
+            preflight.check_command(plan, spec, base_environ(spec))
+        directory.mkdir(parents=True, exist_ok=True)
+        (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
+        port = preflight.free_port(self._ports.values())
+        prepared = Prepared(
+            host=self._node.name,
+            address=self._node.address,
+            rendezvous_port=port,
+            resume_from=preflight.newest_checkpoint(self._checkpoints, key.job_id, plan.resume_from_attempt),
+        )
+        records.write_record(str(directory / "plan.json"), plan.model_dump(mode="json"), durable=False)
+        records.write_record(str(directory / "prepared.json"), prepared.model_dump(mode="json"), durable=False)
+        self._ports[key] = port
+        self._open.add(key)
+        return prepared
+
+    def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
+        checkpoint_dir = self._checkpoint_dir(plan.key)
+        orders: list[dict[str, Any]] = [
+            {
+                "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
+                "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
+                "argv": spec.command,
+                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir),
+                "workdir": spec.workdir,
+                "host": plan.host,
+            }
+            for spec in plan.ranks
+        ]
+        for spec, answer in zip(plan.ranks, self._spawner.start_ranks(orders), strict=True):
+            match answer["status"]:
+                case "closed":
+                    raise _closed(plan.key)
+                case "error":
+                    raise HostUnavailable(f"{plan.host} cannot start rank {spec.rank}: {answer['message']}")
+                case "failed":
+                    raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
+
+    def _wait_for_launch(self, key: AttemptKey) -> None:
+        with self._locks[key]:
+            pass
+
+    def _find_open_attempts(self) -> set[AttemptKey]:
+        """After a restart: attempts that were not stopped, and stopped ones of which a process is left."""
+        found: set[AttemptKey] = set()
+        for directory in self._home.glob("jobs/*/*"):
+            key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
+            prepared = records.read_record(str(directory / "prepared.json"))
+            if prepared is not None and not is_closed(self._home, key):
+                self._ports[key] = prepared["rendezvous_port"]
+                found.add(key)
+            elif any(rank.is_claimed for rank in self._ranks(key)):
+                found.add(key)
+        return found
+
+    def _plan(self, key: AttemptKey) -> HostPlan | None:
+        record = records.read_record(str(paths.attempt_dir(self._home, key) / "plan.json"))
+        return None if record is None else HostPlan.model_validate(record)
+
+    def _checkpoint_dir(self, key: AttemptKey) -> Path:
+        return self._checkpoints / key.job_id / str(key.attempt)
+
+    def _rank(self, key: AttemptKey, rank: int) -> Rank:
+        return Rank(paths.rank_dir(self._home, key, rank), rank, self._node.name)
+
+    def _ranks(self, key: AttemptKey) -> list[Rank]:
+        names = (path.name for path in paths.attempt_dir(self._home, key).glob("rank-*"))
+        return [self._rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
+
+
+def _started(rank: Rank) -> RankStarted:
+    started = rank.started
+    if started is None:
+        raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by another node worker; ask again")
+    return started
+
+
+def _by_rank(exits: list[RankExit]) -> list[RankExit]:
+    return sorted(exits, key=lambda rank: rank.rank)
+
+
+def _closed(key: AttemptKey) -> IllegalTransition:
+    return IllegalTransition(subject=f"attempt {key}", current="stopped", wanted="launched", allowed=[])
+
+
+def _not_executable(rank: int, failure: Failure, exit_code: int) -> PreflightFailed:
+    return PreflightFailed(failure.message, kind=failure.kind.value, rank=rank, host=failure.host, exit_code=exit_code)

@@ -1,0 +1,48 @@
+"""The environment a rank starts with: a little of the node worker's, the job's, and ours on top."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, Prepared, RankSpec
+
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+"""Nothing else of the node worker's environment is a job's business (it may hold credentials)."""
+
+ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
+NODE_DIR = "GPU_PLATFORM_NODE_DIR"
+
+
+def base_environ(rank: RankSpec) -> dict[str, str]:
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {"PATH": os.defpath, **inherited, **rank.env}
+
+
+def rank_environ(
+    plan: HostPlan, rank: RankSpec, prepared: Prepared, *, home: Path, checkpoint_dir: Path
+) -> dict[str, str]:
+    """``prepared`` is the answer of rank 0's host. GPUs are named by uuid, which no renumbering changes."""
+    gpus = ",".join(rank.gpu_uuids)
+    environ = base_environ(rank) | {
+        "MASTER_ADDR": prepared.address,
+        "MASTER_PORT": str(prepared.rendezvous_port),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "NVIDIA_VISIBLE_DEVICES": gpus or "void",
+        "GPU_PLATFORM_JOB_ID": plan.key.job_id,
+        "GPU_PLATFORM_ATTEMPT": str(plan.key.attempt),
+        "GPU_PLATFORM_HOST": plan.host,
+        "GPU_PLATFORM_GPUS": gpus,
+        "GPU_PLATFORM_CHECKPOINT_DIR": str(checkpoint_dir),
+    }
+    environ |= marker(home, plan.key)
+    environ.pop("GPU_PLATFORM_RESUME_FROM", None)
+    if prepared.resume_from is not None:
+        environ["GPU_PLATFORM_RESUME_FROM"] = prepared.resume_from
+    return environ
+
+
+def marker(home: Path, key: AttemptKey) -> dict[str, str]:
+    """By these variables an attempt's processes are known even when their supervisor died."""
+    return {ATTEMPT_ID: f"{key.job_id}/{key.attempt}", NODE_DIR: str(home)}

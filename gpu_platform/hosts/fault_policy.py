@@ -1,0 +1,156 @@
+"""What to do about a fault: the policy table (``xid_policy.yaml``, or an operator's file), and how it is read.
+
+Order of decision: the driver's own recovery action, then the table, then how often the same thing
+struck the same GPU lately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.faults import FaultAction
+
+Condition = Literal[
+    "gpu_lost", "reset_required", "ecc_uncorrectable", "ecc_correctable", "remap_pending", "remap_failed"
+]
+"""A fault that NVML shows without an XID."""
+
+
+class Rule(BaseModel):
+    """``do``, but ``then`` from the ``times``-th time on the same GPU within the escalation window."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    do: FaultAction
+    times: Annotated[int, Field(ge=2)] | None = None
+    then: FaultAction | None = None
+
+
+def _as_rule(value: object) -> object:
+    return {"do": value} if isinstance(value, str) else value
+
+
+RuleField = Annotated[Rule, BeforeValidator(_as_rule)]
+
+
+class _Shipped(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    what: str
+    kind: str = Field(alias="class")
+    vendor: RuleField
+    platform: RuleField
+
+
+class _ShippedTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sources: list[str]
+    xids: dict[int, _Shipped]
+    unknown: _Shipped
+    conditions: dict[Condition, _Shipped]
+    recovery_actions: dict[int, FaultAction]
+    escalation_window_h: float
+    ecc_correctable_threshold: int
+
+
+class _OperatorFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    extends: Literal["platform", "vendor"] = "platform"
+    xids: dict[int, RuleField] = {}
+    unknown: RuleField | None = None
+    conditions: dict[Condition, RuleField] = {}
+    recovery_actions: dict[int, FaultAction] = {}
+    escalation_window_h: Annotated[float, Field(gt=0)] | None = None
+    ecc_correctable_threshold: Annotated[int, Field(ge=1)] | None = None
+
+
+@dataclass(frozen=True)
+class PastFault:
+    """What the history keeps of a fault: XID or condition, and when (Unix ms)."""
+
+    cause: int | str
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """Built by :meth:`load`."""
+
+    name: str
+    rules: dict[int | str, Rule]
+    """By XID or condition."""
+    names: dict[int | str, str]
+    unknown: Rule
+    recovery_actions: dict[int, FaultAction]
+    escalation_window_ms: float
+    ecc_correctable_threshold: int
+
+    @classmethod
+    def load(cls, name_or_path: str) -> Self:
+        """``platform``, ``vendor``, or an operator's YAML file. Raises :class:`InvalidRequest` for a bad file."""
+        table = _ShippedTable.model_validate(
+            yaml.safe_load((resources.files("gpu_platform.hosts") / "xid_policy.yaml").read_text())
+        )
+        own = _OperatorFile()
+        if name_or_path in ("platform", "vendor"):
+            own = _OperatorFile(extends=name_or_path)  # type: ignore[arg-type]
+        else:
+            own = _read_operator_file(Path(name_or_path))
+        shipped: dict[int | str, _Shipped] = {**table.xids, **table.conditions}
+        return cls(
+            name=name_or_path,
+            rules={cause: getattr(entry, own.extends) for cause, entry in shipped.items()} | own.xids | own.conditions,
+            names={cause: entry.what for cause, entry in shipped.items()},
+            unknown=own.unknown or getattr(table.unknown, own.extends),
+            recovery_actions=table.recovery_actions | own.recovery_actions,
+            escalation_window_ms=(own.escalation_window_h or table.escalation_window_h) * 3_600_000,
+            ecc_correctable_threshold=own.ecc_correctable_threshold or table.ecc_correctable_threshold,
+        )
+
+    def action(
+        self,
+        cause: int | Condition,
+        *,
+        history: Sequence[PastFault] = (),
+        now_ms: int = 0,
+        recovery_action: int = 0,
+    ) -> FaultAction:
+        """What to do now about ``cause`` (an XID or a condition) on a GPU with this ``history``.
+
+        ``history`` holds earlier faults of the same GPU, without this one. ``recovery_action`` is the
+        driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``.
+        """
+        if recovery_action in self.recovery_actions:
+            return self.recovery_actions[recovery_action]
+        rule = self.rules.get(cause, self.unknown)
+        if rule.times is None or rule.then is None:
+            return rule.do
+        since = now_ms - self.escalation_window_ms
+        times = 1 + sum(1 for past in history if past.cause == cause and past.at_ms >= since)
+        return rule.then if times >= rule.times else rule.do
+
+    def describe(self, cause: int | str) -> str:
+        """For people, e.g. ``XID 31 (MMU page fault)``."""
+        if isinstance(cause, int):
+            return f"XID {cause} ({self.names.get(cause, 'unknown')})"
+        return self.names[cause]
+
+
+def _read_operator_file(path: Path) -> _OperatorFile:
+    try:
+        data: Any = yaml.safe_load(path.read_text())
+        return _OperatorFile.model_validate(data or {})
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise InvalidRequest(
+            f"the fault policy {str(path)!r} cannot be used (it is 'platform', 'vendor', or a YAML file): {error}"
+        ) from error

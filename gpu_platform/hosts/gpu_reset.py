@@ -1,0 +1,67 @@
+"""Resetting a GPU and proving that it works again."""
+
+from __future__ import annotations
+
+import subprocess
+
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.hosts.gpu_signals import recovery_action, row_remapping, uncorrectable_ecc
+from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+
+
+def reset_gpu(nvml: Nvml, uuid: str, *, timeout_s: float) -> None:
+    """``nvidia-smi --gpu-reset -i UUID`` (NVML has no such call), or the simulated reset.
+
+    Needs root, and no process on the device. Raises :class:`PreflightFailed`.
+    """
+    problem = nvml.reset(uuid) if isinstance(nvml, SimulatedNvml) else _nvidia_smi_reset(uuid, timeout_s)
+    if problem is not None:
+        raise _unfit(uuid, f"reset failed: {problem}")
+
+
+def _nvidia_smi_reset(uuid: str, timeout_s: float) -> str | None:
+    command = ["nvidia-smi", "--gpu-reset", "-i", uuid]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except FileNotFoundError:
+        return "nvidia-smi was not found"
+    except subprocess.TimeoutExpired:
+        return f"nvidia-smi did not end within {timeout_s:g} s"
+    if done.returncode != 0:
+        return f"nvidia-smi ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"
+    return None
+
+
+def verify_gpu(nvml: Nvml, uuid: str) -> None:
+    """Raise :class:`PreflightFailed` unless the GPU answers and reports nothing that forbids work.
+
+    Asked are presence, temperature, volatile uncorrectable ECC, failed row remapping, the driver's own
+    recovery action (field 230). What a GPU does not support does not count against it.
+    """
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+    except nvml.NVMLError as error:
+        raise _unfit(uuid, f"NVML says: {error}") from None
+    if uncorrectable_ecc(nvml, handle):
+        raise _unfit(uuid, "uncorrectable ECC errors since the last reset")
+    if row_remapping(nvml, handle)[1]:
+        raise _unfit(uuid, "row remapping failed; the GPU must be replaced")
+    if action := recovery_action(nvml, handle):
+        raise _unfit(uuid, f"the driver asks for recovery action {action}")
+
+
+def processes_on(nvml: Nvml, uuid: str) -> set[int]:
+    """Pids with a compute or graphics context, as NVML names them; empty for a GPU that does not answer."""
+    pids: set[int] = set()
+    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+        try:
+            pids |= {process.pid for process in ask(nvml.nvmlDeviceGetHandleByUUID(uuid))}
+        except nvml.NVMLError:
+            continue
+    return pids
+
+
+def _unfit(uuid: str, problem: str) -> PreflightFailed:
+    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid)

@@ -1,0 +1,123 @@
+"""Striking simulated GPUs from any process: through files in the host's control directory.
+
+``gpu-<index>.json`` is the state of a GPU as long as it differs from a healthy one; files under
+``events/`` are XIDs that the event set has not delivered yet. Writers take a lock; readers see
+whole files only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FALLEN_OFF_THE_BUS = 79
+
+
+@dataclass(frozen=True)
+class GpuCondition:
+    """What is wrong with a simulated GPU. The defaults are a healthy one."""
+
+    temperature_c: int | None = None
+    lost: bool = False
+    corrected_ecc: int = 0
+    uncorrected_ecc: int = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    recovery_action: int = 0
+    """``NVML_GPU_RECOVERY_ACTION_…``"""
+    fail_resets: int = 0
+    """So many resets fail before one succeeds."""
+
+
+def inject_fault(
+    control_dir: Path,
+    gpu_index: int,
+    *,
+    xid: int | None = None,
+    temperature_c: int | None = None,
+    lost: bool | None = None,
+    corrected_ecc: int | None = None,
+    uncorrected_ecc: int | None = None,
+    remap_pending: bool | None = None,
+    remap_failed: bool | None = None,
+    recovery_action: int | None = None,
+    fail_resets: int | None = None,
+    clear: bool = False,
+) -> None:
+    """Change the condition of one GPU; what is None stays as it is. ``clear`` starts from a healthy GPU.
+
+    ``xid`` is delivered once to whoever waits on the host's event set, now or later. XID 79 also
+    makes the GPU lost, as it does in life, unless ``lost`` says otherwise.
+    """
+    if xid == FALLEN_OFF_THE_BUS and lost is None:
+        lost = True
+    changes = {
+        "temperature_c": temperature_c,
+        "lost": lost,
+        "corrected_ecc": corrected_ecc,
+        "uncorrected_ecc": uncorrected_ecc,
+        "remap_pending": remap_pending,
+        "remap_failed": remap_failed,
+        "recovery_action": recovery_action,
+        "fail_resets": fail_resets,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if changes or clear:
+        with _locked(control_dir):
+            old = GpuCondition() if clear else read_condition(control_dir, gpu_index)
+            _replace(condition_path(control_dir, gpu_index), json.dumps(asdict(old) | changes))
+    if xid is not None:
+        name = f"{time.time_ns():020}-{os.getpid()}.json"
+        _replace(events_dir(control_dir) / name, json.dumps({"gpu": gpu_index, "xid": xid}))
+
+
+def reset_condition(control_dir: Path, gpu_index: int) -> str | None:
+    """What a reset does to a simulated GPU. Returns why it failed, or None."""
+    with _locked(control_dir):
+        condition = read_condition(control_dir, gpu_index)
+        if condition.lost:
+            return "Unable to determine the device handle: GPU is lost. Reboot the system to recover this GPU"
+        if condition.fail_resets > 0:
+            rest = asdict(condition) | {"fail_resets": condition.fail_resets - 1}
+            _replace(condition_path(control_dir, gpu_index), json.dumps(rest))
+            return "Resetting GPU was not successful (simulated)"
+        # Heat and a failed remapping are facts of the hardware: no reset heals them.
+        kept = GpuCondition(temperature_c=condition.temperature_c, remap_failed=condition.remap_failed)
+        _replace(condition_path(control_dir, gpu_index), json.dumps(asdict(kept)))
+        return None
+
+
+def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:
+    try:
+        return GpuCondition(**json.loads(condition_path(control_dir, gpu_index).read_bytes()))
+    except FileNotFoundError:
+        return GpuCondition()
+
+
+def condition_path(control_dir: Path, gpu_index: int) -> Path:
+    return control_dir / f"gpu-{gpu_index}.json"
+
+
+def events_dir(control_dir: Path) -> Path:
+    return control_dir / "events"
+
+
+@contextmanager
+def _locked(control_dir: Path) -> Iterator[None]:
+    control_dir.mkdir(parents=True, exist_ok=True)
+    with (control_dir / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.rename(path)

@@ -1,0 +1,166 @@
+"""What this host has, read through NVML and sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.hosts.gpu_signals import unsupported
+from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.sysfs import Sysfs
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+_PLAIN_PROCESS_LACKS = [
+    "device isolation: a rank can open GPUs that it was not given",
+    "memory, process and CPU limits: ranks share the host's",
+    "file system and user isolation: ranks run as the node worker's user",
+]
+
+
+def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
+    """GPUs, their links and places. A GPU that does not answer is left out, and the log says so.
+
+    A simulated host's NUMA nodes and switches come from its machine description, since this
+    machine's ``/sys`` knows nothing of them (unless ``sysfs`` is given).
+    """
+    if isinstance(nvml, SimulatedNvml) and sysfs is None:
+        described = nvml.description.inventory(node.name)
+        return described.model_copy(
+            update={
+                "driver_version": nvml.nvmlSystemGetDriverVersion(),
+                "cuda_version": _cuda_version(nvml),
+                "cpus": os.cpu_count(),
+                "missing_guarantees": _PLAIN_PROCESS_LACKS,
+            }
+        )
+    sysfs = sysfs or Sysfs()
+    found: list[tuple[Any, GpuInfo]] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            found.append((handle, _gpu_info(nvml, handle, index, sysfs)))
+        except nvml.NVMLError as error:
+            log.error("inventory.gpu_left_out", index=index, error=str(error))
+    switches = _switches(nvml, found, sysfs)
+    gpus = [info.model_copy(update={"pcie_switch": switches.get(info.index)}) for _, info in found]
+    links, generation = _nvlinks(nvml, found)
+    return HostInventory(
+        machine=sysfs.product_name() or _machine(gpus),
+        driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion),
+        cuda_version=_cuda_version(nvml),
+        cpus=os.cpu_count(),
+        missing_guarantees=_PLAIN_PROCESS_LACKS,
+        gpus=gpus,
+        nvlinks=links,
+        nvlink_generation=generation,
+    )
+
+
+def _gpu_info(nvml: Nvml, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    bus_id = _bus_id(nvml.nvmlDeviceGetPciInfo(handle))
+    numa_node = sysfs.numa_node(bus_id)
+    return GpuInfo(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        index=index,
+        model=nvml.nvmlDeviceGetName(handle),
+        memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total >> 20,
+        compute_capability=f"{major}.{minor}",
+        pci_bus_id=bus_id,
+        numa_node=numa_node,
+        socket=None if numa_node is None else sysfs.socket(numa_node),
+        serial=_optional(nvml, lambda: nvml.nvmlDeviceGetSerial(handle)),
+        mig_capable=_optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)) is not None,
+    )
+
+
+def _switches(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) -> dict[int, str]:
+    """GPU index -> PCIe switch. GPUs that NVML finds below one switch share one; its name is its bridge's bus id."""
+    names: dict[int, str] = {}
+    for position, (handle, info) in enumerate(gpus):
+        for other, earlier in gpus[:position]:
+            ancestor = _optional(nvml, lambda a=handle, b=other: nvml.nvmlDeviceGetTopologyCommonAncestor(a, b))
+            if ancestor is not None and ancestor <= nvml.NVML_TOPOLOGY_MULTIPLE and earlier.index in names:
+                names[info.index] = names[earlier.index]
+                break
+        else:
+            name = sysfs.pcie_switch(info.pci_bus_id or "")
+            names[info.index] = name or f"switch-of-gpu-{info.index}"
+    shared = Counter(names.values())
+    return {index: name for index, name in names.items() if shared[name] > 1 or not name.startswith("switch-of-")}
+
+
+def _nvlinks(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink], int | None]:
+    """Active links for each pair; through NVSwitch every pair of its GPUs has the smaller link count of the two."""
+    by_bus_id = {info.pci_bus_id: info.index for _, info in gpus}
+    direct: Counter[tuple[int, int]] = Counter()
+    to_switch: Counter[int] = Counter()
+    versions: set[int] = set()
+    for handle, info in gpus:
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
+                    continue
+                versions.add(nvml.nvmlDeviceGetNvLinkVersion(handle, link))
+                kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+                if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                    to_switch[info.index] += 1
+                elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_GPU:
+                    peer = by_bus_id.get(_bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
+                    if peer is not None and info.index < peer:
+                        direct[info.index, peer] += 1
+            except unsupported(nvml):
+                break  # links are numbered from 0: there are no more
+    for position, (handle, info) in enumerate(gpus):
+        for other, later in gpus[position + 1 :]:
+            links = min(to_switch[info.index], to_switch[later.index])
+            if links and _reach_by_nvlink(nvml, handle, other):
+                direct[info.index, later.index] += links
+    generations = {
+        nvml.NVML_NVLINK_VERSION_1_0: 1,
+        nvml.NVML_NVLINK_VERSION_2_0: 2,
+        nvml.NVML_NVLINK_VERSION_2_2: 2,
+        nvml.NVML_NVLINK_VERSION_3_0: 3,
+        nvml.NVML_NVLINK_VERSION_3_1: 3,
+        nvml.NVML_NVLINK_VERSION_4_0: 4,
+        nvml.NVML_NVLINK_VERSION_5_0: 5,
+    }
+    generation = max((generations[version] for version in versions if version in generations), default=None)
+    return [NvLink(a=a, b=b, links=count) for (a, b), count in sorted(direct.items())], generation
+
+
+def _reach_by_nvlink(nvml: Nvml, a: Any, b: Any) -> bool:
+    """Two GPUs on NVSwitches may still sit in different partitions."""
+    status = _optional(nvml, lambda: nvml.nvmlDeviceGetP2PStatus(a, b, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
+    return status is None or status == nvml.NVML_P2P_STATUS_OK
+
+
+def _machine(gpus: list[GpuInfo]) -> str:
+    models = Counter(gpu.model for gpu in gpus)
+    return " + ".join(f"{count}x {model}" for model, count in sorted(models.items())) or "no GPUs"
+
+
+def _cuda_version(nvml: Nvml) -> str | None:
+    """The newest CUDA that the driver can run."""
+    number = _optional(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _bus_id(pci: Any) -> str:
+    """sysfs' form, ``0000:1b:00.0``; NVML writes the domain with eight digits."""
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _optional(nvml: Nvml, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except unsupported(nvml):
+        return None

@@ -1,0 +1,48 @@
+"""The one seam to GPUs: the real ``pynvml``, or an object with the same functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts.paths import control_dir
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.settings import NodeSettings
+from gpu_platform.topology.description import load_description
+
+Nvml = Any
+"""The module ``pynvml`` or a :class:`SimulatedNvml`: NVIDIA's names, constants and exceptions."""
+
+
+def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
+    """An initialised NVML for this host, whose own directory is ``node_dir``.
+
+    Raises :class:`HostUnavailable` when there is no driver.
+    """
+    if node.simulate is not None:
+        nvml = SimulatedNvml(load_description(node.simulate), node.name, control_dir(node_dir.resolve()))
+        nvml.nvmlInit()
+        return nvml
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise HostUnavailable(
+            f"NVML of host {node.name} does not open ({error}): install the NVIDIA driver, "
+            "or simulate a machine with GPU_PLATFORM_NODE__SIMULATE=dgx-h100"
+        ) from error
+    return pynvml
+
+
+def has_gpus() -> bool:
+    """Does the real NVML find a GPU here?"""
+    try:
+        pynvml.nvmlInit()
+        try:
+            return pynvml.nvmlDeviceGetCount() > 0
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return False

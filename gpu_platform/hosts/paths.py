@@ -1,0 +1,39 @@
+"""Where a host keeps its things. Several simulated hosts may share one ``state_dir``.
+
+::
+
+    <state_dir>/nodes/<host>/
+        nvml/                           control directory of the simulated GPUs
+        gpu-history.jsonl               faults of this host's GPUs
+        jobs/<job>/<attempt>/
+            plan.json prepared.json     the host's part of the attempt
+            closed                      stopped: nothing may start here any more
+            rank-<n>/                   see ``records``
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
+
+
+def node_dir(state_dir: Path, host: str) -> Path:
+    return state_dir / "nodes" / host
+
+
+def control_dir(node_dir: Path) -> Path:
+    """Through this directory other processes strike the host's simulated GPUs; see ``inject``."""
+    return node_dir / "nvml"
+
+
+def attempt_dir(home: Path, key: AttemptKey) -> Path:
+    """``home`` is :func:`node_dir`. Job ids come from outside, so one that is not a plain name is refused."""
+    if "/" in key.job_id or "\0" in key.job_id or key.job_id in ("", ".", ".."):
+        raise NotFound(f"there is no job {key.job_id!r}")
+    return home / "jobs" / key.job_id / str(key.attempt)
+
+
+def rank_dir(home: Path, key: AttemptKey, rank: int) -> Path:
+    return attempt_dir(home, key) / f"rank-{rank}"

@@ -1,0 +1,71 @@
+"""What is checked before a rank may start: the user's mistakes first, before anything of the gang runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+from collections.abc import Container
+from pathlib import Path
+
+from gpu_platform.domain.attempt import HostPlan, RankSpec
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+
+COMPLETE = "COMPLETE"
+"""A checkpoint directory counts once it contains this file; programs write it last."""
+
+_RENDEZVOUS_PORTS = range(20_000, 32_000)
+"""Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
+
+
+def check_command(plan: HostPlan, rank: RankSpec, environ: dict[str, str]) -> None:
+    """Raise :class:`PreflightFailed` (``kind="user"``) when ``execve`` would surely fail."""
+    if rank.workdir is not None and not os.path.isdir(rank.workdir):
+        what = "is not a directory" if os.path.exists(rank.workdir) else "does not exist"
+        raise PreflightFailed(
+            f"the working directory {rank.workdir!r} {what} on {plan.host}: name one that every host has", kind="user"
+        )
+    program = rank.command[0]
+    if "/" in program:
+        path = os.path.join(rank.workdir or "/", program)
+        if not os.path.exists(path):
+            raise PreflightFailed(f"the program {program!r} does not exist on {plan.host}", kind="user")
+        if os.path.isdir(path) or not os.access(path, os.X_OK):
+            raise PreflightFailed(f"the program {program!r} is not executable on {plan.host}", kind="user")
+    elif shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
+        raise PreflightFailed(
+            f"the program {program!r} was not found on {plan.host} (PATH is {environ.get('PATH', os.defpath)!r})",
+            kind="user",
+        )
+
+
+def newest_checkpoint(root: Path, job_id: str, newest_attempt: int | None) -> str | None:
+    """The newest complete checkpoint directory of attempts up to ``newest_attempt``.
+
+    ``<root>/<job>/<attempt>`` itself, or the last completed of its subdirectories
+    (a program that keeps several: ``step-100/COMPLETE``, ``step-200/COMPLETE``).
+    """
+    for attempt in range(newest_attempt or 0, 0, -1):
+        directory = root / job_id / str(attempt)
+        if (directory / COMPLETE).exists():
+            return str(directory)
+        steps = {marker: marker.stat().st_mtime_ns for marker in directory.glob(f"*/{COMPLETE}")}
+        if steps:
+            return str(max(steps, key=lambda marker: (steps[marker], marker)).parent)
+    return None
+
+
+def free_port(taken: Container[int]) -> int:
+    """A TCP port that nothing listens on and that is not among ``taken``."""
+    for port in random.sample(_RENDEZVOUS_PORTS, 200):
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise HostUnavailable("no free port for the rendezvous was found")

@@ -1,0 +1,108 @@
+"""Processes as the kernel shows them: identity, descent, and signals that hit the right one.
+
+A pid alone names nobody for long, so a process is its pid and its start time (proc(5),
+``/proc/<pid>/stat`` field 22), and signals go through a pidfd (pidfd_open(2)) that was
+checked after it was opened. Standard library only: the supervisor imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    pid: int
+    started: int
+    """Clock ticks since boot."""
+
+
+class Stat(NamedTuple):
+    process: Process
+    parent: int
+    zombie: bool
+
+
+@cache
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def read_stat(pid: int) -> Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name stands in brackets and may itself contain brackets and spaces.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"))
+
+
+def is_alive(process: Process) -> bool:
+    stat = read_stat(process.pid)
+    return stat is not None and stat.process == process and not stat.zombie
+
+
+def all_processes() -> dict[int, Stat]:
+    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {stat.process.pid: stat for stat in stats if stat is not None}
+
+
+def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
+    """Does the environment that the program was started with hold all of these ``NAME=value``?"""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environ = b"\0" + file.read()
+    except OSError:  # gone, a zombie, or another user's
+        return False
+    return all(b"\0" + entry + b"\0" in environ for entry in entries)
+
+
+def descendants(
+    roots: Iterable[int], table: dict[int, Stat], also: Callable[[int], bool] = lambda pid: False
+) -> set[Process]:
+    """Living processes below ``roots`` (without them), and those that ``also`` picks, with all below them."""
+    roots = set(roots)
+    children: dict[int, list[int]] = {}
+    for pid, stat in table.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [child for root in roots for child in children.get(root, ())]
+    waiting += [pid for pid in table if pid not in roots and also(pid)]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, ())
+    return {table[pid].process for pid in found - roots if not table[pid].zombie}
+
+
+def open_process(process: Process) -> int | None:
+    """A pidfd of exactly this process, or None if it is gone. It becomes readable when the process ends."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    if not is_alive(process):  # checked after opening: from here on the pid cannot mean another process
+        os.close(fd)
+        return None
+    return fd
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """False if it was gone already."""
+    fd = open_process(process)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,95 @@
+"""What agent, spawner and supervisor agree on, on disk. Standard library only: the spawner imports it.
+
+In a rank's directory::
+
+    claim        locked by the supervisor for as long as it lives; its content names it.
+                 The lock is what makes a second start of the rank impossible.
+    started.json written before the program may run: who runs. Never removed, so a rank starts once.
+    exit.json    how it ended, written by the supervisor before it clears up and goes.
+    output.log   stdout and stderr, appended to by the rank itself.
+
+In the attempt's directory::
+
+    closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
+                 agent looks for claims after it wrote it: one of the two always sees the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import time
+from typing import Any
+
+CLAIM = "claim"
+STARTED = "started.json"
+EXIT = "exit.json"
+LOG = "output.log"
+CLOSED = "closed"
+
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+_WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
+    """Replace ``path`` at once: readers see the old record or the new one, never half of one."""
+    partial = f"{path}.{os.getpid()}.partial"
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, json.dumps(record).encode())
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(partial, path)
+    if durable:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return json.loads(text) if text else None
+
+
+def take_claim(rank_dir: str) -> int | None:
+    """The locked descriptor, or None when a living supervisor has the claim.
+
+    It must reach no other program: the lock lives as long as any copy of the descriptor
+    (open file description locks, fcntl(2)).
+    """
+    fd = os.open(os.path.join(rank_dir, CLAIM), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except (BlockingIOError, PermissionError):
+        os.close(fd)
+        return None
+    return fd
+
+
+def is_claimed(rank_dir: str) -> bool:
+    """Does a supervisor of this rank live? Asks without locking, so that it disturbs nobody."""
+    try:
+        fd = os.open(os.path.join(rank_dir, CLAIM), os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+    finally:
+        os.close(fd)
+    return struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK
+
+
+def boot_clock_s() -> float:
+    """Seconds since boot, suspended time included: one clock for all processes, untouched by clock changes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

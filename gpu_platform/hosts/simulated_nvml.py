@@ -1,0 +1,351 @@
+"""A host's GPUs without the GPUs: an object with the functions of ``pynvml`` that we use.
+
+Everything above cannot tell it from the module: same names, argument order, return types,
+constants and exceptions (taken from ``pynvml`` itself). What a GPU is comes from a machine
+description; what befalls it comes from the control directory (``inject``), so that any process
+can strike it. Temperature, power and utilisation follow from whether a living process was
+given the GPU (:meth:`SimulatedNvml.occupy`).
+
+Not in NVML, and ours alone: ``occupy``, ``reset``, ``description``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pynvml
+
+from gpu_platform.hosts.inject import GpuCondition, condition_path, events_dir, read_condition, reset_condition
+from gpu_platform.hosts.watch_directory import DirectoryWatch
+from gpu_platform.topology.description import MachineDescription, simulated_uuid
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+DRIVER_VERSION = "580.65.06"
+CUDA_VERSION = 13000
+_IDLE_C, _BUSY_C = 34, 61
+_IDLE_MW, _BUSY_MW = 72_000, 540_000
+_NVLINK_VERSIONS = {
+    2: pynvml.NVML_NVLINK_VERSION_2_0,
+    3: pynvml.NVML_NVLINK_VERSION_3_0,
+    4: pynvml.NVML_NVLINK_VERSION_4_0,
+    5: pynvml.NVML_NVLINK_VERSION_5_0,
+}
+
+
+class _Gpu:
+    """A handle. Opaque to callers, as NVML's are."""
+
+    def __init__(self, index: int, uuid: str) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.stamp: tuple[int, int] | None = None
+        self.condition = GpuCondition()
+        self.pids: set[int] = set()
+
+
+def _on_gpu(
+    function: Callable[Concatenate[SimulatedNvml, _Gpu, _P], _T],
+) -> Callable[Concatenate[SimulatedNvml, _Gpu, _P], _T]:
+    """A call on a lost GPU fails as NVML's does."""
+
+    def checked(self: SimulatedNvml, handle: _Gpu, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        self._condition(handle)
+        return function(self, handle, *args, **kwargs)
+
+    return checked
+
+
+class SimulatedNvml:
+    """Thread-safe, like NVML. ``control_dir`` belongs to this host alone."""
+
+    def __init__(self, description: MachineDescription, host: str, control_dir: Path) -> None:
+        self.description = description
+        self.host = host
+        self.control_dir = control_dir
+        self._gpus = [_Gpu(slot.index, simulated_uuid(host, slot.index)) for slot in description.gpus]
+        self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
+        self._ports = _nvlink_ports(description)
+        self._lock = threading.Lock()
+        events_dir(control_dir).mkdir(parents=True, exist_ok=True)
+
+    def __getattr__(self, name: str) -> Any:
+        """Constants and exceptions are pynvml's; a function that is not simulated is one this driver lacks."""
+        value = getattr(pynvml, name)
+        if callable(value) and not isinstance(value, type):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return value
+
+    def occupy(self, uuid: str, pid: int) -> None:
+        """The process computes on the GPU until it ends."""
+        self._by_uuid[uuid].pids.add(pid)
+
+    def reset(self, uuid: str) -> str | None:
+        """``nvidia-smi --gpu-reset``: why it failed, or None."""
+        return reset_condition(self.control_dir, self._by_uuid[uuid].index)
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return DRIVER_VERSION
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return CUDA_VERSION
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> _Gpu:
+        if not 0 <= index < len(self._gpus):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        self._condition(self._gpus[index])
+        return self._gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> _Gpu:
+        if uuid not in self._by_uuid:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        self._condition(self._by_uuid[uuid])
+        return self._by_uuid[uuid]
+
+    @_on_gpu
+    def nvmlDeviceGetUUID(self, handle: _Gpu) -> str:
+        return handle.uuid
+
+    @_on_gpu
+    def nvmlDeviceGetIndex(self, handle: _Gpu) -> int:
+        return handle.index
+
+    @_on_gpu
+    def nvmlDeviceGetName(self, handle: _Gpu) -> str:
+        return self.description.gpu.model
+
+    @_on_gpu
+    def nvmlDeviceGetSerial(self, handle: _Gpu) -> str:
+        return str(1_650_000_000_000 + int(handle.uuid[-8:], 16))
+
+    @_on_gpu
+    def nvmlDeviceGetMemoryInfo(self, handle: _Gpu) -> Any:
+        total = self.description.gpu.memory_mib << 20
+        used = (total // 10 * 7 if self._is_busy(handle) else 0) + (512 << 20)
+        return SimpleNamespace(total=total, used=used, free=total - used)
+
+    @_on_gpu
+    def nvmlDeviceGetCudaComputeCapability(self, handle: _Gpu) -> tuple[int, int]:
+        major, minor = self.description.gpu.compute_capability.split(".")
+        return int(major), int(minor)
+
+    @_on_gpu
+    def nvmlDeviceGetPciInfo(self, handle: _Gpu) -> Any:
+        return _pci_info(self._bus_id(handle.index))
+
+    @_on_gpu
+    def nvmlDeviceGetMigMode(self, handle: _Gpu) -> list[int]:
+        if not self.description.gpu.mig_capable:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [pynvml.NVML_DEVICE_MIG_DISABLE, pynvml.NVML_DEVICE_MIG_DISABLE]
+
+    @_on_gpu
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle: _Gpu, other: _Gpu) -> int:
+        a, b = self.description.gpus[handle.index], self.description.gpus[other.index]
+        if a.pcie_switch is not None and a.pcie_switch == b.pcie_switch:
+            return pynvml.NVML_TOPOLOGY_MULTIPLE
+        return pynvml.NVML_TOPOLOGY_NODE if a.numa_node == b.numa_node else pynvml.NVML_TOPOLOGY_SYSTEM
+
+    @_on_gpu
+    def nvmlDeviceGetP2PStatus(self, handle: _Gpu, other: _Gpu, index: int) -> int:
+        if index == pynvml.NVML_P2P_CAPS_INDEX_NVLINK:
+            pair = {handle.index, other.index}
+            linked = any({link.a, link.b} == pair for link in self.description.links)
+            return pynvml.NVML_P2P_STATUS_OK if linked else pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+        return pynvml.NVML_P2P_STATUS_OK
+
+    @_on_gpu
+    def nvmlDeviceGetNvLinkState(self, handle: _Gpu, link: int) -> int:
+        self._port(handle, link)
+        return pynvml.NVML_FEATURE_ENABLED
+
+    @_on_gpu
+    def nvmlDeviceGetNvLinkVersion(self, handle: _Gpu, link: int) -> int:
+        self._port(handle, link)
+        return _NVLINK_VERSIONS[self.description.nvlink_generation or 2]
+
+    @_on_gpu
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: _Gpu, link: int) -> int:
+        direct = self._port(handle, link) is not None
+        return pynvml.NVML_NVLINK_DEVICE_TYPE_GPU if direct else pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+
+    @_on_gpu
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: _Gpu, link: int) -> Any:
+        peer = self._port(handle, link)
+        return _pci_info(f"0000:f{link % 6}:00.0" if peer is None else self._bus_id(peer))
+
+    @_on_gpu
+    def nvmlDeviceGetTemperature(self, handle: _Gpu, sensor: int) -> int:
+        if handle.condition.temperature_c is not None:
+            return handle.condition.temperature_c
+        return (_BUSY_C if self._is_busy(handle) else _IDLE_C) + handle.index % 4
+
+    @_on_gpu
+    def nvmlDeviceGetPowerUsage(self, handle: _Gpu) -> int:
+        return _BUSY_MW if self._is_busy(handle) else _IDLE_MW
+
+    @_on_gpu
+    def nvmlDeviceGetUtilizationRates(self, handle: _Gpu) -> Any:
+        busy = self._is_busy(handle)
+        return SimpleNamespace(gpu=97 if busy else 0, memory=60 if busy else 0)
+
+    @_on_gpu
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: _Gpu) -> int:
+        return 0 if self._is_busy(handle) else pynvml.nvmlClocksEventReasonGpuIdle
+
+    @_on_gpu
+    def nvmlDeviceGetTotalEccErrors(self, handle: _Gpu, error_type: int, counter_type: int) -> int:
+        corrected = error_type == pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+        return handle.condition.corrected_ecc if corrected else handle.condition.uncorrected_ecc
+
+    @_on_gpu
+    def nvmlDeviceGetRemappedRows(self, handle: _Gpu) -> tuple[int, int, int, int]:
+        return 0, 0, int(handle.condition.remap_pending), int(handle.condition.remap_failed)
+
+    @_on_gpu
+    def nvmlDeviceGetFieldValues(self, handle: _Gpu, field_ids: list[int]) -> list[Any]:
+        known = {pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: handle.condition.recovery_action}
+        return [
+            SimpleNamespace(
+                fieldId=field,
+                nvmlReturn=pynvml.NVML_SUCCESS if field in known else pynvml.NVML_ERROR_NOT_SUPPORTED,
+                value=SimpleNamespace(uiVal=known.get(field, 0)),
+            )
+            for field in field_ids
+        ]
+
+    @_on_gpu
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: _Gpu) -> list[Any]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in sorted(handle.pids) if _lives(pid)]
+
+    @_on_gpu
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: _Gpu) -> list[Any]:
+        return []
+
+    @_on_gpu
+    def nvmlDeviceGetSupportedEventTypes(self, handle: _Gpu) -> int:
+        return pynvml.nvmlEventTypeXidCriticalError
+
+    def nvmlEventSetCreate(self) -> _EventSet:
+        return _EventSet(events_dir(self.control_dir))
+
+    @_on_gpu
+    def nvmlDeviceRegisterEvents(self, handle: _Gpu, types: int, event_set: _EventSet) -> None:
+        if types & pynvml.nvmlEventTypeXidCriticalError:
+            event_set.listening.add(handle.index)
+
+    def nvmlEventSetWait_v2(self, event_set: _EventSet, timeout_ms: int) -> Any:
+        event = event_set.wait(timeout_ms / 1000)
+        if event is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        index, xid = event
+        return SimpleNamespace(
+            device=self._gpus[index],
+            eventType=pynvml.nvmlEventTypeXidCriticalError,
+            eventData=xid,
+            gpuInstanceId=0xFFFFFFFF,
+            computeInstanceId=0xFFFFFFFF,
+        )
+
+    def nvmlEventSetFree(self, event_set: _EventSet) -> None:
+        event_set.close()
+
+    def _condition(self, gpu: _Gpu) -> GpuCondition:
+        """Read again when the file was replaced. Raises GPU_IS_LOST."""
+        try:
+            stat = os.stat(condition_path(self.control_dir, gpu.index))
+            stamp = (stat.st_ino, stat.st_mtime_ns)
+        except FileNotFoundError:
+            stamp = None
+        if stamp != gpu.stamp:
+            with self._lock:
+                gpu.condition, gpu.stamp = read_condition(self.control_dir, gpu.index), stamp
+        if gpu.condition.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return gpu.condition
+
+    def _is_busy(self, gpu: _Gpu) -> bool:
+        gpu.pids = {pid for pid in gpu.pids if _lives(pid)}
+        return bool(gpu.pids)
+
+    def _bus_id(self, index: int) -> str:
+        return self.description.gpus[index].pci_bus_id or f"0000:{index + 1:02x}:00.0"
+
+    def _port(self, gpu: _Gpu, link: int) -> int | None:
+        """The GPU at the other end, None for a switch. Raises for a link that the GPU does not have."""
+        ports = self._ports[gpu.index]
+        if not 0 <= link < len(ports):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT if ports else pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return ports[link]
+
+
+class _EventSet:
+    """XIDs in the order of their injection; each is taken by one waiter, once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._watch = DirectoryWatch(directory)
+        self.listening: set[int] = set()
+
+    def wait(self, timeout_s: float) -> tuple[int, int] | None:
+        """(GPU index, XID), or None when time is up."""
+        event = self._take()
+        if event is None and self._watch.wait(timeout_s):
+            event = self._take()
+        return event
+
+    def _take(self) -> tuple[int, int] | None:
+        for name in sorted(os.listdir(self._directory)):
+            if name.startswith("."):
+                continue
+            path = self._directory / name
+            event = json.loads(path.read_bytes())
+            if event["gpu"] in self.listening:
+                path.unlink()
+                return event["gpu"], event["xid"]
+        return None
+
+    def close(self) -> None:
+        self._watch.close()
+
+
+def _nvlink_ports(description: MachineDescription) -> dict[int, list[int | None]]:
+    """For each GPU the far end of each of its links: a GPU's index, or None for a switch."""
+    ports: dict[int, list[int | None]] = defaultdict(list)
+    if isinstance(description.nvlink, dict):
+        for slot in description.gpus:
+            ports[slot.index] = [None] * description.nvlink["nvswitch"]
+    else:
+        for link in description.links:
+            ports[link.a] += [link.b] * link.links
+            ports[link.b] += [link.a] * link.links
+    return ports
+
+
+def _pci_info(bus_id: str) -> Any:
+    domain, bus, device = bus_id.split(".")[0].split(":")
+    return SimpleNamespace(
+        busId=f"{domain.zfill(8)}:{bus}:{device}.0".upper(),
+        domain=int(domain, 16),
+        bus=int(bus, 16),
+        device=int(device, 16),
+    )
+
+
+def _lives(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")

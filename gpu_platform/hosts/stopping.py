@@ -1,0 +1,115 @@
+"""Ending every process of an attempt on this host, and being sure of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.hosts import records
+from gpu_platform.hosts.environment import marker
+from gpu_platform.hosts.paths import attempt_dir
+from gpu_platform.hosts.process_tree import (
+    Process,
+    all_processes,
+    boot_id,
+    descendants,
+    has_environ,
+    is_alive,
+    send_signal,
+)
+from gpu_platform.hosts.ranks import Rank, wait_gone
+
+log = structlog.get_logger(__name__)
+
+_SUPERVISOR_PATIENCE_S = 5.0
+_MAX_ROUND_S = 1.0
+
+
+def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> None:
+    """Durably refuse any later start, and tell supervisors how long leftovers may live. May be repeated."""
+    path = attempt_dir(home, key) / records.CLOSED
+    kill_at = records.boot_clock_s() + grace_s
+    old = records.read_record(str(path))
+    if old is not None and old["boot_id"] == boot_id() and old["kill_at_boot_s"] <= kill_at:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "reason": reason if old is None else old["reason"],
+        "at_ms": time.time_ns() // 1_000_000 if old is None else old["at_ms"],
+        "kill_at_boot_s": kill_at,
+        "boot_id": boot_id(),
+    }
+    records.write_record(str(path), record, durable=True)
+
+
+def is_closed(home: Path, key: AttemptKey) -> bool:
+    return (attempt_dir(home, key) / records.CLOSED).exists()
+
+
+def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
+    """Living processes of the attempt, without its supervisors.
+
+    All that descends from a living supervisor (none can leave it: it is a subreaper), and all that
+    carries the attempt's name in its environment, with descendants: what a killed supervisor left.
+    """
+    supervisors = {rank.supervisor for rank in ranks} - {None}
+    entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
+    return descendants(
+        (process.pid for process in supervisors if process is not None),
+        all_processes(),
+        also=lambda pid: has_environ(pid, entries),
+    )
+
+
+async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
+    """SIGTERM to all, ``grace_s``, SIGKILL until nothing is left. The attempt is closed already.
+
+    Returns how many processes had to be ended. Waits for as long as a process refuses to die
+    (it hangs in the kernel): a GPU must not be given away under it.
+    """
+    for rank in ranks:
+        await rank.wait_started()
+    if all(rank.left_nothing and not rank.is_claimed for rank in ranks):
+        return 0
+    seen: set[Process] = set()
+    if grace_s > 0:
+        living = await _signal_all(home, key, ranks, signal.SIGTERM, seen)
+        await wait_gone([*living, *_supervisors(ranks)], grace_s)
+    pause_s = 0.05
+    while living := await _signal_all(home, key, ranks, signal.SIGKILL, seen):
+        if not await wait_gone(list(living), pause_s):
+            pause_s = min(2 * pause_s, _MAX_ROUND_S)
+            if pause_s == _MAX_ROUND_S:
+                log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
+    supervisors = _supervisors(ranks)
+    if not await wait_gone(supervisors, _SUPERVISOR_PATIENCE_S):
+        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
+        for process in supervisors:
+            send_signal(process, signal.SIGKILL)
+        await wait_gone(supervisors)
+    return len(seen)
+
+
+async def _signal_all(
+    home: Path, key: AttemptKey, ranks: Sequence[Rank], number: int, seen: set[Process]
+) -> set[Process]:
+    living = await asyncio.to_thread(attempt_processes, home, key, ranks)
+    seen |= living
+    for process in living:
+        send_signal(process, number)
+    return living
+
+
+def _supervisors(ranks: Sequence[Rank]) -> list[Process]:
+    found = (rank.supervisor for rank in ranks)
+    return [process for process in found if process is not None and is_alive(process)]
+
+
+def _pids(processes: Sequence[Process] | set[Process]) -> list[int]:
+    return sorted(process.pid for process in processes)

@@ -1,0 +1,200 @@
+"""One rank's guardian: a process that starts it, outlives everything of ours, and records how it ended.
+
+The spawner forks it. It is a session of its own and a child subreaper (prctl(2)), so that
+whatever the rank forks, double-forked daemons included, stays below it. The rank writes to its
+log file itself; there is no pipe whose reader could die. Standard library only.
+
+Order of events, each safe against SIGKILL before and after it::
+
+    claim the rank -> attempt not closed? -> fork; the child waits -> write started.json
+    -> let the child execute -> answer -> wait for the end -> write exit.json -> kill what is left -> go
+
+A child whose supervisor dies while it waits never executes, so a rank that ran has a record.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from gpu_platform.hosts import records
+from gpu_platform.hosts.process_tree import Process, all_processes, boot_id, descendants, read_stat, send_signal
+
+Reply = Callable[[dict[str, Any]], None]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_CLAIM_BYTES = 200
+_UNKILLABLE_S = 10.0
+"""A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def supervise(order: dict[str, Any], reply: Reply) -> None:
+    """Run one rank to its end.
+
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host. ``reply`` is called once,
+    as soon as the rank executes or cannot: ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
+    """
+    os.setsid()
+    os.umask(0o022)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+
+    rank_dir = order["rank_dir"]
+    try:
+        os.makedirs(rank_dir, exist_ok=True)
+        claim = records.take_claim(rank_dir)
+        if claim is None or os.path.exists(os.path.join(rank_dir, records.STARTED)):
+            return reply({"status": "taken"})
+        me = read_stat(os.getpid())
+        assert me is not None
+        name = json.dumps({**me.process._asdict(), "boot_id": boot_id()})
+        os.pwrite(claim, name.ljust(_CLAIM_BYTES).encode(), 0)  # one write of one size: never read half-written
+        closed = os.path.join(order["attempt_dir"], records.CLOSED)
+        if os.path.exists(closed):
+            return reply({"status": "closed"})
+        child, failure = _start(order, me.process)
+    except OSError as error:  # disk full, no permission, no more processes
+        return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
+    if failure is None:
+        reply({"status": "started", "pid": child})
+
+    code = _exit_code(_wait_for(child))
+    alone = not _reap()
+    record = {"exit_code": code, "ended_at_ms": time.time_ns() // 1_000_000, "failure": failure, "alone": alone}
+    records.write_record(os.path.join(rank_dir, records.EXIT), record, durable=True)
+    if failure is not None:
+        reply({"status": "failed", "failure": failure, "exit_code": code})
+    if not alone:
+        _end_leftovers(closed)
+    return None
+
+
+def _start(order: dict[str, Any], me: Process) -> tuple[int, dict[str, Any] | None]:
+    """Fork and execute. Returns the child's pid, and why it could not execute."""
+    log = os.open(
+        os.path.join(order["rank_dir"], records.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+    )
+    wait_fd, go_fd = os.pipe()
+    error_fd, tell_fd = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go_fd)
+        os.close(error_fd)
+        _become_rank(order, log, wait_fd, tell_fd)
+    for fd in (log, wait_fd, tell_fd):
+        os.close(fd)
+    stat = read_stat(child)
+    assert stat is not None  # not reaped yet, so it is there
+    record = {
+        **stat.process._asdict(),
+        "supervisor": me._asdict(),
+        "boot_id": boot_id(),
+        "started_at_ms": time.time_ns() // 1_000_000,
+    }
+    # Not fsynced: only a power loss could undo it, and that ends the rank as well.
+    records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
+    os.write(go_fd, b"!")
+    os.close(go_fd)
+    with open(error_fd, "rb") as file:  # ends when the child executes (close-on-exec) or tells why not
+        told = file.read()
+    return child, _explain(order, *json.loads(told)) if told else None
+
+
+def _become_rank(order: dict[str, Any], log: int, wait_fd: int, tell_fd: int) -> NoReturn:
+    step = "log"
+    try:
+        os.setsid()
+        if not os.read(wait_fd, 1):
+            os._exit(0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if order["workdir"] is not None:
+            step = "workdir"
+            os.chdir(order["workdir"])
+        elif os.path.isdir(order["env"].get("HOME", "")):
+            os.chdir(order["env"]["HOME"])
+        step = "command"
+        os.execvpe(order["argv"][0], order["argv"], order["env"])
+    except OSError as error:
+        os.write(tell_fd, json.dumps([step, error.errno]).encode())
+        os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
+    finally:
+        os._exit(126)
+
+
+def _explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
+    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    host, reason = order["host"], os.strerror(number)
+    if step == "workdir":
+        message = f"the working directory {order['workdir']!r} cannot be entered on {host}: {reason}"
+    else:
+        program = order["argv"][0]
+        texts = {
+            errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found on {host} "
+            f"(PATH is {order['env'].get('PATH', '')!r})",
+            errno.EACCES: f"the program {program!r} is not executable on {host}",
+            errno.ENOEXEC: f"the program {program!r} cannot run on {host}: "
+            "it is no binary of this machine and has no '#!' line",
+            errno.E2BIG: f"the command and its environment are larger than the kernel of {host} takes: "
+            "put large values into a file",
+        }
+        message = texts.get(number, f"the program {program!r} cannot be executed on {host}: {reason}")
+    return {"kind": "user", "message": message, "host": host}
+
+
+def _wait_for(child: int) -> int:
+    """The child's wait status. Reaps adopted descendants meanwhile."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return status
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _reap() -> bool:
+    """Reap what has ended; is anything left?"""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+
+
+def _end_leftovers(closed: str) -> None:
+    """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
+    stop = records.read_record(closed)
+    grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0
+    _wait_until_alone(grace)
+    patience = records.boot_clock_s() + _UNKILLABLE_S
+    while _reap() and records.boot_clock_s() < patience:
+        for process in descendants([os.getpid()], all_processes()):
+            send_signal(process, signal.SIGKILL)
+        _wait_until_alone(0.05)  # again, for what was forked meanwhile
+
+
+def _wait_until_alone(seconds: float) -> None:
+    deadline = records.boot_clock_s() + seconds
+    while _reap():
+        remaining = deadline - records.boot_clock_s()
+        if remaining <= 0:
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, remaining)

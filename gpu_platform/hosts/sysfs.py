@@ -1,0 +1,58 @@
+"""Where PCI devices sit in the machine, from sysfs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+
+
+class Sysfs:
+    """``root`` is ``/sys``, or a copy of one. Everything unknown is None."""
+
+    def __init__(self, root: Path = Path("/sys")) -> None:
+        self._root = root
+
+    def numa_node(self, bus_id: str) -> int | None:
+        """None as well for -1, the kernel's "not known" (machines without NUMA, most VMs)."""
+        number = _read_int(self._root / "bus/pci/devices" / bus_id / "numa_node")
+        return None if number is None or number < 0 else number
+
+    def socket(self, numa_node: int) -> int | None:
+        """The physical package of the node's first CPU; None for a node without CPUs."""
+        cpus = _read(self._root / f"devices/system/node/node{numa_node}/cpulist")
+        if not cpus:
+            return None
+        first = re.split(r"[-,]", cpus)[0]
+        return _read_int(self._root / f"devices/system/cpu/cpu{first}/topology/physical_package_id")
+
+    def pcie_switch(self, bus_id: str) -> str | None:
+        """The uppermost bridge between the device and its root port, that is the switch's upstream port.
+
+        None when the device sits on the root port itself.
+        """
+        path = os.path.realpath(self._root / "bus/pci/devices" / bus_id)
+        bridges = [part for part in Path(path).parts if _BUS_ID.fullmatch(part)][:-1]
+        return bridges[1] if len(bridges) >= 2 else None
+
+    def product_name(self) -> str | None:
+        """What the maker calls the machine (DMI), e.g. ``DGXH100``; None in most virtual machines."""
+        name = _read(self._root / "class/dmi/id/product_name")
+        return name if name and "DGX" in name.upper() else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _read_int(path: Path) -> int | None:
+    text = _read(path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
