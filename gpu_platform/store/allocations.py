@@ -19,7 +19,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
-from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.leader import EPOCH
 from gpu_platform.store.models import allocation, gpu, host, job, reservation
@@ -36,7 +36,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
     """
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
-    if not session.execute(insert_ignoring(session, reservation), claim).rowcount:  # type: ignore[attr-defined]
+    if not insert_new(session, reservation, claim):
         if _is_held(session, key):
             return
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
@@ -100,10 +100,9 @@ def release_gang(
 def close_reservation(session: Session, key: AttemptKey, now: datetime) -> bool:
     """Inside a transaction: the attempt can never reserve again. True if it held GPUs, to :func:`give_back`."""
     tombstone = {"job_id": key.job_id, "attempt": key.attempt, "reserved_at": None, "released_at": now}
-    if session.execute(insert_ignoring(session, reservation), tombstone).rowcount:  # type: ignore[attr-defined]
+    if insert_new(session, reservation, tombstone):
         return False
-    closed = session.execute(_CLOSE, {"key_job": key.job_id, "key_attempt": key.attempt, "now": now})
-    return bool(closed.rowcount)  # type: ignore[attr-defined]
+    return change(session, _CLOSE, {"key_job": key.job_id, "key_attempt": key.attempt, "now": now}) == 1
 
 
 def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapping[str, str]) -> None:
@@ -143,7 +142,7 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
     """Inside a transaction that has locked the DRAINING host: it is DRAINED once nothing is held there."""
     held = exists().where(allocation.c.host == host.c.name, allocation.c.released_at.is_(None))
     done = update(host).where(host.c.name == name, host.c.state == HostState.DRAINING.value, ~held)
-    if session.execute(done.values(state=HostState.DRAINED.value)).rowcount:  # type: ignore[attr-defined]
+    if change(session, done.values(state=HostState.DRAINED.value)):
         append_event(session, "host.state", _ACTOR, now, host=name, data={"state": HostState.DRAINED.value})
 
 
@@ -151,11 +150,8 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
 
 
 def _take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
-    took = session.execute(
-        _TAKE_JOB,
-        {"key_job": key.job_id, "key_attempt": key.attempt, "placed": placement.model_dump_json(), "now": now},
-    )
-    if took.rowcount:  # type: ignore[attr-defined]
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    if change(session, _TAKE_JOB, {**ours, "placed": placement.model_dump_json(), "now": now}):
         return
     row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none()
     if row is None:
@@ -182,8 +178,7 @@ def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: dat
     rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})}
     for uuid in uuids:
         _check_gpu(uuid, host_of[uuid], rows.get(uuid), hosts.get(host_of[uuid]))
-    took = session.execute(_TAKE_GPUS, {"uuids": uuids})
-    if took.rowcount != len(uuids):  # type: ignore[attr-defined]
+    if change(session, _TAKE_GPUS, {"uuids": uuids}) != len(uuids):
         raise ReservationConflict(f"one of {', '.join(uuids)} was taken meanwhile")
     held = [
         {

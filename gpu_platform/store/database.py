@@ -13,12 +13,26 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, insert, select, text
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Delete,
+    Engine,
+    QueuePool,
+    Table,
+    Update,
+    create_engine,
+    event,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -135,9 +149,15 @@ def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
     return transaction
 
 
-def insert_ignoring(session: Session, table: Any) -> Any:
-    """``INSERT … ON CONFLICT DO NOTHING`` for the session's database; ``rowcount`` tells whether it did."""
-    return _INSERT_IGNORING[session.get_bind().dialect.name](table)
+def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
+    """Insert the row unless its key exists; did it? On PostgreSQL it waits for who is just inserting that key."""
+    statement = _INSERT_NEW[session.get_bind().dialect.name](table)
+    return cast("CursorResult[Any]", session.execute(statement, row)).rowcount == 1
+
+
+def change(session: Session, statement: Update | Delete, parameters: Mapping[str, Any] | None = None) -> int:
+    """Run an UPDATE or DELETE; returns how many rows it met."""
+    return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount
 
 
 class _Repeat(Exception):
@@ -168,17 +188,16 @@ _LOCK_EVENTS = text("SELECT pg_advisory_xact_lock(:lock)")
 _INSERT_EVENTS = insert(models.event)
 
 
-def _dialect_inserts() -> dict[str, Callable[[Any], Any]]:
-    from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-    from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+def _inserting_new(dialect_insert: Callable[[Table], Any]) -> Callable[[Table], Any]:
+    @functools.cache
+    def statement(table: Table) -> Any:
+        insertion = dialect_insert(table).on_conflict_do_nothing()
+        return insertion.execution_options(preserve_rowcount=True)  # kept only on demand, unlike an UPDATE's
 
-    return {
-        "sqlite": functools.cache(lambda table: sqlite_insert(table).on_conflict_do_nothing()),
-        "postgresql": functools.cache(lambda table: postgresql_insert(table).on_conflict_do_nothing()),
-    }
+    return statement
 
 
-_INSERT_IGNORING = _dialect_inserts()
+_INSERT_NEW = {"postgresql": _inserting_new(postgresql.insert), "sqlite": _inserting_new(sqlite.insert)}
 
 
 def _normalised(url: str) -> URL:

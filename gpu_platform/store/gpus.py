@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFou
 from gpu_platform.domain.gpu import Gpu, GpuInfo
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, HostState, check_transition
-from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, fault, gpu, host
 
@@ -105,7 +105,7 @@ def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failu
 def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
     """Write the fault to the log, once per ``fault_id``; False if it is known. The event names the job on the GPU."""
     row = {"fault_id": report.fault_id, "gpu_uuid": report.gpu_uuid, "at": now}
-    if not session.execute(insert_ignoring(session, fault), row).rowcount:  # type: ignore[attr-defined]
+    if not insert_new(session, fault, row):
         return False
     session.execute(_UPDATE.values(fault_count=gpu.c.fault_count + 1), {"of_uuid": report.gpu_uuid})
     held_by = session.execute(_HOLDERS, {"of_uuid": report.gpu_uuid}).all()

@@ -19,7 +19,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
-from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.models import allocation, gpu, host
@@ -185,7 +185,7 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
     }
     if report.attempts:
         row["state"] = HostState.LOST.value  # nobody knows these attempts; they must die first
-    if not session.execute(insert_ignoring(session, host), row).rowcount:  # type: ignore[attr-defined]
+    if not insert_new(session, host, row):
         return False
     follow_inventory(session, report, now)
     follow_self_reports(session, report.name, {}, report.degraded, now)

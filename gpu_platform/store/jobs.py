@@ -17,7 +17,7 @@ from gpu_platform.domain.job import Failure, Job, JobSpec
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
 from gpu_platform.store.admission import check_possible
-from gpu_platform.store.database import Store, insert_ignoring, reading, writing
+from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import idempotency, job, queue_entry, waiting_reason
 from gpu_platform.store.queue import leave_queue
@@ -37,7 +37,7 @@ def submit_job(
     """
     if idempotency_key is not None:
         row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
-        if not session.execute(insert_ignoring(session, idempotency), row).rowcount:  # type: ignore[attr-defined]
+        if not insert_new(session, idempotency, row):
             first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == idempotency_key))
             return _same_submission(session, first, spec, f"idempotency key {idempotency_key!r}")
     row = {
@@ -51,7 +51,7 @@ def submit_job(
         "state_at": now,
         "spec": spec.model_dump_json(),
     }
-    if not session.execute(insert_ignoring(session, job), row).rowcount:  # type: ignore[attr-defined]
+    if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpus.gpus})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
@@ -60,8 +60,7 @@ def submit_job(
 @writing
 def withdraw_submission(session: Session, job_id: str, *, now: datetime | None = None) -> bool:
     """Delete a PENDING job and its key, because its workflow could not be started. False if it went on meanwhile."""
-    gone = session.execute(delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value))
-    if not gone.rowcount:  # type: ignore[attr-defined]
+    if not change(session, delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value)):
         return False
     session.execute(delete(idempotency).where(idempotency.c.job_id == job_id))
     append_event(session, "job.withdrawn", "service", now or datetime.now(UTC), job_id=job_id)

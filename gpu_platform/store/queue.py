@@ -17,7 +17,7 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
-from gpu_platform.store.database import insert_ignoring, reading, writing
+from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import job, queue_entry, waiting_reason
 
@@ -63,7 +63,7 @@ def enqueue(
         "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
         "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
     }
-    if not session.execute(insert_ignoring(session, queue_entry), {"job_id": job_id, **entry}).rowcount:  # type: ignore[attr-defined]
+    if not insert_new(session, queue_entry, {"job_id": job_id, **entry}):
         session.execute(_REPLACE.values(entry), {"entry": job_id})
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
 
@@ -99,8 +99,8 @@ def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) 
     """Say, by ``class_key``, why jobs wait."""
     for key, reason in sorted(reasons.items()):
         values = {"reason": reason.model_dump_json(exclude={"position"}), "at": now}
-        if not session.execute(_SET_REASON, {"key": key, **values}).rowcount:  # type: ignore[attr-defined]
-            session.execute(insert_ignoring(session, waiting_reason), {"class_key": key, **values})
+        if not change(session, _SET_REASON, {"key": key, **values}):
+            insert_new(session, waiting_reason, {"class_key": key, **values})
     waits = select(queue_entry.c.class_key).where(queue_entry.c.class_key == waiting_reason.c.class_key).exists()
     session.execute(delete(waiting_reason).where(waiting_reason.c.at < now - _FORGET_REASONS_AFTER, ~waits))
 

@@ -1,0 +1,132 @@
+"""Builders for tests of the store: ``Cluster(store).host("a", gpus=4).running("job", {"a": [0, 1]})``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.store import Store, allocations, gpus, hosts, jobs, models, queue
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+TTL_S = 10.0
+
+
+def spec(**fields: Any) -> JobSpec:
+    shape = {name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model") if name in fields}
+    return JobSpec(command=["true"], gpus=GpuRequest(**shape), **fields)
+
+
+def uuid_of(host: str, index: int) -> str:
+    return f"GPU-{host}-{index}"
+
+
+def inventory(host: str, gpus: int, **fields: Any) -> HostInventory:
+    info = {"model": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "compute_capability": "9.0", **fields}
+    return HostInventory(
+        machine="test", gpus=[GpuInfo(uuid=uuid_of(host, index), index=index, **info) for index in range(gpus)]
+    )
+
+
+def placement(gpus: dict[str, list[int]], epoch: int = 0) -> Placement:
+    return Placement(
+        slices=[
+            HostSlice(host=host, gpu_uuids=[uuid_of(host, index) for index in indices], gpu_indices=indices)
+            for host, indices in gpus.items()
+        ],
+        level=TopologyLevel.NVLINK_NUMA,
+        bandwidth_gb_s=450.0,
+        score=1.0,
+        why="for a test",
+        epoch=epoch,
+    )
+
+
+def key(job_id: str, attempt: int = 1) -> AttemptKey:
+    return AttemptKey(job_id=job_id, attempt=attempt)
+
+
+class Cluster:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def host(self, name: str, gpus: int = 4, **fields: Any) -> Cluster:
+        self.report(name, gpus, **fields)
+        return self
+
+    def report(self, name: str, gpus: int = 4, *, now: datetime = NOW, **fields: Any) -> LeaseAnswer:
+        report = {
+            "session": "s1",
+            "address": "127.0.0.1",
+            "agent_url": "http://127.0.0.1:1",
+            "inventory": inventory(name, gpus),
+            **fields,
+        }
+        return hosts.report_host(self.store, HostReport(name=name, **report), ttl_s=TTL_S, now=now)
+
+    def queued(self, job_id: str, *, now: datetime = NOW, attempt: int = 1, **fields: Any) -> Job:
+        jobs.submit_job(self.store, job_id, spec(**fields), actor="ada", now=now, idempotency_key=None)
+        job = jobs.admit_job(self.store, job_id, now)
+        self.enqueue(job_id, attempt, now=now)
+        return job
+
+    def enqueue(self, job_id: str, attempt: int = 1, *, now: datetime = NOW, **fields: Any) -> None:
+        given: dict[str, Any] = {"task_token": b"token", "excluded_gpus": [], "excluded_hosts": [], **fields}
+        queue.enqueue(self.store, job_id, attempt, now=now, **given)
+
+    def reserve(self, job_id: str, gpus: dict[str, list[int]], *, attempt: int = 1, epoch: int = 0) -> AttemptKey:
+        allocations.reserve_gang(self.store, key(job_id, attempt), placement(gpus, epoch), now=NOW)
+        return key(job_id, attempt)
+
+    def running(self, job_id: str, gpus: dict[str, list[int]]) -> AttemptKey:
+        self.queued(job_id)
+        reserved = self.reserve(job_id, gpus)
+        allocations.mark_running(self.store, reserved, NOW)
+        return reserved
+
+    def uuid(self, host: str, index: int) -> str:
+        return uuid_of(host, index)
+
+    def states(self, host: str) -> list[str]:
+        return [gpu.state.value for gpu in gpus.list_gpus(self.store, host=host)]
+
+    def host_state(self, name: str) -> str:
+        return hosts.get_host(self.store, name, NOW).state.value
+
+
+def check_invariants(store: Store) -> None:
+    """What must hold between any two transactions."""
+    with store.read() as session:
+        gpu_rows = {row.uuid: row for row in session.execute(select(models.gpu))}
+        held = session.execute(select(models.allocation).where(models.allocation.c.released_at.is_(None))).all()
+        open_claims = {
+            (row.job_id, row.attempt)
+            for row in session.execute(select(models.reservation).where(models.reservation.c.released_at.is_(None)))
+        }
+        placed = {
+            row.id: (row.state, row.attempt, Placement.model_validate_json(row.placement))
+            for row in session.execute(select(models.job).where(models.job.c.placement.is_not(None)))
+        }
+    holders = Counter(row.gpu_uuid for row in held)
+    assert all(count == 1 for count in holders.values()), "a GPU is held twice"
+    for uuid, row in gpu_rows.items():
+        taken = holders[uuid] > 0
+        assert bool(row.exclusive_holders) is taken, f"{uuid} does not count its holders"
+        assert row.sm_percent_used == (100 if taken else 0)
+        assert row.memory_used_mib == (row.memory_mib if taken else 0)
+        assert row.state not in ("ALLOCATED", "IN_USE") or taken, f"{uuid} is {row.state} by nobody"
+        assert row.state != "AVAILABLE" or not taken, f"{uuid} is held and AVAILABLE"
+    gangs: dict[tuple[str, int], set[str]] = {}
+    for row in held:
+        gangs.setdefault((row.job_id, row.attempt), set()).add(row.gpu_uuid)
+    assert set(gangs) == open_claims, "a claim without GPUs, or GPUs without a claim"
+    for (job_id, attempt), uuids in gangs.items():
+        _, at_attempt, plan = placed[job_id]
+        assert at_attempt > attempt or uuids == set(plan.gpu_uuids), f"{job_id}#{attempt} holds a part of its gang"
