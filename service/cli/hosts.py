@@ -1,0 +1,55 @@
+"""``gpu-platform drain|online|offline``: take hosts (and single GPUs) out of service and put them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli import session
+
+if TYPE_CHECKING:
+    from gpu_platform.domain.gpu import Gpu, Host
+
+HostName = Annotated[str, typer.Argument(metavar="HOST", help="Host name.", show_default=False)]
+Target = Annotated[
+    str, typer.Argument(metavar="HOST|GPU", help="Host name; or one GPU as host:index or uuid.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (drain, online, offline):
+        app.command()(command)
+
+
+def drain(host: HostName, force: session.Yes = False, reason: session.Why = "", json: session.Json = False) -> None:
+    """No new work for a host; what runs there goes on. With --force it is preempted and goes on elsewhere."""
+    with session.service() as client:
+        _tell(client.drain(host, force=force, reason=reason), json)
+
+
+def online(target: Target, reason: session.Why = "", json: session.Json = False) -> None:
+    """Put a host, or a GPU, back into service."""
+    with session.service() as client:
+        _tell(client.gpu_online(target, reason) if _is_gpu(target) else client.online(target, reason), json)
+
+
+def offline(target: Target, force: session.Yes = False, reason: session.Why = "", json: session.Json = False) -> None:
+    """Take a host, or a GPU, out of service at once. Refused while jobs run there; --force kills them."""
+    with session.service() as client:
+        if _is_gpu(target):
+            _tell(client.gpu_offline(target, force=force, reason=reason), json)
+        else:
+            _tell(client.offline(target, force=force, reason=reason), json)
+
+
+def _is_gpu(target: str) -> bool:
+    return ":" in target or target.startswith(("GPU-", "MIG-"))
+
+
+def _tell(thing: Host | Gpu, json: bool) -> None:
+    if json:
+        session.print_json(thing)
+        return
+    name = getattr(thing, "name", None) or f"{thing.host}:{thing.info.index}"  # type: ignore[union-attr]
+    session.say(f"{name} is {thing.state}" + (f": {thing.reason}" if thing.reason else ""))

@@ -1,0 +1,37 @@
+"""``gpu-platform inject``: strike a simulated GPU. For development and demonstrations; hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli import session
+
+
+def register(app: typer.Typer) -> None:
+    app.command("inject", hidden=True)(inject)
+
+
+def inject(
+    host: Annotated[str, typer.Option(help="A simulated host of this machine.")],
+    gpu: Annotated[int, typer.Option(min=0, help="Index of the GPU there.")],
+    xid: Annotated[int | None, typer.Option(min=0, help="The XID that strikes.")] = None,
+    temperature: Annotated[int | None, typer.Option(help="Degrees Celsius from now on.")] = None,
+    lost: Annotated[bool, typer.Option("--lost", help="The GPU falls off the bus.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="As if nothing had happened.")] = False,
+    state_dir: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
+) -> None:
+    """Inject a fault into a GPU of a simulated host."""
+    from gpu_platform.hosts.inject import inject_fault
+    from gpu_platform.settings import Settings
+
+    if xid is None and temperature is None and not lost and not clear:
+        raise typer.BadParameter("say what happens: --xid, --temperature, --lost or --clear")
+    control_dir = (state_dir or Settings().state_dir) / "nodes" / host / "nvml"
+    if not control_dir.is_dir():
+        session.say(f"Error: there is no simulated host {host!r}: {control_dir} does not exist")
+        raise typer.Exit(session.NOT_FOUND)
+    inject_fault(control_dir, gpu, xid=xid, temperature_c=temperature, lost=lost or None, clear=clear)
+    session.say(f"injected into GPU {gpu} of {host}")

@@ -1,0 +1,73 @@
+"""``gpu-platform``: the command line. It talks REST through :mod:`gpu_platform.client`, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from service.cli import hosts, inject, jobs, session, status, submit, up
+
+EPILOG = (
+    "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, 130 interrupted; "
+    "submit --wait returns the job's own."
+)
+
+app = typer.Typer(
+    name="gpu-platform",
+    help="Run jobs on your GPU hosts.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (up, submit, jobs, status, hosts, inject):
+    module.register(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"gpu-platform {version('gpu-platform')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global(
+    api_url: Annotated[
+        str | None,
+        typer.Option(help="Where the service is; default GPU_PLATFORM_API_URL, then http://127.0.0.1:8700."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    if api_url:
+        os.environ["GPU_PLATFORM_API_URL"] = api_url
+
+
+def run() -> None:
+    """The console script: turns every error into one line on stderr and an exit code."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(session.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output (head, less) has enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # Imported only now: most runs never need it.
+        from gpu_platform.domain.errors import PlatformError
+
+        if not isinstance(error, PlatformError):
+            raise
+        session.say(f"Error: {error.message}")
+        sys.exit(session.exit_code_of(error))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,101 @@
+"""What people type: sizes, times, shapes of gangs, environment variables. Errors say what would be right."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import typer
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)", re.IGNORECASE)
+_BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_MIB = 2**20
+
+_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})")
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?")
+
+Shape = tuple[int | None, int | None]
+"""Hosts and GPUs per host; None: not said."""
+
+
+def memory_mib(text: str) -> int:
+    """``16GiB``, ``16g``, ``16G`` (all 16384), ``80GB`` (decimal: 76294), ``16384MiB``. Rounded up to whole MiB."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit in ("", "b", "i", "ib"):
+        raise typer.BadParameter(f"{text!r} is not a size: write a number with its unit, like 16GiB or 16384MiB")
+    factors = _DECIMAL if unit.endswith("b") and "i" not in unit else _BINARY
+    return math.ceil(float(match.group(1)) * factors[unit[0]] / _MIB)
+
+
+def time_s(text: str) -> int:
+    """Seconds of ``2h``, ``90m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00``, ``1-12`` (days first)."""
+    text = text.strip()
+    if match := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = match.groups()
+    elif match := _DAYS.fullmatch(text):
+        (days, hours, minutes), seconds = match.groups(), "0"
+    elif text and (match := _UNITS.fullmatch(text)):
+        days, hours, minutes, seconds = match.groups()
+    else:
+        raise typer.BadParameter(
+            f"{text!r} is not a time: write 2h, 90m, 1h30m, 01:30:00 or 1-12:00:00 (days-hours:minutes:seconds)"
+        )
+    total = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
+    if total == 0:
+        raise typer.BadParameter("a time limit of 0 lets nothing run; leave it out for no limit")
+    return total
+
+
+def gang_shape(gpus: int | None, hosts: int | None, gpus_per_host: int | None) -> Shape:
+    """From what was given of ``--gpus`` (total), ``--hosts`` and ``--gpus-per-host`` to hosts and GPUs per host."""
+    for option, value in (("--gpus", gpus), ("--hosts", hosts), ("--gpus-per-host", gpus_per_host)):
+        if value is not None and value < 1:
+            raise typer.BadParameter(f"{option} {value}: must be at least 1")
+    if gpus is None:
+        return hosts, gpus_per_host
+    if hosts is None:
+        if gpus_per_host is None:
+            return 1, gpus
+        if gpus % gpus_per_host:
+            raise typer.BadParameter(
+                f"--gpus {gpus} cannot be had with --gpus-per-host {gpus_per_host}: that would be "
+                f"{gpus / gpus_per_host:.2f} hosts; use {_neighbours(gpus, gpus_per_host)} GPUs"
+            )
+        return gpus // gpus_per_host, gpus_per_host
+    if gpus_per_host is not None:
+        if hosts * gpus_per_host != gpus:
+            raise typer.BadParameter(
+                f"--gpus {gpus} contradicts --hosts {hosts} x --gpus-per-host {gpus_per_host} = "
+                f"{hosts * gpus_per_host}; leave one of the three out"
+            )
+        return hosts, gpus_per_host
+    if gpus % hosts:
+        raise typer.BadParameter(
+            f"--gpus {gpus} is the total and cannot be divided by --hosts {hosts}; "
+            f"use {_neighbours(gpus, hosts)} GPUs, or --gpus-per-host"
+        )
+    return hosts, gpus // hosts
+
+
+def environment(items: Sequence[str], current: Mapping[str, str]) -> dict[str, str]:
+    """``K=V`` sets, ``K`` alone takes the value that it has here."""
+    found: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not name:
+            raise typer.BadParameter(f"--env {item!r}: write NAME=VALUE, or NAME to pass on its value from here")
+        if not equals:
+            if name not in current:
+                raise typer.BadParameter(f"--env {name}: it is not set here; write {name}=VALUE")
+            value = current[name]
+        found[name] = value
+    return found
+
+
+def _neighbours(gpus: int, divisor: int) -> str:
+    below = gpus // divisor * divisor
+    return f"{below} or {below + divisor}" if below else str(divisor)

@@ -1,0 +1,95 @@
+"""What every command shares: the client, where output goes, and what exit codes mean.
+
+stdout carries results (with ``--json`` only JSON), stderr everything that is said to a person.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the job failed, a GPU is not healthy, or something else went wrong |
+| 2 | wrong usage, or the request was refused as invalid |
+| 3 | no such job, host or GPU |
+| 4 | conflict: not in this state, in use, or an idempotency key used for something else |
+| 5 | the service (or what it needs) is away |
+| 130 | interrupted |
+
+``submit --wait``, ``submit --follow`` and ``jobs wait`` return the exit code of the job itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console, RenderableType
+
+    from gpu_platform.client import Client
+    from gpu_platform.domain.errors import PlatformError
+    from gpu_platform.domain.job import Job
+
+FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY, INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Why = Annotated[str, typer.Option("--reason", help="For the audit log.")]
+Yes = Annotated[bool, typer.Option("--force", help="Stop what runs there.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
+
+
+@contextmanager
+def service() -> Iterator[Client]:
+    """The client (imported here: ``--help`` must not wait for it)."""
+    from gpu_platform.client import Client
+
+    with Client() as client:
+        yield client
+
+
+def exit_code_of(error: PlatformError) -> int:
+    return {404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 503: AWAY}.get(error.http_status, FAILED)
+
+
+def exit_code_of_job(job: Job) -> int:
+    from gpu_platform.domain.states import JobState
+
+    if job.state is JobState.COMPLETED:
+        return 0
+    return job.exit_code if job.exit_code else FAILED
+
+
+def out() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def show(renderable: RenderableType) -> None:
+    out().print(renderable)
+
+
+def say(text: str) -> None:
+    """To the person, not to the pipe."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
+    """One model as an object, several as a list."""
+    if isinstance(value, dict):
+        content: Any = value
+    elif hasattr(value, "model_dump"):
+        content = value.model_dump(mode="json")  # type: ignore[union-attr]
+    else:
+        content = [item.model_dump(mode="json") for item in value]  # type: ignore[union-attr]
+    sys.stdout.write(json.dumps(content, indent=2 if sys.stdout.isatty() else None) + "\n")
+    sys.stdout.flush()

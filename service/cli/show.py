@@ -1,0 +1,249 @@
+"""How things look in a terminal: tables, a job with its story, a cluster at a glance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.job import Job, JobEvent, RankPer
+from gpu_platform.domain.states import GpuState, HostState, JobState
+
+_COLORS = {
+    JobState.RUNNING: "green",
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.QUEUED: "cyan",
+    GpuState.AVAILABLE: "green",
+    GpuState.DEGRADED: "yellow",
+    GpuState.RESETTING: "yellow",
+    GpuState.OFFLINE: "red",
+    HostState.READY: "green",
+    HostState.DRAINING: "yellow",
+    HostState.DRAINED: "yellow",
+    HostState.LOST: "red",
+}
+
+
+def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
+    table = _table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
+    for job in jobs:
+        shape = job.spec.gpus
+        table.add_row(
+            job.id,
+            escape(job.spec.name),
+            escape(job.spec.user),
+            state(job.state),
+            f"{shape.hosts}x{shape.gpus_per_host}" if shape.hosts > 1 else str(shape.gpus_per_host),
+            str(job.attempt or "-"),
+            duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
+            escape(_where_or_why(job)),
+        )
+    return table
+
+
+def hosts_table(hosts: Iterable[Host]) -> Table:
+    table = _table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
+    for host in hosts:
+        table.add_row(
+            host.name,
+            state(host.state),
+            host.machine + (" (simulated)" if host.simulated else ""),
+            host.leaf or "-",
+            str(host.gpus_free),
+            str(host.gpus_total),
+            f"{host.lease_remaining_s:.0f} s",
+            escape(host.reason or ""),
+        )
+    return table
+
+
+def gpus_table(gpus: Iterable[Gpu]) -> Table:
+    table = _table("GPU", "MODEL", "MEMORY", "STATE", "JOB", "TEMP", "POWER", "UTIL", "FAULTS", "RESETS", "NOTE")
+    for gpu in gpus:
+        table.add_row(
+            f"{gpu.host}:{gpu.info.index}",
+            gpu.info.model,
+            f"{gpu.info.memory_mib / 1024:.0f} GiB",
+            state(gpu.state),
+            gpu.job_id or "-",
+            _measured(gpu.temperature_c, "{:.0f} °C"),
+            _measured(gpu.power_w, "{:.0f} W"),
+            _measured(gpu.utilization_percent, "{:.0f} %"),
+            str(gpu.fault_count),
+            str(gpu.reset_count),
+            escape(gpu.reason or ""),
+        )
+    return table
+
+
+def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], limit: int, everything: bool) -> Group:
+    """A few lines, or with ``everything`` every host, GPU and live job."""
+    parts: list[RenderableType] = [
+        _counts("hosts", Counter(str(host.state) for host in hosts)),
+        _counts("GPUs ", Counter(str(gpu.state) for gpu in gpus)),
+        _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
+    ]
+    if everything:
+        parts += ["", hosts_table(hosts), "", gpus_table(gpus)]
+    if jobs:
+        parts += ["", jobs_table(jobs[:limit])]
+    return Group(*parts)
+
+
+def job_story(job: Job, events: Sequence[JobEvent]) -> Group:
+    """Everything about one job: what was asked, where it is and why, what happened and when."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for label, value in _facts(job):
+        facts.add_row(label, value)
+    parts: list[RenderableType] = [facts]
+    if job.reason is not None and job.reason.counts:
+        counts = _table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")
+        for count in job.reason.counts:
+            counts.add_row(str(count.hosts), count.code.replace("_", " "), escape(count.asked), escape(count.available))
+        parts += ["", counts]
+    if events:
+        parts += ["", timeline(events)]
+    return Group(*parts)
+
+
+def timeline(events: Sequence[JobEvent]) -> Table:
+    """Milliseconds since the first event, and since the one before."""
+    table = _table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
+    first = before = events[0].at
+    for event in events:
+        table.add_row(
+            f"{(event.at - first).total_seconds() * 1000:.0f}",
+            f"{(event.at - before).total_seconds() * 1000:.0f}",
+            str(event.attempt or ""),
+            escape(event_text(event)),
+            escape(event.actor),
+        )
+        before = event.at
+    return table
+
+
+def event_text(event: JobEvent) -> str:
+    """One event in words."""
+    data = event.data
+    match event.kind:
+        case "job.placed":
+            why = data.get("why", "")
+            return f"placed on {', '.join(data.get('hosts', []))} ({data.get('level')}): {why}"
+        case "gpu.fault":
+            xid = f"XID {data['xid']}" if data.get("xid") is not None else "fault"
+            where = f"{event.host}:{data.get('gpu_index', '?')}"
+            return f"{xid} on GPU {where}: {data.get('message', '')} -> {data.get('action', '')}"
+        case "gpu.state":
+            return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}" + _because(data.get("reason"))
+        case "gang.reserved" | "gang.released":
+            return f"{len(data.get('gpus', []))} GPUs {event.kind.removeprefix('gang.')}"
+        case "host.state" | "host.lost":
+            return f"host {event.host} is {data.get('state', 'LOST')}" + _because(data.get("reason"))
+    what = event.kind.removeprefix("job.").replace(".", " ")
+    failure = data.get("failure")
+    if isinstance(failure, dict):
+        return what + _because(failure.get("message"))
+    return what + _because(data.get("reason"))
+
+
+def state(value: JobState | GpuState | HostState) -> Text:
+    return Text(value.value, style=_COLORS.get(value, ""))
+
+
+def duration(seconds: float) -> str:
+    seconds = max(0, int(seconds))
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
+    return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
+
+
+def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
+    spec, shape = job.spec, job.spec.gpus
+    yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
+    yield "state", state(job.state)
+    yield "command", escape(" ".join(spec.command))
+    wants = [f"{shape.hosts} host{'s' if shape.hosts > 1 else ''} x {shape.gpus_per_host} GPU"]
+    wants += [f"{shape.model}"] if shape.model else []
+    wants += [f">= {shape.memory_mib} MiB"] if shape.memory_mib else []
+    wants += [f"compute capability >= {shape.min_compute_capability}"] if shape.min_compute_capability else []
+    wants += ["cross-NUMA allowed"] if shape.allow_cross_numa else []
+    yield "asked", escape(", ".join([*wants, f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]))
+    if job.reason is not None:
+        place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
+        yield "waits", escape(job.reason.message + place)
+        if job.reason.next_step:
+            yield "next step", escape(job.reason.next_step)
+    if job.placement is not None:
+        for part in job.placement.slices:
+            yield "runs on" if job.state.holds_gpus else "ran on", f"{part.host}: GPU {_numbers(part.gpu_indices)}"
+        yield "why there", escape(job.placement.why)
+        bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
+        yield "connected", f"{job.placement.level}, {bandwidth:g} GB/s; decided in {decided_in:.1f} ms"
+    if job.attempt:
+        yield (
+            "attempts",
+            f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
+            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {job.preemptions} times",
+        )
+    if job.failure is not None:
+        yield "failure", Text(f"{job.failure.kind}: {job.failure.message}", style="red")
+    if job.exit_code is not None:
+        yield "exit code", str(job.exit_code)
+    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    if job.finished_at is not None:
+        yield "took", duration((job.finished_at - job.created_at).total_seconds())
+    if job.workflow_url:
+        yield "workflow", job.workflow_url
+
+
+def _where_or_why(job: Job) -> str:
+    if job.reason is not None:
+        return job.reason.message
+    if job.failure is not None and job.state is JobState.FAILED:
+        return job.failure.message
+    if job.placement is not None and job.state.holds_gpus:
+        return ", ".join(f"{part.host}[{_numbers(part.gpu_indices)}]" for part in job.placement.slices)
+    return ""
+
+
+def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
+    line = Text(f"{what}  ", style="bold")
+    told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+    return line.append(told + (" and more" if more else ""), style="not bold")
+
+
+def _numbers(indices: Sequence[int]) -> str:
+    return ",".join(str(index) for index in indices)
+
+
+def _because(reason: Any) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _measured(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        right = column in ("MS", "+MS", "AGE", "FREE", "GPUS", "FAULTS", "RESETS", "TEMP", "POWER", "UTIL", "MEMORY")
+        # Ids are copied: they are never cut.
+        whole = column in ("JOB", "HOST", "GPU", "STATE", "MS", "+MS")
+        table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
+    return table
