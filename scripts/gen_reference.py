@@ -122,7 +122,8 @@ def command_line() -> str:
     root = typer.main.get_command(cli_app)
     assert isinstance(root, TyperGroup)
     context = typer.Context(root, info_name="gpu-platform")
-    return f"# Command line\n\n{GENERATED}\n{_plain(root.help)}\n" + "".join(_commands(root, context))
+    head = f"# Command line\n\n{GENERATED}\n{_plain(root.help)}\n\n{_plain(root.epilog)}\n"
+    return head + "".join(_commands(root, context))
 
 
 def _commands(command: TyperGroup | TyperCommand, context: typer.Context) -> Iterator[str]:
