@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, insert, or_, select, update
+from sqlalchemy import Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import FaultReport
@@ -136,7 +136,8 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
     for uuid in uuids:
         info, row = reported[uuid], known.get(uuid)
         if row is None:
-            session.execute(insert(gpu), _new(report.name, info))
+            if not insert_new(session, gpu, _new(report.name, info)):
+                raise InvalidRequest(f"{report.name} reports GPU {uuid}, which another host is just registering")
             continue
         _check_moved(session, row, report.name)
         facts = {"host": report.name, "index": info.index, "facts": info.model_dump_json()}

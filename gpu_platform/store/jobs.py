@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound
@@ -107,7 +107,7 @@ def list_jobs(
     limit: int = 100,
 ) -> tuple[list[Job], str | None]:
     """One page of jobs, newest first, and the cursor of the next page (None: this is the last)."""
-    query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
+    query = _ALL_WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
     if states is not None:
         query = query.where(job.c.state.in_([JobState(state).value for state in states]))
     for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
@@ -188,11 +188,24 @@ _POSITION = (
     .correlate(queue_entry)
     .scalar_subquery()
 )
-_WITH_REASON: Select[Any] = (
-    select(job, waiting_reason.c.reason, queue_entry.c.job_id.label("waits"), _POSITION.label("position"))
-    .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
-    .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
-)
+_RANKED = select(
+    queue_entry.c.job_id,
+    func.row_number()
+    .over(order_by=[queue_entry.c.priority.desc(), queue_entry.c.enqueued_at, queue_entry.c.job_id])
+    .label("position"),
+).subquery()
+
+
+def _with_reason(position: ColumnElement[int]) -> Select[Any]:
+    return (
+        select(job, waiting_reason.c.reason, queue_entry.c.job_id.label("waits"), position.label("position"))
+        .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
+        .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
+    )
+
+
+_WITH_REASON = _with_reason(_POSITION)  # one job: count who is ahead
+_ALL_WITH_REASON = _with_reason(_RANKED.c.position).outerjoin(_RANKED, _RANKED.c.job_id == job.c.id)  # many: rank all
 
 _EVENT_KINDS = {
     JobState.ALLOCATED: "job.placed",
