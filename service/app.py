@@ -14,6 +14,7 @@ from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service import problems
+from service.body_limit import BodyLimit
 from service.feed import EventFeed
 from service.metrics import RequestTimes
 from service.platform import Platform
@@ -56,9 +57,9 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
         responses=problems.RESPONSES,
         separate_input_output_schemas=False,
         redirect_slashes=False,
-        max_body_size=problems.MAX_BODY_BYTES,
     )
     problems.install(app)
+    app.add_middleware(BodyLimit)
     app.add_middleware(RequestTimes)
     for router in (jobs.router, follow.router, machines.router, health.router):
         app.include_router(router)

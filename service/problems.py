@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.observability import get_logger
+from service.body_limit import MAX_BODY_BYTES
 
-MAX_BODY_BYTES = 1024 * 1024
 RETRY_AFTER_S = 1
 
 log = get_logger(__name__)

@@ -25,13 +25,14 @@ def inject(
 ) -> None:
     """Inject a fault into a GPU of a simulated host."""
     from gpu_platform.hosts.inject import inject_fault
+    from gpu_platform.hosts.paths import control_dir, node_dir
     from gpu_platform.settings import Settings
 
     if xid is None and temperature is None and not lost and not clear:
         raise typer.BadParameter("say what happens: --xid, --temperature, --lost or --clear")
-    control_dir = (state_dir or Settings().state_dir) / "nodes" / host / "nvml"
-    if not control_dir.is_dir():
-        session.say(f"Error: there is no simulated host {host!r}: {control_dir} does not exist")
+    control = control_dir(node_dir(state_dir or Settings().state_dir, host))
+    if not control.is_dir():
+        session.say(f"Error: there is no simulated host {host!r}: {control} does not exist")
         raise typer.Exit(session.NOT_FOUND)
-    inject_fault(control_dir, gpu, xid=xid, temperature_c=temperature, lost=lost or None, clear=clear)
+    inject_fault(control, gpu, xid=xid, temperature_c=temperature, lost=lost or None, clear=clear)
     session.say(f"injected into GPU {gpu} of {host}")

@@ -53,12 +53,6 @@ def run() -> None:
     """The console script: turns every error into one line on stderr and an exit code."""
     try:
         app()
-    except KeyboardInterrupt:
-        sys.exit(session.INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has enough; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
         # Imported only now: most runs never need it.
         from gpu_platform.domain.errors import PlatformError

@@ -32,7 +32,7 @@ def memory_mib(text: str) -> int:
 
 
 def time_s(text: str) -> int:
-    """Seconds of ``2h``, ``90m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00``, ``1-12`` (days first)."""
+    """Seconds of ``2h``, ``90m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00`` (days first)."""
     text = text.strip()
     if match := _CLOCK.fullmatch(text):
         days, hours, minutes, seconds = match.groups()

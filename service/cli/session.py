@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gpu_platform.domain.errors import PlatformError
     from gpu_platform.domain.job import Job
 
-FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY, INTERRUPTED = 1, 2, 3, 4, 5, 130
+FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
+# 130 is typer's own for Ctrl-C
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Why = Annotated[str, typer.Option("--reason", help="For the audit log.")]

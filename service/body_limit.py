@@ -1,0 +1,37 @@
+"""Refuse bodies that are too large, before they are in memory, as a problem like every other."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY_BYTES = 1024 * 1024
+
+
+class BodyLimit:
+    """Counts what is received: the length that was announced may be missing or a lie."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "0")
+        too_large = announced.isdecimal() and int(announced[:20]) > self._max_bytes
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            if not too_large:
+                message = await receive()
+                received += len(message.get("body", b""))
+                if received <= self._max_bytes:
+                    return message
+            # Raised where the body is read, inside the application: its error handlers answer.
+            raise HTTPException(413)
+
+        await self._app(scope, counted, send)

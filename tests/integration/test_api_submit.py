@@ -1,0 +1,235 @@
+"""Submitting and interrupting jobs: the service, its database and a real Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.client import Client, WorkflowHandle
+
+from gpu_platform.domain.job import Job
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, allocations, jobs
+from tests.store_cluster import NOW, Cluster, key, placement
+from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server
+
+
+@pytest.fixture(scope="module")
+def temporal() -> Iterator[str]:
+    with temporal_dev_server() as address:
+        yield address
+
+
+@dataclass
+class Api:
+    http: httpx.AsyncClient
+    store: Store
+    temporal: Client
+
+    async def submit(self, **fields: Any) -> Job:
+        answer = await self.http.post("/v1/jobs", json={"command": ["true"], **fields})
+        assert answer.status_code == 201, answer.text
+        return Job.model_validate_json(answer.content)
+
+    def workflow(self, job_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(job_id)
+
+    async def heard(self, job_id: str) -> list[list[str]]:
+        return await self.workflow(job_id).query("heard")
+
+    def running(self, job: Job, host: str = "a") -> None:
+        """As the control worker would: admitted, placed on GPU 0 of ``host``, running."""
+        jobs.admit_job(self.store, job.id, NOW)
+        allocations.reserve_gang(self.store, key(job.id), placement({host: [0]}), now=NOW)
+        allocations.mark_running(self.store, key(job.id), NOW)
+
+
+@pytest.fixture
+async def api(temporal: str, sqlite_template: Path, tmp_path: Path) -> AsyncIterator[Api]:
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    async with recording(temporal) as client, in_process(application(store, temporal)) as http:
+        yield Api(http, store, client)
+    store.close()
+
+
+async def test_a_submission_is_a_row_and_a_workflow(api: Api) -> None:
+    answer = await api.http.post(
+        "/v1/jobs",
+        json={
+            "name": "train",
+            "command": ["python", "train.py"],
+            "gpus": {"hosts": 2, "gpus_per_host": 4, "model": "H100"},
+        },
+    )
+    assert answer.status_code == 201
+    job = Job.model_validate_json(answer.content)
+    assert answer.headers["location"] == f"/v1/jobs/{job.id}"
+    assert job.state is JobState.PENDING
+    assert job.workflow_url == f"http://ui/namespaces/default/workflows/{job.id}"
+    assert jobs.get_job(api.store, job.id).spec == job.spec
+    assert (await api.workflow(job.id).query("spec"))["spec"]["name"] == "train"
+    attributes = (await api.workflow(job.id).describe()).typed_search_attributes
+    told = {pair.key.name: pair.value for pair in attributes}
+    assert told["GpuPlatformGpus"] == 8
+    assert told["GpuPlatformModel"] == "H100"
+    assert told["GpuPlatformState"] == "PENDING"
+
+
+async def test_the_same_key_never_submits_twice(api: Api) -> None:
+    body, headers = {"command": ["true"]}, {"Idempotency-Key": "k-1"}
+    answers = await asyncio.gather(*(api.http.post("/v1/jobs", json=body, headers=headers) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [201]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    other = await api.http.post("/v1/jobs", json={"command": ["false"]}, headers=headers)
+    assert other.status_code == 409
+    assert other.json()["code"] == "idempotency_conflict"
+    assert len(jobs.list_jobs(api.store)[0]) == 1
+
+
+async def test_a_key_repeated_after_the_service_died_starts_the_workflow(api: Api) -> None:
+    answer = await api.http.post("/v1/jobs", json={"command": ["true"]}, headers={"Idempotency-Key": "k-2"})
+    spec = Job.model_validate_json(answer.content).spec
+    # The row is there, the workflow is not: what a service leaves that dies between the two.
+    jobs.submit_job(api.store, "j-orphan", spec, actor="ada", now=NOW, idempotency_key="k-3")
+    answer = await api.http.post("/v1/jobs", json={"command": ["true"]}, headers={"Idempotency-Key": "k-3"})
+    assert (answer.status_code, answer.json()["id"]) == (200, "j-orphan")
+    assert await api.heard("j-orphan") == []
+
+
+async def test_cancel_and_kill_reach_the_workflow_with_who_and_why(api: Api) -> None:
+    job = await api.submit()
+    who = {"X-GPU-Platform-User": "ada"}
+    answer = await api.http.post(f"/v1/jobs/{job.id}/cancel", json={"reason": "wrong data"}, headers=who)
+    assert answer.status_code == 202
+    assert await api.heard(job.id) == [["cancel", "ada", "wrong data"]]
+    assert (await api.http.post(f"/v1/jobs/{job.id}/kill")).status_code == 202
+    await api.workflow(job.id).result()
+    assert (await api.heard(job.id))[1] == ["kill", "anonymous", ""]
+
+
+async def test_cancel_reaches_a_job_whose_workflow_was_not_started_yet(api: Api) -> None:
+    job = await api.submit()
+    jobs.submit_job(api.store, "j-late", job.spec, actor="ada", now=NOW, idempotency_key=None)
+    assert (await api.http.post("/v1/jobs/j-late/cancel")).status_code == 202
+    assert await api.heard("j-late") == [["cancel", "anonymous", ""]]
+
+
+async def test_only_a_job_that_holds_gpus_can_be_preempted(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=1)
+    job = await api.submit()
+    answer = await api.http.post(f"/v1/jobs/{job.id}/preempt")
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "illegal_transition"
+    api.running(job)
+    assert (await api.http.post(f"/v1/jobs/{job.id}/preempt")).status_code == 202
+    assert await api.heard(job.id) == [["preempt", "anonymous", ""]]
+
+
+async def test_what_has_ended_cannot_be_stopped(api: Api) -> None:
+    job = await api.submit()
+    jobs.set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
+    for verb in ("cancel", "kill", "preempt"):
+        answer = await api.http.post(f"/v1/jobs/{job.id}/{verb}")
+        assert answer.status_code == 409
+        assert f"job {job.id} is FAILED" in answer.json()["detail"]
+
+
+async def test_cancelling_what_is_cancelled_is_not_an_error(api: Api) -> None:
+    job = await api.submit()
+    jobs.set_job_state(api.store, job.id, JobState.CANCELLED, now=NOW, actor="control")
+    answer = await api.http.post(f"/v1/jobs/{job.id}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (202, "CANCELLED")
+    assert await api.heard(job.id) == []
+
+
+async def test_get_waits_for_the_end_if_asked(api: Api) -> None:
+    job = await api.submit()
+    waiting = asyncio.create_task(api.http.get(f"/v1/jobs/{job.id}", params={"wait_s": 30}))
+    soon = await api.http.get(f"/v1/jobs/{job.id}", params={"wait_s": 0.05})
+    assert soon.json()["state"] == "PENDING"
+    jobs.set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
+    answer = await asyncio.wait_for(waiting, 10)
+    assert answer.json()["state"] == "FAILED"
+
+
+async def test_draining_with_force_preempts_and_offline_with_force_kills(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=1)
+    job = await api.submit()
+    api.running(job)
+    refused = await api.http.post("/v1/hosts/a/offline")
+    assert refused.status_code == 409
+    assert (refused.json()["code"], refused.json()["details"]["jobs"]) == ("in_use", [job.id])
+    assert (await api.http.get("/v1/hosts/a")).json()["state"] == "READY"
+
+    drained = await api.http.post("/v1/hosts/a/drain", params={"force": True}, json={"reason": "new fans"})
+    assert drained.json()["state"] == "DRAINING"
+    assert await api.heard(job.id) == [["preempt", "anonymous", "new fans"]]
+
+    assert (await api.http.post("/v1/hosts/a/offline", params={"force": True})).status_code == 200
+    assert (await api.heard(job.id))[1][0] == "kill"
+    assert (await api.http.post("/v1/hosts/a/online")).json()["state"] == "READY"
+
+
+async def test_a_workflow_that_vanished_is_told_as_such(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=1)
+    job = await api.submit()
+    api.running(job)
+    await api.workflow(job.id).terminate()
+    answer = await api.http.post(f"/v1/jobs/{job.id}/cancel")
+    assert answer.status_code == 503
+    assert "its workflow has ended" in answer.json()["detail"]
+
+
+async def test_ready_and_metrics(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=2)
+    running, _ = await api.submit(), await api.submit()
+    api.running(running)
+    assert (await api.http.get("/readyz")).json() == {"status": "ok"}
+    text = (await api.http.get("/metrics")).text
+    assert 'gpu_platform_jobs{state="RUNNING"} 1.0' in text
+    assert 'gpu_platform_jobs{state="PENDING"} 1.0' in text
+    assert 'gpu_platform_gpus{host="a",state="AVAILABLE"} 1.0' in text
+    assert "topology_gpu_allocation_ratio 0.5" in text
+    assert "gpu_platform_queue_length 0.0" in text
+    assert 'gpu_platform_request_seconds_count{method="POST",route="/v1/jobs",status="201"}' in text
+
+
+async def test_nothing_is_kept_of_a_job_that_could_not_be_started(sqlite_template: Path, tmp_path: Path) -> None:
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    async with in_process(application(store, "127.0.0.1:1")) as http:
+        answer = await http.post("/v1/jobs", json={"command": ["true"]}, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert answer.json()["retryable"] is True
+        assert jobs.list_jobs(store)[0] == []
+        ready = await http.get("/readyz")
+        assert ready.status_code == 503
+        assert "temporal" in ready.json()["details"]
+        assert "database" not in ready.json()["details"]
+        assert (await http.get("/healthz")).status_code == 200
+    store.close()
+
+
+async def test_a_database_that_is_away_is_a_503_that_says_so(temporal: str, tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/platform.db")
+    (tmp_path / "platform.db").mkdir()
+    async with in_process(application(store, temporal)) as http:
+        for method, path in (("POST", "/v1/jobs"), ("GET", "/v1/jobs"), ("GET", "/metrics")):
+            answer = await http.request(method, path, json={"command": ["true"]})
+            assert answer.status_code == 503, answer.text
+            assert answer.headers["retry-after"] == "1"
+            assert answer.json()["code"] == "unavailable"
+        ready = await http.get("/readyz")
+        assert "database" in ready.json()["details"]
+        assert "temporal" not in ready.json()["details"]
+    store.close()

@@ -1,0 +1,157 @@
+"""The real service for tests: a SQLite store, uvicorn on a free port, and a Temporal dev server where jobs start.
+
+In place of the real JobWorkflow (which has its own tests) runs one that only remembers what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from temporalio import workflow
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Interrupt, JobInput
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.settings import Settings, TemporalSettings
+from gpu_platform.store import Store
+from service.app import create_app
+from workers.node_http import node_app
+
+
+@workflow.defn(name="JobWorkflow")
+class RecordingJob:
+    def __init__(self) -> None:
+        self.given: JobInput | None = None
+        self.told: list[list[str]] = []
+
+    @workflow.run
+    async def run(self, given: JobInput) -> None:
+        self.given = given
+        await workflow.wait_condition(lambda: any(kind == "kill" for kind, *_ in self.told))
+
+    @workflow.signal
+    def cancel(self, interrupt: Interrupt) -> None:
+        self.told.append(["cancel", interrupt.actor, interrupt.reason])
+
+    @workflow.signal
+    def kill(self, interrupt: Interrupt) -> None:
+        self.told.append(["kill", interrupt.actor, interrupt.reason])
+
+    @workflow.signal
+    def preempt(self, interrupt: Interrupt) -> None:
+        self.told.append(["preempt", interrupt.actor, interrupt.reason])
+
+    @workflow.query
+    def heard(self) -> list[list[str]]:
+        return self.told
+
+    @workflow.query
+    def spec(self) -> JobInput | None:
+        return self.given
+
+
+@contextmanager
+def temporal_dev_server() -> Iterator[str]:
+    """The address of a Temporal without our search attributes: registering them is the service's work."""
+    binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
+    server = asyncio.run(WorkflowEnvironment.start_local(dev_server_existing_path=binary, dev_server_log_level="error"))
+    yield server.client.service_client.config.target_host
+    asyncio.run(server.shutdown())
+
+
+@asynccontextmanager
+async def recording(address: str) -> AsyncIterator[Client]:
+    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    worker = Worker(client, task_queue="control", workflows=[RecordingJob], workflow_runner=UnsandboxedWorkflowRunner())
+    async with worker:
+        yield client
+
+
+def settings_for(address: str, **fields: Any) -> Settings:
+    return Settings(temporal=TemporalSettings(address=address, ui_url="http://ui"), **fields)
+
+
+@asynccontextmanager
+async def in_process(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Requests straight into the application; answers are whole, so nothing can be followed."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://api") as http,
+    ):
+        yield http
+
+
+@asynccontextmanager
+async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
+    """The application on a free port; its address."""
+    listening = socket.create_server(("127.0.0.1", port), backlog=128)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve(sockets=[listening]))
+    try:
+        while not server.started:
+            assert not task.done(), "the server did not start"
+            await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        if hasattr(app, "state") and hasattr(app.state, "platform"):
+            app.state.platform.feed.close()
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+@dataclass
+class LogFiles:
+    """The node agent's HTTP side over a dictionary instead of a host's disk."""
+
+    host: str = "a"
+    written: dict[tuple[AttemptKey, int], bytes] = field(default_factory=dict)
+
+    def write(self, job_id: str, attempt: int, rank: int, data: bytes) -> None:
+        key = AttemptKey(job_id=job_id, attempt=attempt), rank
+        self.written[key] = self.written.get(key, b"") + data
+
+    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> tuple[bytes, int]:
+        if (key, rank) not in self.written:
+            raise FileNotFoundError
+        data = self.written[key, rank]
+        return data[offset : offset + limit], len(data)
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        async with served(node_app(cast(HostAgent, self))) as url:
+            yield url
+
+
+def application(store: Store, address: str, **fields: Any) -> FastAPI:
+    return create_app(settings_for(address, **fields), store)
+
+
+async def until(condition: Any, what: str, within_s: float = 10.0) -> Any:
+    """The first true value of ``condition``, which may be asynchronous."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < deadline, f"not within {within_s} s: {what}"
+        await asyncio.sleep(0.01)
