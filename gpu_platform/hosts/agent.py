@@ -38,6 +38,7 @@ from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.spawner_client import SpawnerClient
 from gpu_platform.hosts.stopping import attempt_processes, close_attempt, end_attempt, is_closed
 from gpu_platform.settings import Settings
@@ -70,6 +71,9 @@ class HostAgent:
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
         self._ports: dict[AttemptKey, int] = {}
         self._open = self._find_open_attempts()
+        for key in self._open:
+            if (plan := self._plan(key)) is not None:
+                self._occupy_simulated(plan)
 
     @property
     def host(self) -> str:
@@ -101,10 +105,7 @@ class HostAgent:
                 if (failed := rank.ended) is not None and failed.failure is not None:
                     raise _not_executable(rank.rank, failed.failure, failed.exit_code)
             started = [_started(rank) for rank in ranks]
-        if occupy := getattr(self._nvml, "occupy", None):
-            for spec, record in zip(plan.ranks, started, strict=True):
-                for uuid in spec.gpu_uuids:
-                    occupy(uuid, record.pid)
+        self._occupy_simulated(plan)
         return Launched(host=self._node.name, ranks=started)
 
     async def watch(self, request: WatchRequest) -> HostExits:
@@ -250,6 +251,15 @@ class HostAgent:
                     raise HostUnavailable(f"{plan.host} cannot start rank {spec.rank}: {answer['message']}")
                 case "failed":
                     raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
+
+    def _occupy_simulated(self, plan: HostPlan) -> None:
+        """What a real GPU learns from the driver, a simulated one must be told: who computes on it."""
+        if isinstance(self._nvml, SimulatedNvml):
+            for spec in plan.ranks:
+                process = self._rank(plan.key, spec.rank).main_process
+                if process is not None:
+                    for uuid in spec.gpu_uuids:
+                        self._nvml.occupy(uuid, process.pid)
 
     def _wait_for_launch(self, key: AttemptKey) -> None:
         with self._locks[key]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -98,10 +99,7 @@ class FaultPolicy:
     @classmethod
     def load(cls, name_or_path: str) -> Self:
         """``platform``, ``vendor``, or an operator's YAML file. Raises :class:`InvalidRequest` for a bad file."""
-        table = _ShippedTable.model_validate(
-            yaml.safe_load((resources.files("gpu_platform.hosts") / "xid_policy.yaml").read_text())
-        )
-        own = _OperatorFile()
+        table = _shipped_table()
         if name_or_path in ("platform", "vendor"):
             own = _OperatorFile(extends=name_or_path)  # type: ignore[arg-type]
         else:
@@ -144,6 +142,13 @@ class FaultPolicy:
         if isinstance(cause, int):
             return f"XID {cause} ({self.names.get(cause, 'unknown')})"
         return self.names[cause]
+
+
+@cache
+def _shipped_table() -> _ShippedTable:
+    return _ShippedTable.model_validate(
+        yaml.safe_load((resources.files("gpu_platform.hosts") / "xid_policy.yaml").read_text())
+    )
 
 
 def _read_operator_file(path: Path) -> _OperatorFile:

@@ -167,8 +167,8 @@ class HealthMonitor:
         if gpu.lost is not None:
             log.info("health.gpu_back", gpu=gpu.info.uuid)
             gpu.lost = None
-            self._note(gpu, "gpu_lost", False)
-            self._note(gpu, "reset_required", False)
+        self._note(gpu, "gpu_lost", False)
+        self._note(gpu, "reset_required", False)
         limit = self._max_temperature_c
         if temperature > limit and gpu.hot is None:
             gpu.hot = f"{temperature} °C, above the limit of {limit} °C; takes work again at {limit - COOL_BY_C} °C"

@@ -34,10 +34,11 @@ class FaultHistory:
         self._standing: defaultdict[str, set[int | str]] = defaultdict(set)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_text().splitlines() if path.exists() else []
+            text = path.read_text() if path.exists() else ""
+            lines = text.splitlines()
             for line in lines:
                 self._read(line)
-            if not lines or len(lines) > _KEPT_LINES:
+            if not text.endswith("\n") or len(lines) > _KEPT_LINES:  # new, torn, or long
                 self._rewrite(path)
 
     def of(self, gpu_uuid: str) -> Sequence[PastFault]:

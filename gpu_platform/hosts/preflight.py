@@ -58,7 +58,8 @@ def newest_checkpoint(root: Path, job_id: str, newest_attempt: int | None) -> st
 
 def free_port(taken: Container[int]) -> int:
     """A TCP port that nothing listens on and that is not among ``taken``."""
-    for port in random.sample(_RENDEZVOUS_PORTS, 200):
+    for _ in range(200):
+        port = random.choice(_RENDEZVOUS_PORTS)
         if port in taken:
             continue
         with socket.socket() as probe:

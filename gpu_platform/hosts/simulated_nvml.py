@@ -23,6 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pynvml
 
 from gpu_platform.hosts.inject import GpuCondition, condition_path, events_dir, read_condition, reset_condition
+from gpu_platform.hosts.process_tree import Process, is_alive, read_stat
 from gpu_platform.hosts.watch_directory import DirectoryWatch
 from gpu_platform.topology.description import MachineDescription, simulated_uuid
 
@@ -49,7 +50,7 @@ class _Gpu:
         self.uuid = uuid
         self.stamp: tuple[int, int] | None = None
         self.condition = GpuCondition()
-        self.pids: set[int] = set()
+        self.processes: set[Process] = set()
 
 
 def _on_gpu(
@@ -86,7 +87,8 @@ class SimulatedNvml:
 
     def occupy(self, uuid: str, pid: int) -> None:
         """The process computes on the GPU until it ends."""
-        self._by_uuid[uuid].pids.add(pid)
+        if (stat := read_stat(pid)) is not None:
+            self._by_uuid[uuid].processes.add(stat.process)
 
     def reset(self, uuid: str) -> str | None:
         """``nvidia-smi --gpu-reset``: why it failed, or None."""
@@ -231,7 +233,7 @@ class SimulatedNvml:
 
     @_on_gpu
     def nvmlDeviceGetComputeRunningProcesses(self, handle: _Gpu) -> list[Any]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in sorted(handle.pids) if _lives(pid)]
+        return [SimpleNamespace(pid=p.pid, usedGpuMemory=None) for p in sorted(handle.processes) if is_alive(p)]
 
     @_on_gpu
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: _Gpu) -> list[Any]:
@@ -280,8 +282,9 @@ class SimulatedNvml:
         return gpu.condition
 
     def _is_busy(self, gpu: _Gpu) -> bool:
-        gpu.pids = {pid for pid in gpu.pids if _lives(pid)}
-        return bool(gpu.pids)
+        if gpu.processes:
+            gpu.processes = {process for process in gpu.processes if is_alive(process)}
+        return bool(gpu.processes)
 
     def _bus_id(self, index: int) -> str:
         return self.description.gpus[index].pci_bus_id or f"0000:{index + 1:02x}:00.0"
@@ -345,7 +348,3 @@ def _pci_info(bus_id: str) -> Any:
         bus=int(bus, 16),
         device=int(device, 16),
     )
-
-
-def _lives(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")

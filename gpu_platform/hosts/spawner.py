@@ -18,7 +18,8 @@ import sys
 import traceback
 from typing import Any
 
-from gpu_platform.hosts.supervisor import supervise
+from gpu_platform.hosts.process_tree import boot_id
+from gpu_platform.hosts.supervisor import name_process, supervise
 
 ORDERS, ANSWERS = 0, 1
 _MESSAGE_CHARACTERS = 500
@@ -27,7 +28,9 @@ _MESSAGE_CHARACTERS = 500
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is the node worker's
+    name_process(b"gpu-spawner")
     os.chdir("/")
+    boot_id()  # read once here, known to every fork
     gc.freeze()  # what stands now is never collected: forks share its pages
     poll = select.poll()
     poll.register(ORDERS, select.POLLIN)

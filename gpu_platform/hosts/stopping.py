@@ -55,15 +55,18 @@ def is_closed(home: Path, key: AttemptKey) -> bool:
 def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
     """Living processes of the attempt, without its supervisors.
 
-    All that descends from a living supervisor (none can leave it: it is a subreaper), and all that
-    carries the attempt's name in its environment, with descendants: what a killed supervisor left.
+    All that descends from a living supervisor (none can leave it: it is a subreaper), and what a killed
+    supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
+    nothing in its environment tells), and all that carries the attempt's name there; with descendants.
     """
     supervisors = {rank.supervisor for rank in ranks} - {None}
+    own = {rank.main_process for rank in ranks} - {None}
+    pids = {process.pid for process in own if process is not None}
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
     return descendants(
         (process.pid for process in supervisors if process is not None),
         all_processes(),
-        also=lambda pid: has_environ(pid, entries),
+        also=lambda pid: pid in pids or has_environ(pid, entries),
     )
 
 

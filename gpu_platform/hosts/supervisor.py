@@ -28,10 +28,12 @@ from gpu_platform.hosts.process_tree import Process, all_processes, boot_id, des
 
 Reply = Callable[[dict[str, Any]], None]
 
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLAIM_BYTES = 200
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
+_DISK_FULL_PATIENCE_S = 60.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,6 +45,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     """
     os.setsid()
     os.umask(0o022)
+    name_process(b"gpu-supervisor")
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -70,12 +73,17 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     code = _exit_code(_wait_for(child))
     alone = not _reap()
     record = {"exit_code": code, "ended_at_ms": time.time_ns() // 1_000_000, "failure": failure, "alone": alone}
-    records.write_record(os.path.join(rank_dir, records.EXIT), record, durable=True)
+    _record_exit(os.path.join(rank_dir, records.EXIT), record)
     if failure is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
         _end_leftovers(closed)
     return None
+
+
+def name_process(name: bytes) -> None:
+    """What ``ps -o comm`` and ``top`` show, at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def _start(order: dict[str, Any], me: Process) -> tuple[int, dict[str, Any] | None]:
@@ -177,6 +185,18 @@ def _reap() -> bool:
             return False
         if pid == 0:
             return True
+
+
+def _record_exit(path: str, record: dict[str, Any]) -> None:
+    """A full disk may be emptied; without a record the rank counts as vanished."""
+    give_up = records.boot_clock_s() + _DISK_FULL_PATIENCE_S
+    while True:
+        try:
+            return records.write_record(path, record, durable=True)
+        except OSError:
+            if records.boot_clock_s() > give_up:
+                raise
+            time.sleep(1.0)
 
 
 def _end_leftovers(closed: str) -> None:

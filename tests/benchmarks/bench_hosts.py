@@ -1,0 +1,123 @@
+"""What a host costs: ``python -m tests.benchmarks.bench_hosts``. Budgets: design of the node worker."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.hosts.inventory import read_inventory
+from tests.hosts_rig import HostRig, parent_of, until
+
+
+def show(what: str, values_ms: Sequence[float], target: str = "") -> None:
+    ordered = sorted(values_ms)
+    p50, p99 = statistics.median(ordered), ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
+    print(f"{what:<58} p50 {p50:8.2f} ms   p99 {p99:8.2f} ms   n={len(ordered)}  {target}")
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    """(RSS, PSS)."""
+    fields = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return tuple(int(fields[name].split()[0]) / 1024 for name in ("Rss", "Pss"))  # type: ignore[return-value]
+
+
+async def bench_launch(host: HostRig, count: int = 200) -> None:
+    launches, ends, stops = [], [], []
+    host.launch(host.plan("true"))  # starts the spawner
+    for _ in range(count):
+        plan = host.plan("true")
+        began = time.perf_counter()
+        host.launch(plan)
+        launches.append((time.perf_counter() - began) * 1e3)
+        await host.watch(plan)
+        ends.append((time.perf_counter() - began) * 1e3)
+        began = time.perf_counter()
+        await host.stop(plan.key)
+        stops.append((time.perf_counter() - began) * 1e3)
+    show("prepare + launch one rank, until it executes", launches, "target < 10 ms")
+    show("launch -> `true` ended, recorded and seen", ends)
+    show("stop of an attempt that has ended", stops)
+    gangs = []
+    for _ in range(20):
+        plan = host.plan("sleep", "600", ranks=8)
+        began = time.perf_counter()
+        host.launch(plan)
+        gangs.append((time.perf_counter() - began) * 1e3)
+        await host.stop(plan.key)
+    show("prepare + launch eight ranks", gangs)
+
+
+async def bench_stop(host: HostRig) -> None:
+    kills = []
+    for _ in range(5):
+        plan = host.plan("sh", "-c", "i=0; while [ $i -lt 200 ]; do setsid sleep 600 & i=$((i+1)); done; echo up; wait")
+        host.launch(plan)
+        await until(lambda plan=plan: "up" in host.log(plan), "200 processes")
+        began = time.perf_counter()
+        stopped = await host.stop(plan.key)
+        kills.append((time.perf_counter() - began) * 1e3)
+        assert stopped.killed_processes >= 200
+    show("kill of 200 processes in 200 sessions, verified", kills)
+
+
+async def bench_memory(host: HostRig) -> None:
+    plan = host.plan("sleep", "600")
+    rank = host.launch(plan).ranks[0].pid
+    for name, pid in (("spawner", host.agent._spawner.pid), ("supervisor", parent_of(rank))):
+        rss, pss = memory_mib(pid)
+        print(f"{name:<58} RSS {rss:8.1f} MiB  PSS {pss:8.1f} MiB")
+    await host.stop(plan.key)
+
+
+async def bench_health(host: HostRig, seconds: float = 10.0) -> None:
+    faults: list[tuple[float, FaultReport]] = []
+    monitor = host.monitor(lambda fault: faults.append((time.perf_counter(), fault)), interval_s=0.1)
+    plan = host.plan("sleep", "600", ranks=8)
+    host.launch(plan)
+    monitor.start()
+    await asyncio.sleep(0.5)
+    cpu, began = time.process_time(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    share = (time.process_time() - cpu) / (time.perf_counter() - began) * 100
+    print(f"{'health: 8 busy simulated GPUs, 100 ms':<58} {share:12.2f} % of a core{'target < 2 %':>30}")
+    delays = []
+    for count in range(50):
+        began = time.perf_counter()
+        host.strike(count % 8, xid=13 + count)
+        await until(lambda count=count: len(faults) > count, "the fault")
+        delays.append((faults[count][0] - began) * 1e3)
+    show("XID injected -> fault reported", delays)
+    monitor.stop()
+    await host.stop(plan.key)
+
+
+async def bench_inventory(host: HostRig) -> None:
+    values = []
+    for _ in range(50):
+        began = time.perf_counter()
+        read_inventory(host.nvml, host.settings.node)
+        values.append((time.perf_counter() - began) * 1e3)
+    show("inventory, 8 GPUs", values)
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        host = HostRig(Path(directory))
+        try:
+            await bench_inventory(host)
+            await bench_launch(host)
+            await bench_stop(host)
+            await bench_memory(host)
+            await bench_health(host)
+        finally:
+            await host.aclose()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

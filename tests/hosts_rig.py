@@ -1,0 +1,146 @@
+"""A simulated host for tests: real processes, real supervisors, and GPUs that can be struck."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.attempt import (
+    AttemptKey,
+    FaultReport,
+    HostExits,
+    HostPlan,
+    Launched,
+    LaunchRequest,
+    RankSpec,
+    Stopped,
+    StopRequest,
+    WatchRequest,
+)
+from gpu_platform.hosts import paths
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.inject import inject_fault
+from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.settings import NodeSettings, Settings
+
+
+class HostRig:
+    """One simulated host. ``restart`` gives it a new agent, as a restarted node worker has."""
+
+    def __init__(self, state_dir: Path, *, machine: str = "dgx-h100", name: str = "box") -> None:
+        self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=machine))
+        self.home = paths.node_dir(state_dir.resolve(), name)
+        self.nvml = open_nvml(self.settings.node, self.home)
+        self.inventory = read_inventory(self.nvml, self.settings.node)
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory)
+        self.keys: list[AttemptKey] = []
+
+    def restart(self) -> HostAgent:
+        self.agent.close()
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory)
+        return self.agent
+
+    def key(self, attempt: int = 1, job_id: str | None = None) -> AttemptKey:
+        key = AttemptKey(job_id=job_id or f"job-{uuid.uuid4().hex[:12]}", attempt=attempt)
+        self.keys.append(key)
+        return key
+
+    def plan(
+        self,
+        *command: str,
+        key: AttemptKey | None = None,
+        ranks: int = 1,
+        env: dict[str, str] | None = None,
+        workdir: str | None = None,
+        **changes: Any,
+    ) -> HostPlan:
+        if key is not None and key not in self.keys:
+            self.keys.append(key)
+        gpus = [gpu.uuid for gpu in self.inventory.gpus]
+        specs = [
+            RankSpec(
+                rank=rank,
+                local_rank=rank,
+                gpu_uuids=[gpus[rank]],
+                command=list(command),
+                env=env or {},
+                workdir=workdir,
+            )
+            for rank in range(ranks)
+        ]
+        plan = HostPlan(
+            key=key or self.key(),
+            host=self.settings.node.name,
+            user="ada",
+            namespace="default",
+            ranks=specs,
+            gpu_uuids=gpus[:ranks],
+        )
+        return plan.model_copy(update=changes)
+
+    def launch(self, plan: HostPlan) -> Launched:
+        return self.agent.launch(LaunchRequest(plan=plan))
+
+    async def watch(self, plan: HostPlan, timeout_s: float = 20.0) -> HostExits:
+        request = WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
+        return await asyncio.wait_for(self.agent.watch(request), timeout_s)
+
+    async def stop(self, key: AttemptKey, grace_s: float = 0.0, timeout_s: float = 20.0) -> Stopped:
+        request = StopRequest(key=key, host=self.settings.node.name, grace_s=grace_s, reason="test")
+        return await asyncio.wait_for(self.agent.stop(request), timeout_s)
+
+    def log(self, plan: HostPlan, rank: int = 0) -> str:
+        return self.agent.read_log(plan.key, rank).data.decode()
+
+    def strike(self, gpu: int, **fault: Any) -> None:
+        inject_fault(paths.control_dir(self.home), gpu, **fault)
+
+    def monitor(self, on_fault: Callable[[FaultReport], None], **options: Any) -> HealthMonitor:
+        return HealthMonitor(
+            self.nvml,
+            self.inventory,
+            options.pop("policy", None) or FaultPolicy.load("platform"),
+            host=self.settings.node.name,
+            on_fault=on_fault,
+            **{"interval_s": 0.01, **options},
+        )
+
+    async def aclose(self) -> None:
+        for key in self.keys:
+            await self.stop(key)
+        self.agent.close()
+
+
+async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 15.0) -> Any:
+    """Wait for a condition; fails with ``what`` when it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"never: {what or condition}"
+        await asyncio.sleep(0.005)
+    return value
+
+
+def is_running(pid: int) -> bool:
+    """Alive and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, 9)
