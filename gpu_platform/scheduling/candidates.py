@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.framework import FITS, Ask, Framework, Offers
-from gpu_platform.scheduling.snapshot import Change, Snapshot
+from gpu_platform.scheduling.framework import FITS, Ask, Framework, Offers, resized
+from gpu_platform.scheduling.snapshot import Change, Slots, Snapshot
 
 MAX_SHAPES = 512
 """Shapes remembered; about 40 bytes per host each."""
+MAX_OVERLAYS = 10_000
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Candidates:
         return self.offers.code == FITS
 
     def resized(self, n: int) -> Candidates:
-        return Candidates(self.offers.resized(n), np.resize(self.after_use, n), np.resize(self.after_health, n))
+        return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
 
 
 class CandidateIndex:
@@ -41,6 +42,7 @@ class CandidateIndex:
         self._framework = framework
         self._snapshot = snapshot
         self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._overlays: dict[tuple[object, ...], _Overlay] = {}
 
     def of(self, row: QueueRow) -> Candidates:
         """Valid until the snapshot changes; not to be written to."""
@@ -60,27 +62,56 @@ class CandidateIndex:
             shape = _Shape(self._framework, self._snapshot, request)
         self._shapes[key] = shape  # last: the least recently used one is first
         candidates = shape.current()
-        return self._without(candidates, row) if row.excluded_gpus or row.excluded_hosts else candidates
+        return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
 
-    def _without(self, candidates: Candidates, row: QueueRow) -> Candidates:
+    def _without(self, candidates: Candidates, key: tuple[object, ...], row: QueueRow) -> Candidates:
+        key = (*key, row.excluded_gpus, row.excluded_hosts)
+        overlay = self._overlays.pop(key, None)
+        if overlay is None or not overlay.holds(self._snapshot):
+            if len(self._overlays) >= MAX_OVERLAYS:
+                del self._overlays[next(iter(self._overlays))]
+            overlay = _Overlay.of(self._framework, self._snapshot, row)
+        self._overlays[key] = overlay
+        return overlay.over(candidates)
+
+
+@dataclass(frozen=True)
+class _Overlay:
+    """What a job's exclusions change: the answers of the few hosts that they touch."""
+
+    seen: int
+    facts_at: int
+    hosts: Slots
+    offers: Offers
+    after_use: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
         excluded: dict[int, int] = {}
         for name in row.excluded_hosts:
-            slot = self._snapshot.slot(name)
+            slot = snapshot.slot(name)
             if slot is not None:
-                excluded[slot] = int(self._snapshot.everything[slot])
+                excluded[slot] = int(snapshot.everything[slot])
         for uuid in row.excluded_gpus:
-            place = self._snapshot.locate(uuid)
+            place = snapshot.locate(uuid)
             if place is not None:
                 slot, bit = place
                 excluded[slot] = excluded.get(slot, 0) | 1 << bit
-        if not excluded:
-            return candidates
-        ask = Ask(row.gpus, excluded)
-        hosts = np.array(sorted(excluded), np.intp)
-        candidates = candidates.resized(len(self._snapshot))
-        candidates.offers.put(hosts, self._framework.examine(ask, self._snapshot, hosts))
-        candidates.after_use[hosts] = self._framework.could_serve(ask, self._snapshot, hosts, Change.USE)
-        return candidates
+        ask, hosts = Ask(row.gpus, excluded), np.array(sorted(excluded), np.intp)
+        offers = framework.examine(ask, snapshot, hosts)
+        after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)
+        return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """New facts anywhere may show where an excluded GPU is."""
+        changed_at = snapshot.changed_at[Change.USE][self.hosts].max(initial=0)
+        return snapshot.facts_version == self.facts_at and bool(changed_at <= self.seen)
+
+    def over(self, candidates: Candidates) -> Candidates:
+        result = candidates.resized(len(candidates.after_use))
+        result.offers.put(self.hosts, self.offers)
+        result.after_use[self.hosts] = self.after_use
+        return result
 
 
 class _Shape:

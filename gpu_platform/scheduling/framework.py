@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
 from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
 
+_T = TypeVar("_T", bound=np.generic)
 FITS = -1
 CODES = tuple(ReasonCode)
 _CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
@@ -71,8 +72,13 @@ class Offers:
             array[hosts] = getattr(offers, name)
 
     def resized(self, n: int) -> Offers:
-        """A copy, longer if need be."""
-        return Offers(**{name: np.resize(array, n) for name, array in vars(self).items()})
+        """A copy; new elements have any value."""
+        return Offers(**{name: resized(array, n) for name, array in vars(self).items()})
+
+
+def resized(array: NDArray[_T], n: int) -> NDArray[_T]:
+    """A copy of length ``n``; new elements have any value."""
+    return array.copy() if len(array) == n else np.resize(array, n)
 
 
 class Filter(Protocol):

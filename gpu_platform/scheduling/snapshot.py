@@ -55,6 +55,8 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.version = 0
+        self.facts_version = 0
+        """``version`` at the last change of any machine's facts."""
         self.names: list[str] = []
         self.machines: list[Machine] = []
         self.states: list[HostState] = []
@@ -228,5 +230,7 @@ class Snapshot:
 
     def _touch(self, slot: int, change: Change) -> None:
         self.version += 1
+        if change is Change.FACTS:
+            self.facts_version = self.version
         for finer in range(change + 1):
             self.changed_at[Change(finer)][slot] = self.version

@@ -1,0 +1,106 @@
+"""On small machines of any shape the chosen set is what trying every set and every ring finds."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_platform.domain.capacity import largest_gang, socket_of
+from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import TopologyLevel
+from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.states import HostState
+from gpu_platform.scheduling.explain import could_ever_fit
+from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.topology.machine import Machine, machine_of, members
+from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> HostInventory:
+    count = draw(st.integers(1, 6))
+    sockets = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    gpus = [
+        GpuInfo(
+            uuid=f"GPU-{index}",
+            index=index,
+            model="X",
+            memory_mib=1024,
+            compute_capability="8.0",
+            socket=sockets[index],
+            numa_node=2 * sockets[index] + draw(st.integers(0, 1)),
+            pcie_switch=draw(st.sampled_from([None, "a", "b"])),
+        )
+        for index in range(count)
+    ]
+    pairs = list(combinations(range(count), 2))
+    links = draw(st.lists(st.integers(0, 2), min_size=len(pairs), max_size=len(pairs)))
+    return HostInventory(
+        machine="any",
+        gpus=gpus,
+        nvlinks=[NvLink(a=a, b=b, links=n) for (a, b), n in zip(pairs, links, strict=True) if n],
+        nvlink_generation=draw(st.sampled_from([1, 3, 5])),
+    )
+
+
+def slowest_hop_of_best_ring(machine: Machine, gpus: tuple[int, ...], nvlink_only: bool) -> float:
+    if len(gpus) == 1:
+        return 0.0
+    hops = machine.nvlink_gb_s if nvlink_only else machine.pair_gb_s
+    first, *rest = gpus
+    return max(
+        float(min(hops[a, b] for a, b in zip((first, *middle), (*middle, first), strict=True)))
+        for middle in permutations(rest)
+    )
+
+
+def worth(machine: Machine, gpus: tuple[int, ...]) -> tuple[int, float, int]:
+    """(level, -bandwidth, PCIe switches): less is better."""
+    infos = [machine.gpus[gpu] for gpu in gpus]
+    one_socket = len({socket_of(info) for info in infos}) == 1
+    one_numa = one_socket and len({info.numa_node for info in infos}) == 1
+    ring = slowest_hop_of_best_ring(machine, gpus, nvlink_only=True)
+    if ring > 0:
+        level = TopologyLevel.NVLINK_NUMA if one_numa else TopologyLevel.NVLINK
+    else:
+        level = TopologyLevel.NUMA if one_numa else TopologyLevel.SOCKET if one_socket else TopologyLevel.HOST
+        ring = slowest_hop_of_best_ring(machine, gpus, nvlink_only=False)
+    switches = {machine.gpus[gpu].pcie_switch or f"alone {gpu}" for gpu in gpus}
+    return HOST_LEVELS.index(level), -ring, len(switches)
+
+
+@given(inventory=inventories(), free=st.integers(0, 63), size=st.integers(1, 6), cross=st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_the_best_subset_is_the_best_of_all(inventory: HostInventory, free: int, size: int, cross: bool) -> None:
+    machine = machine_of(inventory)
+    free &= machine.everything
+    rated = [worth(machine, gpus) for gpus in combinations(members(free), size)]
+    allowed = [value for value in rated if cross or HOST_LEVELS[value[0]] is not TopologyLevel.HOST]
+    best = best_subset(machine, free, size, cross)
+    if best is None:
+        assert not allowed
+        return
+    assert best.gpus & ~free == 0
+    chosen = tuple(members(best.gpus))
+    assert len(chosen) == size
+    assert worth(machine, chosen) == min(allowed)
+    assert (HOST_LEVELS.index(best.level), -best.bandwidth_gb_s) == min(allowed)[:2]
+
+
+@given(
+    hosts=st.lists(inventories(), min_size=1, max_size=3),
+    size=st.integers(1, 7),
+    count=st.integers(1, 4),
+    cross=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_admission_never_refuses_what_fits_an_empty_cluster(
+    hosts: list[HostInventory], size: int, count: int, cross: bool
+) -> None:
+    request = GpuRequest(hosts=count, gpus_per_host=size, allow_cross_numa=cross)
+    rows = [HostRow(f"h{number}", HostState.READY, inventory) for number, inventory in enumerate(hosts)]
+    if could_ever_fit(request, rows, framework_of(Policy())) is None:
+        assert largest_gang(hosts, request).fits

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from gpu_platform.domain.placement import Reason, ReasonCode
+from gpu_platform.scheduling.explain import could_ever_fit
+from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.scheduler import Scheduler
+from tests.builders import cluster, job
+
+
+def why(scheduler: Scheduler, *jobs: job) -> Reason:
+    """Why the last of ``jobs`` waits."""
+    for waiting in jobs:
+        scheduler.add(waiting.row)
+    decision = scheduler.decide(0.0)
+    row = scheduler.queue.get(jobs[-1].row.job_id)
+    assert row is not None, "it was placed"
+    return decision.reasons[row.class_key]
+
+
+def counts(reason: Reason) -> dict[ReasonCode, tuple[int, str, str]]:
+    return {count.code: (count.hosts, count.asked, count.available) for count in reason.counts}
+
+
+def test_every_host_is_counted_under_the_first_filter_that_refused_it() -> None:
+    machines = cluster().hosts(5).host("volta", "dgx-1v")
+    machines.busy("dgx-h100-0", 0, 1, 2).busy("dgx-h100-1").broken("dgx-h100-2", 4).draining("dgx-h100-3")
+    machines.lost("dgx-h100-4")
+    reason = why(machines.scheduler(), job(8).needs(model="H100"))
+    assert reason.code == "waiting_for_gpus"
+    assert counts(reason) == {
+        ReasonCode.HOST_NOT_READY: (2, "a ready host", "1 draining, 1 lost"),
+        ReasonCode.OTHER_MODEL: (1, "H100", "Tesla V100-SXM2-32GB"),
+        ReasonCode.UNHEALTHY: (1, "8 GPUs", "7 GPUs"),
+        ReasonCode.BUSY: (2, "8 GPUs", "5 GPUs"),
+    }
+    assert reason.message == (
+        "needs 8 GPUs (H100) of one NVLink island or socket: 6 hosts; 2 not ready (1 draining, 1 lost), "
+        "1 other model, 1 unhealthy (best has 7 GPUs working), 2 busy (best has 5 free)"
+    )
+    assert reason.next_step == "running jobs must free 3 more GPUs on a host"
+
+
+def test_facts_say_what_there_is() -> None:
+    machines = cluster().hosts(2, "dgx-1v").busy("dgx-1v-0")
+    assert counts(why(machines.scheduler(), job().needs(memory_gib=64))) == {
+        ReasonCode.TOO_LITTLE_MEMORY: (2, "65536 MiB", "32502 MiB")
+    }
+    assert counts(why(machines.scheduler(), job().needs(capability="8.0"))) == {
+        ReasonCode.COMPUTE_CAPABILITY: (2, "8.0", "7.0")
+    }
+
+
+def test_more_than_any_host_has_never_fits_and_says_what_would() -> None:
+    reason = why(cluster().hosts(2).scheduler(), job(9))
+    assert reason.code == "never_fits"
+    assert "ask for at most 8 GPUs per host" in reason.next_step
+
+
+def test_no_ring_and_no_socket_never_fits_without_crossing() -> None:
+    reason = why(cluster().hosts(1, "rtx4090-8x-all-sys").scheduler(), job(8))
+    assert reason.code == "never_fits"
+    assert "allow_cross_numa" in reason.next_step
+    assert counts(reason) == {ReasonCode.TOPOLOGY: (1, "8 GPUs together", "8 GPUs")}
+
+
+def test_free_gpus_that_are_apart_are_told_from_busy_ones() -> None:
+    machines = cluster().hosts(1, "rtx4090-8x-all-sys").busy("rtx4090-8x-all-sys-0", 0, 1, 4, 5)
+    reason = why(machines.scheduler(), job(3))
+    assert counts(reason) == {ReasonCode.TOPOLOGY: (1, "3 GPUs together", "4 GPUs")}
+    assert reason.next_step == "running jobs must free GPUs that are connected on a host"
+
+
+def test_a_job_behind_another_is_told_so() -> None:
+    machines = cluster().hosts(2).busy("dgx-h100-0", 0)
+    reason = why(machines.scheduler(), job(8, hosts=2, name="gang"), job(1))
+    assert reason.code == "behind_higher_priority"
+    assert counts(reason) == {ReasonCode.KEPT: (2, "1 GPU", "gang")}
+    assert "gang" in reason.next_step
+
+
+def test_an_empty_cluster_asks_for_hosts() -> None:
+    assert why(Scheduler(), job()).code == "no_hosts"
+    assert why(cluster().hosts(1).lost("dgx-h100-0").scheduler(), job()).code == "no_hosts"
+
+
+def test_unhealthy_gpus_must_come_back() -> None:
+    machines = cluster().hosts(1).broken("dgx-h100-0", 0).host("ada", "l40s-4x-dual-socket")
+    assert why(machines.scheduler(), job(8)).next_step == "GPUs must come back to health"
+
+
+def test_exclusions_are_the_platforms_and_never_called_impossible() -> None:
+    reason = why(cluster().hosts(1).scheduler(), job(8).avoiding(hosts=["dgx-h100-0"]))
+    assert reason.code == "waiting_for_gpus"
+    assert reason.next_step.startswith("add hosts, or submit again")
+
+
+def test_a_reason_is_told_once_until_it_changes() -> None:
+    machines = cluster().hosts(1).busy("dgx-h100-0", 0, 1)
+    scheduler = machines.scheduler()
+    first = why(scheduler, job(8))
+    machines.free("dgx-h100-0", 1).busy("dgx-h100-0", 2).tell(scheduler)
+    assert scheduler.decide(0.0).reasons == {}, "other GPUs, the same reason"
+    machines.free("dgx-h100-0", 2).tell(scheduler)
+    (second,) = scheduler.decide(0.0).reasons.values()
+    assert first.message != second.message
+
+
+def test_jobs_of_one_class_share_one_reason() -> None:
+    scheduler = cluster().hosts(1).busy("dgx-h100-0").scheduler()
+    for _ in range(100):
+        scheduler.add(job(1).row)
+    assert len(scheduler.decide(0.0).reasons) == 1
+
+
+def test_could_ever_fit_ignores_what_passes() -> None:
+    machines = cluster().hosts(2).busy("dgx-h100-0").lost("dgx-h100-1")
+    framework = framework_of(Policy())
+    assert could_ever_fit(job(8, hosts=2).request, machines.host_rows.values(), framework) is None
+    reason = could_ever_fit(job(8, hosts=3).request, machines.host_rows.values(), framework)
+    assert reason is not None
+    assert reason.code == "never_fits"
