@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -34,7 +35,11 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(timeout=httpx.Timeout(10.0, connect=2.0), trust_env=False) as agents:
+        async with httpx.AsyncClient(
+            timeout=httpx.Timeout(10.0, connect=2.0),
+            trust_env=False,
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # agents speak plain HTTP inside the cluster
+        ) as agents:
             platform = Platform(
                 settings=settings,
                 store=store,

@@ -68,7 +68,7 @@ def logs(
     json: session.Json = False,
 ) -> None:
     """Print what a rank wrote."""
-    with session.service() as client:
+    with session.service(session.FOLLOW_PATIENCE_S if follow else 5.0) as client:
         if follow:
             submit.follow_job(client, job, json, rank, attempt)
             return
@@ -107,7 +107,7 @@ def wait(
     json: session.Json = False,
 ) -> None:
     """Wait until a job has ended; returns its exit code."""
-    with session.service() as client:
+    with session.service(session.FOLLOW_PATIENCE_S) as client:
         try:
             found = client.wait(job, timeout)
         except TimeoutError as error:
@@ -125,7 +125,7 @@ def wait(
 @app.command()
 def watch(job: JobId, json: session.Json = False) -> None:
     """See what happens to a job, as it happens, until it has ended; returns its exit code."""
-    with session.service() as client:
+    with session.service(session.FOLLOW_PATIENCE_S) as client:
         first = None
         for event in client.events(job, follow=True):
             first = first or event.at

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)", re.IGNORECASE | re.ASCII)
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _MIB = 2**20
 
-_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE)
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})")
-_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?")
+_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE | re.ASCII)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})", re.ASCII)
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?", re.ASCII)
 
 Shape = tuple[int | None, int | None]
 """Hosts and GPUs per host; None: not said."""

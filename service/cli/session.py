@@ -43,12 +43,16 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_defaul
 
 
 @contextmanager
-def service() -> Iterator[Client]:
-    """The client (imported here: ``--help`` must not wait for it)."""
-    from gpu_platform.client import Client
+def service(patience_s: float = 5.0) -> Iterator[Client]:
+    """The client, which tries for ``patience_s`` while the service is away."""
+    from gpu_platform.client import Client  # here, because `--help` must not wait for it
 
-    with Client() as client:
+    with Client(retry_for_s=patience_s) as client:
         yield client
+
+
+FOLLOW_PATIENCE_S = 60.0
+"""Who waits for a job wants to go on waiting when the service is restarted."""
 
 
 def exit_code_of(error: PlatformError) -> int:

@@ -98,6 +98,7 @@ def submit(
     spec = job_spec(_told(typed), _read(file) if file else {})
     with session.service() as client:
         job = client.submit(spec, idempotency_key=idempotency_key)
+    with session.service(session.FOLLOW_PATIENCE_S) as client:
         if follow:
             session.say(f"job {job.id}")
             job = follow_job(client, job.id, json)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -258,8 +259,11 @@ async def test_an_error_of_ours_says_so_and_shows_nothing(store: Store, monkeypa
     app = application(store, NO_TEMPORAL)
     monkeypatch.setattr("gpu_platform.store.jobs.get_job", lambda *_: 1 / 0)
     async with in_process(app) as http:
-        problem = is_problem(await http.get("/v1/jobs/j-1"), 500, "internal")
+        with structlog.testing.capture_logs() as lines:
+            answer = await http.get("/v1/jobs/j-1")
+        problem = is_problem(answer, 500, "internal")
         assert "division" not in problem["detail"]
+        assert isinstance(lines[-1]["exc_info"], ZeroDivisionError)
 
 
 JSON = st.recursive(

@@ -1,0 +1,304 @@
+"""The command line as a user runs it: a process, arguments, stdout, stderr, an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.placement import HostCount, Reason, ReasonCode
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, allocations, jobs, queue
+from tests.store_cluster import NOW, Cluster, key, placement, spec
+from tests.unit.service.api_server import (
+    LogFiles,
+    application,
+    recording,
+    served,
+    temporal_dev_server,
+    until,
+)
+
+PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+async def run(*arguments: str, url: str = "http://127.0.0.1:1", cwd: Path | None = None) -> Ran:
+    process = await _start(arguments, url, cwd)
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return Ran(process.returncode or 0, out.decode(), err.decode())
+
+
+async def _start(arguments: tuple[str, ...], url: str, cwd: Path | None = None) -> asyncio.subprocess.Process:
+    environment = {
+        **os.environ,
+        "GPU_PLATFORM_API_URL": url,
+        "GPU_PLATFORM_USER": "ada",
+        "COLUMNS": "200",
+        "TERM": "dumb",
+    }
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        PROGRAM, *arguments, env=environment, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+    )
+
+
+@pytest.fixture(scope="module")
+def temporal() -> Iterator[str]:
+    with temporal_dev_server() as address:
+        yield address
+
+
+@dataclass
+class Platform:
+    url: str
+    store: Store
+    logs: LogFiles
+
+    def running(self, job_id: str) -> None:
+        jobs.admit_job(self.store, job_id, NOW)
+        allocations.reserve_gang(self.store, key(job_id), placement({"a": [0]}), now=NOW)
+        allocations.mark_running(self.store, key(job_id), NOW)
+
+    def failed(self, job_id: str, exit_code: int) -> None:
+        failure = Failure(kind=FailureKind.USER, message=f"rank 0 exited with {exit_code}", exit_code=exit_code)
+        jobs.set_job_state(
+            self.store, job_id, JobState.FAILED, now=NOW, actor="control", failure=failure, exit_code=exit_code
+        )
+
+    async def submitted(self) -> str:
+        return await until(lambda: (jobs.list_jobs(self.store)[0] or [None])[0], "the job")
+
+
+@pytest.fixture
+async def platform(temporal: str, sqlite_template: Path, tmp_path: Path) -> AsyncIterator[Platform]:
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    logs = LogFiles()
+    async with recording(temporal), logs.served() as agent, served(application(store, temporal)) as url:
+        Cluster(store).host("a", gpus=2, agent_url=agent)
+        yield Platform(url, store, logs)
+    store.close()
+
+
+async def test_help_is_quick_and_shows_every_command() -> None:
+    fastest = 10.0
+    for _ in range(3):
+        started = time.monotonic()
+        ran = await run("--help")
+        fastest = min(fastest, time.monotonic() - started)
+    assert ran.code == 0
+    for command in ("up", "submit", "jobs", "status", "health", "watch", "drain", "online", "offline"):
+        assert f" {command} " in ran.out
+    assert " inject " not in ran.out
+    assert fastest < 2.0  # 0.15 s on a quiet machine; an import of the web stack would take 1.5 s
+
+
+async def test_help_imports_nothing_heavy() -> None:
+    heavy = ("temporalio", "fastapi", "httpx", "yaml", "numpy")
+    code = f"import sys, service.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert (await process.communicate())[0] == b"[]\n"
+
+
+async def test_version_and_typing_errors() -> None:
+    assert (await run("--version")).out.startswith("gpu-platform 0.")
+    ran = await run("jbos", "list")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Did you mean 'jobs'?" in ran.err
+    assert "No such option: --gpu-memry" in (await run("submit", "--gpu-memry", "3")).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpus", "3", "--hosts", "2", "--", "x"], "use 2 or 4 GPUs"),
+        (["--gpu-memory", "lots", "--", "x"], "is not a size"),
+        (["--time", "soon", "--", "x"], "is not a time"),
+        (["--env", "NOT_SET_ANYWHERE", "--", "x"], "is not set here"),
+        (["--gpus", "2"], "there is no program to run"),
+        (["--gpus", "2000", "--", "x"], "gpus.gpus_per_host: should be less than or equal to 64 (given 2000)"),
+        (["--min-compute-capability", "hopper", "--", "x"], "gpus.min_compute_capability"),
+        (["--strategy", "scatter", "--", "x"], "pack"),
+        (["-f", "/none.yaml"], "cannot read /none.yaml"),
+    ],
+)
+async def test_wrong_usage_is_2_and_says_what_would_be_right(arguments: list[str], words: str) -> None:
+    ran = await run("submit", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in " ".join(ran.err.replace("\u2502", " ").split())
+
+
+async def test_everything_typed_arrives(platform: Platform, tmp_path: Path) -> None:
+    ran = await run(
+        "submit", "--gpus", "2", "--gpu-memory", "16GiB", "--min-compute-capability", "8.0", "--gpu-model", "H100",
+        "--time", "2h", "--name", "x", "--env", "A=1", "--env", "GPU_PLATFORM_USER", "--priority", "7",
+        "--max-retries", "2", "--allow-cross-numa", "--strategy", "spread", "--rank-per", "gpu", "--grace", "30s",
+        "--namespace", "lab", "--", "python", "train.py", "--gpus", "all",
+        url=platform.url, cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    job = jobs.get_job(platform.store, ran.out.strip())
+    assert job.spec.model_dump(mode="json") == {
+        "name": "x", "namespace": "lab", "user": "ada", "command": ["python", "train.py", "--gpus", "all"],
+        "env": {"A": "1", "GPU_PLATFORM_USER": "ada"}, "workdir": str(tmp_path),
+        "gpus": {
+            "hosts": 1, "gpus_per_host": 2, "memory_mib": 16384, "min_compute_capability": "8.0", "model": "H100",
+            "allow_cross_numa": True, "strategy": "spread",
+        },
+        "rank_per": "gpu", "priority": 7, "time_limit_s": 7200, "max_retries": 2, "max_hardware_retries": 16,
+        "grace_s": 30.0,
+    }  # fmt: skip
+
+
+async def test_a_file_and_what_is_typed_over_it(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "name: from-file\ncommand: [python, train.py]\nenv: {A: file, B: file}\ngpus: {gpus_per_host: 2, model: H100}\n"
+    )
+    ran = await run("submit", "-f", "job.yaml", "--env", "A=typed", "--json", url=platform.url, cwd=tmp_path)
+    job = json.loads(ran.out)
+    assert job["spec"]["name"] == "from-file"
+    assert job["spec"]["env"] == {"A": "typed", "B": "file"}
+    assert job["spec"]["gpus"]["model"] == "H100"
+    (tmp_path / "job.yaml").write_text("comand: [x]\ncommand: [x]\n")
+    ran = await run("submit", "-f", "job.yaml", url=platform.url, cwd=tmp_path)
+    assert (ran.code, "comand: there is no such field" in ran.err) == (2, True)
+
+
+async def test_submit_wait_returns_the_jobs_own_exit_code(platform: Platform) -> None:
+    running = asyncio.create_task(run("submit", "--wait", "--", "x", url=platform.url))
+    job = await platform.submitted()
+    await asyncio.to_thread(platform.running, job.id)
+    await asyncio.to_thread(platform.failed, job.id, 42)
+    ran = await running
+    assert (ran.code, ran.out) == (42, f"{job.id}\n")
+    assert "rank 0 exited with 42" in ran.err
+    assert (await run("jobs", "wait", job.id, url=platform.url)).code == 42
+    assert (await run("jobs", "watch", job.id, url=platform.url)).code == 42
+
+
+async def test_submit_follow_prints_only_the_jobs_output(platform: Platform) -> None:
+    running = asyncio.create_task(run("submit", "--follow", "--", "x", url=platform.url))
+    job = await platform.submitted()
+    platform.logs.write(job.id, 1, 0, b"epoch 1\nepoch 2\n")
+    await asyncio.to_thread(platform.running, job.id)
+    await asyncio.to_thread(
+        jobs.set_job_state, platform.store, job.id, JobState.COMPLETED, now=NOW, actor="control", exit_code=0
+    )
+    ran = await running
+    assert (ran.code, ran.out) == (0, "epoch 1\nepoch 2\n")
+    assert (await run("jobs", "logs", job.id, url=platform.url)).out == "epoch 1\nepoch 2\n"
+    assert (await run("jobs", "logs", "-f", job.id, "--rank", "0", url=platform.url)).out == "epoch 1\nepoch 2\n"
+
+
+async def test_interrupting_the_wait_leaves_the_job(platform: Platform) -> None:
+    process = await _start(("submit", "--wait", "--", "x"), platform.url)
+    assert process.stdout is not None
+    job_id = (await process.stdout.readline()).decode().strip()
+    await asyncio.sleep(0.3)  # it may be anywhere after its first output
+    process.send_signal(signal.SIGINT)
+    _, err = await asyncio.wait_for(process.communicate(), 10)
+    assert process.returncode == 130
+    assert f"gpu-platform jobs cancel {job_id}" in err.decode()
+    assert jobs.get_job(platform.store, job_id).state is JobState.PENDING
+
+
+async def test_describe_tells_the_whole_story(platform: Platform) -> None:
+    jobs.submit_job(
+        platform.store, "j-1", spec(gpus_per_host=2, name="train"), actor="ada", now=NOW, idempotency_key=None
+    )
+    jobs.admit_job(platform.store, "j-1", NOW)
+    queue.enqueue(platform.store, "j-1", 1, task_token=b"t", excluded_gpus=[], excluded_hosts=[], now=NOW)
+    (row,) = queue.read_queue(platform.store)
+    counts = [HostCount(code=ReasonCode.BUSY, hosts=1, asked="2 free", available="1 free")]
+    reason = Reason(
+        code="waiting_for_gpus",
+        message="waits for 2 GPUs: 1 host, busy",
+        counts=counts,
+        next_step="wait for j-0 to end",
+    )
+    queue.set_reasons(platform.store, {row.class_key: reason}, NOW)
+    out = (await run("jobs", "describe", "j-1", url=platform.url)).out
+    for words in ("waits for 2 GPUs: 1 host, busy (place 1", "wait for j-0 to end", "2 free", "1 free", "busy"):
+        assert words in out
+    allocations.reserve_gang(platform.store, key("j-1"), placement({"a": [0, 1]}), now=NOW)
+    ran = await run("jobs", "describe", "j-1", url=platform.url)
+    for words in ("a: GPU 0,1", "for a test", "nvlink_numa, 450 GB/s", "placed on a", "submitted"):
+        assert words in ran.out, ran.out
+    story = json.loads((await run("jobs", "describe", "j-1", "--json", url=platform.url)).out)
+    assert story["state"] == "ALLOCATED"
+    assert story["events"][0]["kind"] == "job.submitted"
+    assert "j-1" in (await run("jobs", "list", url=platform.url)).out
+    assert json.loads((await run("jobs", "list", "--state", "running", "--json", url=platform.url)).out) == []
+
+
+async def test_operating_hosts_and_gpus(platform: Platform) -> None:
+    url = platform.url
+    out = (await run("status", "--all", url=url)).out
+    assert "1 READY" in out
+    assert "2 AVAILABLE" in out
+    assert "a:1" in out
+    assert (await run("health", "--gpu-id", "a:1", url=url)).code == 0
+    assert "a:1 is OFFLINE: noisy" in (await run("offline", "a:1", "--reason", "noisy", url=url)).err
+    assert (await run("health", "--gpu-id", "a:1", url=url)).code == 1
+    assert json.loads((await run("online", "a:1", "--json", url=url)).out)["state"] == "AVAILABLE"
+    assert "a is DRAINED" in (await run("drain", "a", url=url)).err
+    assert "a is READY" in (await run("online", "a", url=url)).err
+    status = json.loads((await run("status", "--json", url=url)).out)
+    assert [host["state"] for host in status["hosts"]] == ["READY"]
+
+
+async def test_watch_goes_on_until_interrupted(platform: Platform) -> None:
+    process = await _start(("watch", "--interval", "0.1", "--json"), platform.url)
+    assert process.stdout is not None
+    for _ in range(2):
+        assert json.loads(await process.stdout.readline())["hosts"][0]["name"] == "a"
+    process.send_signal(signal.SIGINT)
+    await asyncio.wait_for(process.communicate(), 10)
+    assert process.returncode == 130
+
+
+async def test_exit_codes_of_errors(platform: Platform) -> None:
+    for arguments in (
+        ("jobs", "describe", "j-0"),
+        ("drain", "x"),
+        ("health", "--gpu-id", "x:0"),
+        ("jobs", "logs", "j-0"),
+    ):
+        ran = await run(*arguments, url=platform.url)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err.startswith("Error: there is no ")
+    job_id = (await run("submit", "--idempotency-key", "k", "--", "x", url=platform.url)).out.strip()
+    assert (await run("submit", "--idempotency-key", "k", "--", "y", url=platform.url)).code == 4
+    assert (await run("jobs", "preempt", job_id, url=platform.url)).code == 4
+    assert (await run("submit", "--gpus", "3", "--", "x", url=platform.url)).code == 2
+    assert "is being cancelled" in (await run("jobs", "cancel", job_id, url=platform.url)).err
+
+
+async def test_inject_names_a_host_that_is_not_there(tmp_path: Path) -> None:
+    ran = await run("inject", "--host", "x", "--gpu", "0", "--xid", "31", "--state-dir", str(tmp_path))
+    assert ran.code == 3
+    assert (await run("inject", "--host", "x", "--gpu", "0")).code == 2
+
+
+async def test_nobody_answers_is_5() -> None:
+    ran = await run("jobs", "list")
+    assert (ran.code, ran.out) == (5, "")
+    assert "gpu-platform up" in ran.err

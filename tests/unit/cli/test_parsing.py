@@ -1,0 +1,139 @@
+"""What people type becomes what they meant, or an error that says what would be right."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cli.parsing import environment, gang_shape, memory_mib, time_s
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("16GiB", 16384),
+        ("16g", 16384),
+        ("16G", 16384),
+        ("16 GiB", 16384),
+        ("16384MiB", 16384),
+        ("16384m", 16384),
+        ("1.5g", 1536),
+        ("1T", 1024**2),
+        ("80GB", 76294),
+        ("1k", 1),
+        ("0g", 0),
+    ],
+)
+def test_sizes(text: str, mib: int) -> None:
+    assert memory_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "16", "16b", "-1g", "g", "16xb", "1e3g", "16 gigs", "\u0661\u0666g", "nan g"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="like 16GiB"):
+        memory_mib(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2h", 7200),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        ("45s", 45),
+        ("1d", 86400),
+        ("1D2H", 93600),
+        ("01:30:00", 5400),
+        ("100:00:00", 360000),
+        ("1-12:00:00", 129600),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+    ],
+)
+def test_times(text: str, seconds: int) -> None:
+    assert time_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "1:30", "2 h", "-2h", "h", "1.5h", "1h2h", "30m1h", "1-", "\u0662h"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a time"):
+        time_s(text)
+
+
+@pytest.mark.parametrize("text", ["0h", "00:00:00", "0s"])
+def test_no_time_at_all(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="leave it out"):
+        time_s(text)
+
+
+@given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_a_time_is_the_same_however_it_is_written(days: int, hours: int, minutes: int, seconds: int) -> None:
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total:
+        assert time_s(f"{days}-{hours}:{minutes:02}:{seconds:02}") == total
+        assert time_s(f"{days}d{hours}h{minutes}m{seconds}s") == total
+        assert time_s(f"{days * 24 + hours}:{minutes:02}:{seconds:02}") == total
+
+
+@given(st.integers(0, 2**40), st.sampled_from("kmgt"), st.sampled_from(["", "i", "iB", "ib"]))
+def test_a_size_is_never_rounded_down(number: int, unit: str, suffix: str) -> None:
+    size = number * 1024 ** ("kmgt".index(unit) + 1)
+    assert math.isclose(memory_mib(f"{number}{unit}{suffix}"), math.ceil(size / 2**20), rel_tol=1e-12)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_value_or_a_clear_error(text: str) -> None:
+    for parse in (memory_mib, time_s):
+        with contextlib.suppress(typer.BadParameter):
+            assert parse(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("given_", "shape"),
+    [
+        ((None, None, None), (None, None)),
+        ((4, None, None), (1, 4)),
+        ((8, 2, None), (2, 4)),
+        ((8, None, 4), (2, 4)),
+        ((8, 2, 4), (2, 4)),
+        ((None, 2, 4), (2, 4)),
+        ((None, 2, None), (2, None)),
+    ],
+)
+def test_shapes(given_: tuple[int | None, ...], shape: tuple[int | None, int | None]) -> None:
+    assert gang_shape(*given_) == shape
+
+
+@pytest.mark.parametrize(
+    ("given_", "words"),
+    [
+        ((7, 2, None), "6 or 8 GPUs"),
+        ((1, 2, None), "use 2 GPUs"),
+        ((7, None, 4), "4 or 8 GPUs"),
+        ((9, 2, 4), "contradicts"),
+        ((0, None, None), "--gpus 0"),
+        ((None, -1, None), "--hosts -1"),
+    ],
+)
+def test_no_shapes(given_: tuple[int | None, ...], words: str) -> None:
+    with pytest.raises(typer.BadParameter, match=words):
+        gang_shape(*given_)
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_a_total_is_divided_evenly(hosts: int, per_host: int) -> None:
+    assert gang_shape(hosts * per_host, hosts, None) == (hosts, per_host)
+    assert gang_shape(hosts * per_host, None, per_host) == (hosts, per_host)
+
+
+def test_environment() -> None:
+    assert environment(["A=1", "B", "C=", "D=x=y"], {"B": "here"}) == {"A": "1", "B": "here", "C": "", "D": "x=y"}
+    with pytest.raises(typer.BadParameter, match="E: it is not set here"):
+        environment(["E"], {})
+    with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
+        environment(["=x"], {})
