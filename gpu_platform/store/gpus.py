@@ -19,6 +19,7 @@ from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, fault, gpu, host
 
+_VANISHED = "its host no longer reports it"
 _IN_SERVICE = (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
 
 
@@ -56,7 +57,7 @@ def set_gpu_state(
     if state in (GpuState.ALLOCATED, GpuState.IN_USE):
         raise InvalidRequest(f"GPU {row.uuid} cannot be set to {state.value}: only the reservation of a job does that")
     if state is GpuState.AVAILABLE:
-        if row.state_source == "inventory" and row.state == GpuState.OFFLINE:
+        if not row.present:
             raise IllegalTransition(
                 subject=f"GPU {row.uuid}, which {row.host} no longer reports,",
                 current=row.state,
@@ -93,8 +94,11 @@ def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failu
     failures = 0 if ok else row.reset_failures + 1
     counts = {"reset_count": row.reset_count + 1, "reset_failures": failures}
     session.execute(_UPDATE.values(counts), {"of_uuid": uuid})
-    if ok:
+    if ok and row.present:
         return _put_back(session, row, "remediation", now)
+    if ok:
+        _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)
+        return GpuState.OFFLINE
     state = GpuState.OFFLINE if failures >= max_failures else GpuState.DEGRADED
     why = f"{failures} reset{'s' if failures > 1 else ''} in a row failed; {row.reason or 'no reason given'}"
     _take_out(session, row, state, "remediation", why, "remediation", now)
@@ -140,14 +144,17 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
                 raise InvalidRequest(f"{report.name} reports GPU {uuid}, which another host is just registering")
             continue
         _check_moved(session, row, report.name)
-        facts = {"host": report.name, "index": info.index, "facts": info.model_dump_json()}
+        facts = {"host": report.name, "index": info.index, "present": True, "facts": info.model_dump_json()}
         memory = {"memory_mib": info.memory_mib, "memory_used_mib": info.memory_mib * row.exclusive_holders}
         session.execute(_UPDATE.values(facts | memory), {"of_uuid": uuid})
         if row.state == GpuState.OFFLINE and row.state_source == "inventory":
             _put_back(session, row, actor, now)
     for uuid, row in known.items():
-        if uuid not in reported and row.state != GpuState.OFFLINE and row.state != GpuState.RESETTING:
-            _take_out(session, row, GpuState.OFFLINE, "inventory", "its host no longer reports it", actor, now)
+        if uuid in reported or not row.present:
+            continue
+        if row.state not in (GpuState.OFFLINE, GpuState.RESETTING):  # those stay with who took them out
+            _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, actor, now)
+        session.execute(_UPDATE.values(present=False), {"of_uuid": uuid})
 
 
 def follow_self_reports(
@@ -182,8 +189,7 @@ def _check_moved(session: Session, row: Row[Any], to_host: str) -> None:
     if row.host == to_host:
         return
     state = session.scalar(select(host.c.state).where(host.c.name == row.host))
-    gone = row.state == GpuState.OFFLINE and row.state_source == "inventory"
-    if row.exclusive_holders or row.sm_percent_used or not (gone or state == HostState.LOST):
+    if row.exclusive_holders or row.sm_percent_used or (row.present and state != HostState.LOST):
         raise InvalidRequest(
             f"{to_host} reports GPU {row.uuid}, which belongs to {row.host} ({state}); "
             "do two node workers run on one machine? Stop one of them",

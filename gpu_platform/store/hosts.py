@@ -149,8 +149,10 @@ def set_host_state(
     if row is None:
         raise _no_such_host(name)
     current = HostState(row.state)
-    check_transition(f"host {name}", current, state)
     wanted = HostState.DRAINING if state is HostState.DRAINED else state
+    settled = wanted is current or (wanted is HostState.DRAINING and current is HostState.DRAINED)
+    if not settled:
+        check_transition(f"host {name}", current, wanted)
     if wanted is HostState.LOST:
         if current is not HostState.LOST:
             _lose(session, name, reason or "declared lost", actor, now)
@@ -158,7 +160,6 @@ def set_host_state(
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
     values: dict[str, Any] = {"cordoned": cordoned, "reason": reason if cordoned else None}
-    settled = wanted is current or (cordoned and current is HostState.DRAINED)
     if current is not HostState.LOST and not settled:
         values["state"] = wanted.value
         append_event(session, "host.state", actor, now, host=name, data={"state": wanted.value, "reason": reason})

@@ -191,6 +191,7 @@ class GpuRecord(Record, table=True):
             name="exclusive_takes_all",
         ),
         CheckConstraint(f"state <> '{GpuState.AVAILABLE}' OR exclusive_holders = 0", name="available_is_free"),
+        CheckConstraint(f"state <> '{GpuState.AVAILABLE}' OR present", name="available_is_present"),
         CheckConstraint(
             f"state NOT IN {_HELD} OR exclusive_holders + sm_percent_used + mig_mask > 0", name="held_is_taken"
         ),
@@ -201,6 +202,8 @@ class GpuRecord(Record, table=True):
     host: str = _text()
     index: int
     state: str = _text()
+    present: bool = True
+    """Its host reports it."""
     exclusive_holders: int = 0
     sm_percent_used: int = 0
     memory_used_mib: int = 0

@@ -125,6 +125,7 @@ def upgrade() -> None:
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("index", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("present", sa.Boolean(), nullable=False),
         sa.Column("exclusive_holders", sa.Integer(), nullable=False),
         sa.Column("sm_percent_used", sa.Integer(), nullable=False),
         sa.Column("memory_used_mib", sa.Integer(), nullable=False),
@@ -136,6 +137,7 @@ def upgrade() -> None:
         sa.Column("state_source", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("facts", sa.Text(), nullable=False),
+        sa.CheckConstraint("state <> 'AVAILABLE' OR present", name="ck_gpu_available_is_present"),
         sa.CheckConstraint("state <> 'AVAILABLE' OR exclusive_holders = 0", name="ck_gpu_available_is_free"),
         sa.CheckConstraint(
             "state NOT IN ('ALLOCATED', 'IN_USE') OR exclusive_holders + sm_percent_used + mig_mask > 0",

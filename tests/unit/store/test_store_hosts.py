@@ -1,0 +1,316 @@
+"""Hosts and GPUs: registration, lease, loss, drain, faults, resets."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.store import Store, allocations, events, gpus, hosts
+from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, inventory, key, uuid_of
+
+LATER = NOW + timedelta(seconds=TTL_S + 1)
+
+
+@pytest.fixture
+def cluster(store: Store) -> Cluster:
+    return Cluster(store).host("a", gpus=2)
+
+
+def since(store: Store, seq: int) -> list[str]:
+    return [event.kind for event in events.read_events(store, seq)]
+
+
+def test_the_first_report_registers_and_later_ones_are_silent(store: Store) -> None:
+    cluster = Cluster(store)
+    answer = cluster.report("a", 2, leaf="l1", spine="s1")
+    assert (answer.ttl_s, answer.kill) == (TTL_S, [])
+    (event,) = events.read_events(store, 0)
+    assert (event.kind, event.actor, event.host) == ("host.registered", "node/a", "a")
+    cluster.report("a", 2, leaf="l1", spine="s1", now=LATER, telemetry=[GpuTelemetry(uuid=uuid_of("a", 1), power_w=70)])
+    assert events.last_seq(store) == event.seq
+    host = hosts.get_host(store, "a", LATER)
+    assert (host.state, host.leaf, host.spine, host.gpus_total, host.gpus_free) == (HostState.READY, "l1", "s1", 2, 2)
+    assert host.lease_remaining_s == TTL_S
+    assert [gpu.power_w for gpu in gpus.list_gpus(store)] == [None, 70]
+    (row,) = hosts.read_hosts(store)
+    assert (row.name, row.state, row.leaf, row.inventory) == ("a", HostState.READY, "l1", inventory("a", 2))
+    assert [(row.index, row.state, row.free) for row in hosts.read_gpus(store, ["a"])] == [
+        (0, GpuState.AVAILABLE, True),
+        (1, GpuState.AVAILABLE, True),
+    ]
+    assert hosts.read_hosts(store, ["b"]) == hosts.read_gpus(store, ["b"]) == []
+
+
+@pytest.mark.parametrize("news", [{"session": "s2"}, {"leaf": "l2"}, {"agent_url": "http://127.0.0.1:2"}])
+def test_news_of_a_host_are_announced_once(cluster: Cluster, news: dict[str, str]) -> None:
+    for _ in range(2):
+        cluster.report("a", 2, **news)
+    assert since(cluster.store, 1) == ["host.registered"]
+    assert events.read_events(cluster.store, 1)[0].data["changed"] == list(news)
+    assert hosts.agent_url(cluster.store, "a") == news.get("agent_url", "http://127.0.0.1:1")
+
+
+def test_a_gpu_that_vanishes_is_offline_until_it_returns(cluster: Cluster) -> None:
+    store = cluster.store
+    cluster.report("a", 1)
+    assert cluster.states("a") == ["AVAILABLE", "OFFLINE"]
+    with pytest.raises(IllegalTransition, match="no longer reports"):
+        gpus.set_gpu_state(store, "a:1", GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+    cluster.report("a", 3)
+    assert cluster.states("a") == ["AVAILABLE"] * 3
+    assert since(store, 1) == ["gpu.state", "host.registered", "gpu.state", "host.registered"]
+
+
+def test_a_held_gpu_that_vanishes_and_returns_is_still_held(cluster: Cluster) -> None:
+    this = cluster.running("j1", {"a": [1]})
+    cluster.report("a", 1)
+    assert cluster.states("a") == ["AVAILABLE", "OFFLINE"]
+    check_invariants(cluster.store)
+    cluster.report("a", 2)
+    assert cluster.states("a") == ["AVAILABLE", "IN_USE"]
+    allocations.release_gang(cluster.store, this, now=NOW)
+    assert cluster.states("a") == ["AVAILABLE", "AVAILABLE"]
+
+
+def test_an_operator_keeps_a_gpu_offline_whatever_the_inventory_says(cluster: Cluster) -> None:
+    gpus.set_gpu_state(cluster.store, "a:1", GpuState.OFFLINE, reason="noisy", actor="op", now=NOW)
+    cluster.report("a", 1)
+    cluster.report("a", 2)
+    assert cluster.states("a") == ["AVAILABLE", "OFFLINE"]
+
+
+def test_a_changed_memory_size_is_followed_even_while_held(cluster: Cluster) -> None:
+    cluster.running("j1", {"a": [0]})
+    cluster.report("a", inventory=inventory("a", 2, memory_mib=40960))
+    check_invariants(cluster.store)
+    assert gpus.get_gpu(cluster.store, "a:0").info.memory_mib == 40960
+
+
+def test_two_hosts_cannot_report_the_same_gpu(cluster: Cluster) -> None:
+    with pytest.raises(InvalidRequest, match="belongs to a"):
+        cluster.report("b", inventory=inventory("a", 1))
+    assert [host.name for host in hosts.list_hosts(cluster.store, NOW)] == ["a"]
+    hosts.expire_leases(cluster.store, LATER)
+    cluster.report("b", inventory=inventory("a", 1), now=LATER)
+    assert gpus.get_gpu(cluster.store, uuid_of("a", 0)).host == "b"
+
+
+def test_a_host_keeps_hot_gpus_from_new_work(cluster: Cluster) -> None:
+    cluster.running("j1", {"a": [0]})
+    hot = {uuid_of("a", 0): "91 C", uuid_of("a", 1): "92 C"}
+    for _ in range(2):
+        cluster.report("a", 2, degraded=hot)
+    assert cluster.states("a") == ["DEGRADED", "DEGRADED"]
+    assert gpus.get_gpu(cluster.store, "a:0").reason == "91 C"
+    seq = events.last_seq(cluster.store)
+    cluster.report("a", 2)
+    assert cluster.states("a") == ["IN_USE", "AVAILABLE"]
+    assert gpus.get_gpu(cluster.store, "a:0").reason is None
+    assert since(cluster.store, seq) == ["gpu.state", "gpu.state"]
+    check_invariants(cluster.store)
+
+
+def test_what_others_took_out_of_service_a_cool_gpu_does_not_put_back(cluster: Cluster) -> None:
+    gpus.set_gpu_state(cluster.store, "a:0", GpuState.DEGRADED, reason="XID 48", actor="op", now=NOW)
+    cluster.report("a", 2, degraded={uuid_of("a", 0): "91 C"})
+    cluster.report("a", 2)
+    assert cluster.states("a") == ["DEGRADED", "AVAILABLE"]
+    assert gpus.get_gpu(cluster.store, "a:0").reason == "XID 48"
+
+
+def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    assert hosts.expire_leases(store, NOW + timedelta(seconds=TTL_S)) == []
+    expected = [hosts.LostHost("a", [this])]
+    assert hosts.expire_leases(store, LATER) == expected
+    assert hosts.expire_leases(store, LATER) == []
+    assert hosts.lost_hosts_with_attempts(store) == expected
+    assert cluster.host_state("a") == "LOST"
+    assert events.read_events(store, 0)[-1].data["attempts"] == ["j1#1"]
+    allocations.release_gang(store, this, now=LATER)
+    assert hosts.lost_hosts_with_attempts(store) == []
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["before its release", "after its release"])
+def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, released: bool) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    hosts.expire_leases(store, LATER)
+    if released:
+        allocations.release_gang(store, this, now=LATER)
+    assert cluster.report("a", 2, now=LATER, attempts=[this]).kill == [this]
+    assert cluster.host_state("a") == "LOST"
+    assert hosts.lost_hosts_with_attempts(store) == ([] if released else [hosts.LostHost("a", [this])])
+    assert cluster.report("a", 2, now=LATER).kill == []
+    assert cluster.host_state("a") == "READY"
+    assert hosts.lost_hosts_with_attempts(store) == ([] if released else [hosts.LostHost("a", [this])])
+
+
+def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Cluster) -> None:
+    store = cluster.store
+    held = cluster.running("held", {"a": [0]})
+    released = cluster.running("released", {"a": [1]})
+    allocations.release_gang(store, released, now=NOW)
+    cluster.host("b", gpus=1)
+    elsewhere = cluster.running("elsewhere", {"b": [0]})
+    reported = [held, released, key("unknown"), elsewhere, key("held", 7)]
+    assert cluster.report("a", 2, attempts=reported).kill == [released, key("unknown"), elsewhere, key("held", 7)]
+    assert cluster.host_state("a") == "READY"
+
+
+def test_a_new_host_with_unknown_attempts_is_not_in_service_yet(store: Store) -> None:
+    cluster = Cluster(store)
+    assert cluster.report("a", 1, attempts=[key("old")]).kill == [key("old")]
+    assert cluster.host_state("a") == "LOST"
+    cluster.report("a", 1)
+    assert cluster.host_state("a") == "READY"
+
+
+def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    host = hosts.set_host_state(store, "a", HostState.DRAINED, reason="new fans", actor="op", now=NOW)
+    assert (host.state, host.reason) == (HostState.DRAINING, "new fans")
+    hosts.expire_leases(store, LATER)
+    cluster.report("a", 2, now=LATER)
+    assert cluster.host_state("a") == "DRAINING"
+    hosts.expire_leases(store, LATER + timedelta(days=1))
+    allocations.release_gang(store, this, now=LATER)
+    cluster.report("a", 2, now=LATER)
+    assert cluster.host_state("a") == "DRAINED"
+    seq = events.last_seq(store)
+    for state in (HostState.DRAINED, HostState.DRAINING):
+        host = hosts.set_host_state(store, "a", state, reason="still", actor="op", now=NOW)
+        assert host.state is HostState.DRAINED
+    assert events.last_seq(store) == seq
+    assert hosts.set_host_state(store, "a", HostState.READY, reason=None, actor="op", now=NOW).state is HostState.READY
+    assert hosts.get_host(store, "a", NOW).reason is None
+
+
+def test_an_operator_may_declare_a_host_dead(cluster: Cluster) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    host = hosts.set_host_state(store, "a", HostState.LOST, reason="on fire", actor="op", now=NOW)
+    assert (host.state, host.reason) == (HostState.LOST, "on fire")
+    assert hosts.lost_hosts_with_attempts(store) == [hosts.LostHost("a", [this])]
+    allocations.release_gang(store, this, now=NOW)
+    cluster.report("a", 2)
+    assert cluster.host_state("a") == "DRAINED"
+
+
+def test_a_lost_host_put_online_waits_for_its_report(cluster: Cluster) -> None:
+    store = cluster.store
+    hosts.set_host_state(store, "a", HostState.LOST, reason=None, actor="op", now=NOW)
+    assert hosts.set_host_state(store, "a", HostState.READY, reason=None, actor="op", now=NOW).state is HostState.LOST
+    cluster.report("a", 2)
+    assert cluster.host_state("a") == "READY"
+
+
+def test_an_unknown_host_is_not_found(store: Store) -> None:
+    for ask in (
+        lambda: hosts.get_host(store, "x", NOW),
+        lambda: hosts.agent_url(store, "x"),
+        lambda: hosts.set_host_state(store, "x", HostState.READY, reason=None, actor="op", now=NOW),
+    ):
+        with pytest.raises(NotFound, match="no host 'x'"):
+            ask()
+
+
+def test_gpus_are_named_by_uuid_its_beginning_or_host_and_index(cluster: Cluster) -> None:
+    store = cluster.store
+    cluster.host("a-2", gpus=1)
+    assert gpus.get_gpu(store, "GPU-a-0").info.uuid == "GPU-a-0"
+    assert gpus.get_gpu(store, "a:1").info.uuid == "GPU-a-1"
+    assert gpus.get_gpu(store, "GPU-a-1").host == "a"
+    assert gpus.get_gpu(store, "GPU-a-2-").host == "a-2"
+    with pytest.raises(InvalidRequest, match="several"):
+        gpus.get_gpu(store, "GPU-a")
+    for reference in ("", "a:9", "b:0", "GPU-x", "%", "GPU_a-0", ":0"):
+        with pytest.raises(NotFound):
+            gpus.get_gpu(store, reference)
+
+
+def test_gpus_are_listed_by_host_and_state(cluster: Cluster) -> None:
+    cluster.host("b", gpus=1)
+    cluster.running("j1", {"a": [1]})
+    store = cluster.store
+    assert [(gpu.host, gpu.info.index, gpu.job_id) for gpu in gpus.list_gpus(store)] == [
+        ("a", 0, None),
+        ("a", 1, "j1"),
+        ("b", 0, None),
+    ]
+    assert [gpu.info.index for gpu in gpus.list_gpus(store, host="a", states=[GpuState.IN_USE])] == [1]
+
+
+def test_an_operator_takes_a_gpu_out_and_puts_it_back(cluster: Cluster) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    gpu = gpus.set_gpu_state(store, "a:0", GpuState.OFFLINE, reason="noisy", actor="op", now=NOW)
+    assert (gpu.state, gpu.reason, gpu.job_id) == (GpuState.OFFLINE, "noisy", "j1")
+    gpu = gpus.set_gpu_state(store, "a:0", GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+    assert gpu.state is GpuState.IN_USE
+    gpus.set_gpu_state(store, "a:0", GpuState.OFFLINE, reason="noisy", actor="op", now=NOW)
+    allocations.release_gang(store, this, now=NOW)
+    assert cluster.states("a") == ["OFFLINE", "AVAILABLE"]
+    seq = events.last_seq(store)
+    for _ in range(2):
+        gpus.set_gpu_state(store, "a:0", GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+    (event,) = events.read_events(store, seq)
+    assert (event.kind, event.actor, event.host, event.data) == ("gpu.state", "op", "a", {"state": "AVAILABLE"})
+    with pytest.raises(InvalidRequest, match="only the reservation"):
+        gpus.set_gpu_state(store, "a:0", GpuState.IN_USE, reason=None, actor="op", now=NOW)
+    gpus.set_gpu_state(store, "a:0", GpuState.OFFLINE, reason="noisy", actor="op", now=NOW)
+    with pytest.raises(IllegalTransition):
+        gpus.set_gpu_state(store, "a:0", GpuState.DEGRADED, reason="?", actor="op", now=NOW)
+
+
+def test_resets_are_counted_and_too_many_failures_end_in_offline(cluster: Cluster) -> None:
+    store, uuid = cluster.store, uuid_of("a", 0)
+
+    def reset(ok: bool) -> GpuState:
+        assert gpus.begin_reset(store, uuid, "XID 79", NOW).state is GpuState.RESETTING
+        gpus.begin_reset(store, uuid, "XID 79", NOW)
+        state = gpus.finish_reset(store, uuid, ok, NOW, 2)
+        assert gpus.finish_reset(store, uuid, ok, NOW, 2) is state
+        return state
+
+    assert [reset(ok) for ok in (False, True, False)] == [GpuState.DEGRADED, GpuState.AVAILABLE, GpuState.DEGRADED]
+    assert reset(False) is GpuState.OFFLINE
+    gpu = gpus.get_gpu(store, uuid)
+    assert gpu.reset_count == 4
+    assert gpu.reason == "2 resets in a row failed; XID 79"
+    with pytest.raises(NotFound):
+        gpus.begin_reset(store, "x", "?", NOW)
+
+
+def test_a_gpu_that_vanishes_while_it_is_reset_stays_with_remediation(cluster: Cluster) -> None:
+    gpus.begin_reset(cluster.store, uuid_of("a", 1), "XID 79", NOW)
+    cluster.report("a", 1)
+    assert cluster.states("a") == ["AVAILABLE", "RESETTING"]
+    assert gpus.finish_reset(cluster.store, uuid_of("a", 1), True, NOW, 2) is GpuState.OFFLINE
+    cluster.report("a", 2)
+    assert cluster.states("a") == ["AVAILABLE", "AVAILABLE"]
+
+
+def test_a_fault_is_logged_once_with_the_job_it_hit(cluster: Cluster) -> None:
+    store = cluster.store
+    this = cluster.running("j1", {"a": [0]})
+    seq = events.last_seq(store)
+    report = FaultReport(
+        fault_id="f1", host="a", gpu_uuid=uuid_of("a", 0), gpu_index=0, xid=31, action="reset", message="m", at_ms=1
+    )
+    assert gpus.record_fault(store, report, NOW)
+    assert not gpus.record_fault(store, report, NOW)
+    (event,) = events.read_events(store, seq)
+    assert (event.kind, event.actor, event.job_id, event.attempt) == ("gpu.fault", "node/a", this.job_id, this.attempt)
+    assert event.data["xid"] == 31
+    assert gpus.get_gpu(store, "a:0").fault_count == 1
+    idle = report.model_copy(update={"fault_id": "f2", "gpu_uuid": uuid_of("a", 1)})
+    assert gpus.record_fault(store, idle, NOW)
+    assert events.read_events(store, 0)[-1].job_id is None
