@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,8 @@ from gpu_platform.hosts.stopping import attempt_processes, close_attempt, end_at
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
+
+_FOREIGN_LAUNCH_S = 5.0
 
 
 class LogChunk(NamedTuple):
@@ -294,9 +297,12 @@ class HostAgent:
 
 
 def _started(rank: Rank) -> RankStarted:
-    started = rank.started
-    if started is None:
-        raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by another node worker; ask again")
+    """The record, which another node worker's launch may be about to write."""
+    deadline = time.monotonic() + _FOREIGN_LAUNCH_S
+    while (started := rank.started) is None:
+        if time.monotonic() > deadline:
+            raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
+        time.sleep(0.002)
     return started
 
 

@@ -308,9 +308,9 @@ def _optional(nvml: Nvml, read: Callable[[], Any]) -> Any:
 
 def _same_device(a: Any, b: Any) -> bool:
     """NVML's handles are pointers: each call wraps the same one in a new object."""
-    if a is None or isinstance(a, ctypes._Pointer):
-        return a is not None and ctypes.addressof(a.contents) == ctypes.addressof(b.contents)
-    return a is b
+    if isinstance(a, ctypes._Pointer):
+        return ctypes.cast(a, ctypes.c_void_p).value == ctypes.cast(b, ctypes.c_void_p).value
+    return a is not None and a is b
 
 
 def _now_ms() -> int:

@@ -103,22 +103,22 @@ def _nvlinks(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink],
     by_bus_id = {info.pci_bus_id: info.index for _, info in gpus}
     direct: Counter[tuple[int, int]] = Counter()
     to_switch: Counter[int] = Counter()
-    versions: set[int] = set()
+    versions: set[int | None] = set()
     for handle, info in gpus:
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            try:
-                if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
-                    continue
-                versions.add(nvml.nvmlDeviceGetNvLinkVersion(handle, link))
-                kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
-                if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                    to_switch[info.index] += 1
-                elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_GPU:
-                    peer = by_bus_id.get(_bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
-                    if peer is not None and info.index < peer:
-                        direct[info.index, peer] += 1
-            except unsupported(nvml):
+            state = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkState(h, n))
+            if state is None:
                 break  # links are numbered from 0: there are no more
+            if state != nvml.NVML_FEATURE_ENABLED:
+                continue
+            versions.add(_optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkVersion(h, n)))
+            remote = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(h, n))
+            peer = None if remote is None else by_bus_id.get(_bus_id(remote))
+            kind = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(h, n))
+            if peer is not None and info.index < peer:
+                direct[info.index, peer] += 1
+            elif peer is None and kind in (nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH, None):
+                to_switch[info.index] += 1  # drivers before 470 do not name the kind: what is no GPU is a switch
     for position, (handle, info) in enumerate(gpus):
         for other, later in gpus[position + 1 :]:
             links = min(to_switch[info.index], to_switch[later.index])

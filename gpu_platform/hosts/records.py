@@ -4,7 +4,7 @@ In a rank's directory::
 
     claim        locked by the supervisor for as long as it lives; its content names it.
                  The lock is what makes a second start of the rank impossible.
-    started.json written before the program may run: who runs. Never removed, so a rank starts once.
+    started.json written by the rank before it executes its program. Never removed, so a rank starts once.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
     output.log   stdout and stderr, appended to by the rank itself.
 
@@ -21,6 +21,7 @@ import json
 import os
 import struct
 import time
+from _thread import get_ident
 from typing import Any
 
 CLAIM = "claim"
@@ -36,7 +37,7 @@ _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
     """Replace ``path`` at once: readers see the old record or the new one, never half of one."""
-    partial = f"{path}.{os.getpid()}.partial"
+    partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, json.dumps(record).encode())

@@ -6,10 +6,11 @@ log file itself; there is no pipe whose reader could die. Standard library only.
 
 Order of events, each safe against SIGKILL before and after it::
 
-    claim the rank -> attempt not closed? -> fork; the child waits -> write started.json
-    -> let the child execute -> answer -> wait for the end -> write exit.json -> kill what is left -> go
+    claim the rank -> attempt not closed? -> fork -> the child writes started.json and executes
+    -> answer -> wait for the end -> write exit.json -> kill what is left -> go
 
-A child whose supervisor dies while it waits never executes, so a rank that ran has a record.
+The child writes its record itself, so a program that ran has one, whenever the supervisor dies;
+and it holds a copy of the claim until it executes, so nobody else starts the rank meanwhile.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gpu_platform.hosts import records
-from gpu_platform.hosts.process_tree import Process, all_processes, boot_id, descendants, read_stat, send_signal
+from gpu_platform.hosts.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
 
 Reply = Callable[[dict[str, Any]], None]
 
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLAIM_BYTES = 200
+_RECORD = "record"
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
 _DISK_FULL_PATIENCE_S = 60.0
@@ -64,13 +66,19 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         closed = os.path.join(order["attempt_dir"], records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
-        child, failure = _start(order, me.process)
+        child = _fork(order)
     except OSError as error:  # disk full, no permission, no more processes
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
-    if failure is None:
-        reply({"status": "started", "pid": child})
+    failure: dict[str, Any] | None = None
+    if child.told is not None:
+        step, number = child.told
+        if step == _RECORD:  # it did not execute, and may be started again
+            return reply({"status": "error", "message": f"{os.strerror(number)}: {rank_dir}"})
+        failure = _explain(order, step, number)
+    else:
+        reply({"status": "started", "pid": child.pid})
 
-    code = _exit_code(_wait_for(child))
+    code = _exit_code(_wait_for(child.pid))
     alone = not _reap()
     record = {"exit_code": code, "ended_at_ms": time.time_ns() // 1_000_000, "failure": failure, "alone": alone}
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
@@ -86,58 +94,52 @@ def name_process(name: bytes) -> None:
     _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-def _start(order: dict[str, Any], me: Process) -> tuple[int, dict[str, Any] | None]:
-    """Fork and execute. Returns the child's pid, and why it could not execute."""
+class _Child(NamedTuple):
+    pid: int
+    told: tuple[str, int] | None
+    """The step and errno at which it failed to execute."""
+
+
+def _fork(order: dict[str, Any]) -> _Child:
+    """Fork, and wait until the child executes its program or tells why it cannot."""
     log = os.open(
         os.path.join(order["rank_dir"], records.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
     )
-    wait_fd, go_fd = os.pipe()
-    error_fd, tell_fd = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(go_fd)
-        os.close(error_fd)
-        _become_rank(order, log, wait_fd, tell_fd)
-    for fd in (log, wait_fd, tell_fd):
-        os.close(fd)
-    stat = read_stat(child)
-    assert stat is not None  # not reaped yet, so it is there
-    record = {
-        **stat.process._asdict(),
-        "supervisor": me._asdict(),
-        "boot_id": boot_id(),
-        "started_at_ms": time.time_ns() // 1_000_000,
-    }
-    # Not fsynced: only a power loss could undo it, and that ends the rank as well.
-    records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
-    os.write(go_fd, b"!")
-    os.close(go_fd)
-    with open(error_fd, "rb") as file:  # ends when the child executes (close-on-exec) or tells why not
+    hear, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_rank(order, log, tell)
+    os.close(log)
+    os.close(tell)
+    with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
         told = file.read()
-    return child, _explain(order, *json.loads(told)) if told else None
+    return _Child(pid, tuple(json.loads(told)) if told else None)
 
 
-def _become_rank(order: dict[str, Any], log: int, wait_fd: int, tell_fd: int) -> NoReturn:
-    step = "log"
+def _become_rank(order: dict[str, Any], log: int, tell: int) -> NoReturn:
+    step = _RECORD
     try:
         os.setsid()
-        if not os.read(wait_fd, 1):
-            os._exit(0)
+        me = read_stat(os.getpid())
+        assert me is not None
+        record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
+        # Not fsynced: only a power loss could undo it, and that ends the rank as well.
+        records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        step = "workdir"
         if order["workdir"] is not None:
-            step = "workdir"
             os.chdir(order["workdir"])
         elif os.path.isdir(order["env"].get("HOME", "")):
             os.chdir(order["env"]["HOME"])
         step = "command"
         os.execvpe(order["argv"][0], order["argv"], order["env"])
     except OSError as error:
-        os.write(tell_fd, json.dumps([step, error.errno]).encode())
+        os.write(tell, json.dumps([step, error.errno]).encode())
         os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
     finally:
         os._exit(126)

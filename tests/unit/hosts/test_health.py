@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pynvml
 import pytest
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.health import HealthMonitor, _same_device
 from gpu_platform.hosts.history import FaultHistory
 from tests.hosts_rig import HostRig, until
 
@@ -187,3 +188,10 @@ async def test_a_paused_monitor_holds_no_device_and_goes_on_after(watched: Watch
         assert all(gpu.handle is None for gpu in watched.monitor._gpus)
     watched.host.strike(1, xid=31)
     await until(lambda: watched.faults, "the fault")
+
+
+def test_nvmls_handles_are_compared_as_the_pointers_they_are() -> None:
+    one, same, other = (ctypes.cast(address, pynvml.c_nvmlDevice_t) for address in (0x1000, 0x1000, 0x2000))
+    assert _same_device(one, same)
+    assert not _same_device(one, other)
+    assert not _same_device(None, one)
