@@ -38,8 +38,8 @@ format: dev  ## Mend what ruff can mend
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
-bench: dev  ## Print the numbers of docs/explanation/performance
-	@$(PYTHON) -m tests.benchmarks
+bench: dev  ## Measure and print (ONLY="store hosts" chooses)
+	@$(PYTHON) -m tests.benchmarks $(ONLY)
 
 COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"
