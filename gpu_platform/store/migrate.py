@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +35,9 @@ def _alone(engine: Engine) -> Iterator[None]:
         return
     with open(f"{engine.url.database}.migrate-lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        connection = engine.raw_connection()
+        connection = sqlite3.connect(str(engine.url.database), timeout=30)
         try:
-            connection.cursor().execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA journal_mode=WAL")
         finally:
             connection.close()
         yield
