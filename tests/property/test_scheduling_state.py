@@ -28,11 +28,11 @@ PROPOSAL_TIMEOUT_S = 10.0
 
 requests = st.builds(
     GpuRequest,
-    hosts=st.sampled_from([1, 1, 2, 3]),
-    gpus_per_host=st.sampled_from([1, 1, 2, 3, 4, 5, 8]),
-    memory_mib=st.sampled_from([0, 0, 0, 40_000, 80_000]),
-    min_compute_capability=st.sampled_from([None, None, "8.0", "9.0"]),
-    model=st.sampled_from([None, None, "nvidia", "H100"]),
+    hosts=st.sampled_from([1, 1, 1, 2]),
+    gpus_per_host=st.sampled_from([1, 2, 3, 4, 5, 8]),
+    memory_mib=st.sampled_from([0, 0, 0, 0, 40_000]),
+    min_compute_capability=st.sampled_from([None, None, None, "8.0"]),
+    model=st.sampled_from([None, None, None, "nvidia"]),
     allow_cross_numa=st.booleans(),
     strategy=st.sampled_from(list(Strategy)),
 )
@@ -72,7 +72,7 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
         self.now = 0.0
         self.count = 0
 
-    @initialize(kinds=st.lists(st.sampled_from(MACHINES), min_size=1, max_size=3), leaves=st.integers(1, 3))
+    @initialize(kinds=st.lists(st.sampled_from(MACHINES), min_size=2, max_size=4), leaves=st.integers(1, 3))
     def hosts_register(self, kinds: list[str], leaves: int) -> None:
         for number, kind in enumerate(kinds):
             inventory: HostInventory = load_description(kind).inventory(f"h{number}")
@@ -89,10 +89,13 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
     def jobs_arrive(self, requests: list[GpuRequest], priority: int, data: st.DataObject) -> None:
         for request in requests:
             self.arrive(request, priority, data)
+        self.decide(0.0)
 
     def arrive(self, request: GpuRequest, priority: int, data: st.DataObject) -> None:
-        excluded_gpus = data.draw(st.frozensets(st.sampled_from(sorted(self.gpus)), max_size=2))
-        excluded_hosts = data.draw(st.frozensets(st.sampled_from(sorted(self.hosts)), max_size=1))
+        excluded_gpus, excluded_hosts = frozenset[str](), frozenset[str]()
+        if data.draw(st.sampled_from([False, False, True])):
+            excluded_gpus = data.draw(st.frozensets(st.sampled_from(sorted(self.gpus)), max_size=2))
+            excluded_hosts = data.draw(st.frozensets(st.sampled_from(sorted(self.hosts)), max_size=1))
         self.count += 1
         row = QueueRow(
             job_id=f"j{self.count}",
@@ -102,14 +105,17 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             namespace="default",
             user="anna",
             enqueued_at=float(self.count),
-            excluded_gpus=excluded_gpus if data.draw(st.booleans()) else frozenset(),
-            excluded_hosts=excluded_hosts if data.draw(st.booleans()) else frozenset(),
+            excluded_gpus=excluded_gpus,
+            excluded_hosts=excluded_hosts,
         )
         self.waiting[row.job_id] = row
         for scheduler in self.schedulers:
             scheduler.add(row)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 6.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.decide(seconds)
+
     def decide(self, seconds: float) -> None:
         self.now += seconds
         for job_id, (row, _, since) in list(self.proposed.items()):
@@ -153,18 +159,22 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
     def a_job_ends(self, data: st.DataObject) -> None:
         uuids = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
         self.set_gpus([u for u in uuids if self.gpus[u].state is GpuState.IN_USE], GpuState.AVAILABLE, free=True)
+        self.decide(0.0)
 
     @rule(data=st.data(), state=st.sampled_from([GpuState.DEGRADED, GpuState.RESETTING, GpuState.AVAILABLE]))
     def a_gpu_changes(self, data: st.DataObject, state: GpuState) -> None:
-        uuid = data.draw(st.sampled_from(sorted(self.gpus)))
+        broken = [uuid for uuid, row in self.gpus.items() if row.state in (GpuState.DEGRADED, GpuState.RESETTING)]
+        uuid = data.draw(st.sampled_from(broken if state is GpuState.AVAILABLE and broken else sorted(self.gpus)))
         held = any(uuid in uuids for uuids in self.running.values())
         if held and state is GpuState.AVAILABLE:
             state = GpuState.IN_USE
         self.set_gpus([uuid], state, free=state is GpuState.AVAILABLE)
 
-    @rule(data=st.data(), state=st.sampled_from([HostState.DRAINING, HostState.LOST, HostState.READY, HostState.READY]))
-    def a_host_changes(self, data: st.DataObject, state: HostState) -> None:
-        name = data.draw(st.sampled_from(sorted(self.hosts)))
+    @rule(data=st.data(), ready=st.sampled_from([True, True, False]))
+    def a_host_changes(self, data: st.DataObject, ready: bool) -> None:
+        away = [name for name, host in self.hosts.items() if host.state is not HostState.READY]
+        name = data.draw(st.sampled_from(away if ready and away else sorted(self.hosts)))
+        state = HostState.READY if ready else data.draw(st.sampled_from([HostState.DRAINING, HostState.LOST]))
         self.hosts[name] = replace(self.hosts[name], state=state)
         for scheduler in self.schedulers:
             scheduler.upsert_host(self.hosts[name])
@@ -253,5 +263,5 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             scheduler.upsert_gpus(rows)
 
 
-SchedulerAgainstModel.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+SchedulerAgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestSchedulerAgainstModel = SchedulerAgainstModel.TestCase

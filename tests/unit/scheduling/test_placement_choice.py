@@ -80,6 +80,11 @@ def test_between_equals_the_name_decides_whatever_came_first() -> None:
     assert hosts_of(cluster().host("b").host("a").host("c").scheduler(), job()) == ["a"]
 
 
+def test_between_equal_leaves_the_name_decides_whatever_came_first() -> None:
+    machines = cluster().host("d", leaf="x").host("c", leaf="x").host("b", leaf="y").host("a", leaf="y")
+    assert hosts_of(machines.scheduler(), job(gpus=8, hosts=2)) == ["a", "b"]
+
+
 def test_hosts_under_one_leaf_then_one_spine_then_any() -> None:
     machines = (
         cluster()
