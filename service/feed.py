@@ -24,6 +24,8 @@ from gpu_platform.store.database import Store
 
 PAGE = 500
 MAX_BEHIND = 2000
+AWAY_S = 1.0
+"""Between two tries while the database is away."""
 TERMINAL_KINDS = frozenset({"job.completed", "job.failed", "job.cancelled", "job.withdrawn"})
 
 log = get_logger(__name__)
@@ -65,9 +67,7 @@ class EventFeed:
     def close(self) -> None:
         """End every stream: the service is about to stop, and clients will follow another one."""
         self._closed.set()
-        for followers in self._followers.values():
-            for follower in followers:
-                follower.news.set()
+        self._wake_all()
 
     async def run(self) -> None:
         """The shared task. It outlives a database that is away."""
@@ -78,6 +78,7 @@ class EventFeed:
                 if seq is None:
                     seq = await run_in_threadpool(store_events.last_seq, self._store)
                     self._ready.set()
+                    self._wake_all()  # what happened before this number is nobody's news, but they may not know it
                 # The token is read first: a commit between the two reads is then found in the next round.
                 now = await run_in_threadpool(store_events.change_token, self._store)
                 if now != token:
@@ -89,7 +90,7 @@ class EventFeed:
                 await asyncio.sleep(self._poll_s)
             except PlatformError as error:
                 log.warning("the change feed cannot be read", error=error.message)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(AWAY_S)
 
     async def last_seq(self) -> int:
         return await run_in_threadpool(store_events.last_seq, self._store)
@@ -127,6 +128,11 @@ class EventFeed:
         with self._following(job_id) as follower:
             follower.lost_some = True  # keep no events, only tell that there are some
             yield follower.news
+
+    def _wake_all(self) -> None:
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.news.set()
 
     def _hand_out(self, event: JobEvent) -> None:
         for follower in self._followers.get(None, ()):

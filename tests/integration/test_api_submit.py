@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ import httpx
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
-from gpu_platform.domain.job import Job
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, jobs
+from service.temporal import JobWorkflows
 from tests.store_cluster import NOW, Cluster, key, placement
 from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server
 
@@ -233,3 +236,32 @@ async def test_a_database_that_is_away_is_a_503_that_says_so(temporal: str, tmp_
         assert "database" in ready.json()["details"]
         assert "temporal" not in ready.json()["details"]
     store.close()
+
+
+async def test_a_temporal_that_is_frozen_is_not_waited_for(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    monkeypatch.setattr("service.temporal.PATIENCE_S", 0.5)
+    # Takes connections and never says a word, as a stopped process does.
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        async with in_process(application(store, f"127.0.0.1:{frozen.getsockname()[1]}")) as http:
+            answer = await asyncio.wait_for(http.post("/v1/jobs", json={"command": ["true"]}), 5)
+    assert answer.status_code == 503
+    assert "nothing was started" in answer.json()["detail"]
+    assert jobs.list_jobs(store)[0] == []
+    store.close()
+
+
+async def test_a_start_that_was_not_answered_but_happened_is_an_accepted_job(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start_without_an_answer(_: JobWorkflows, job_id: str, spec: JobSpec) -> None:
+        jobs.admit_job(api.store, job_id, NOW)
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(JobWorkflows, "start", start_without_an_answer)
+    assert (await api.submit()).state is JobState.QUEUED
+    assert len(jobs.list_jobs(api.store)[0]) == 1

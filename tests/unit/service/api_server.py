@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 from temporalio import workflow
 from temporalio.client import Client
@@ -30,6 +29,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from service.app import create_app
+from service.server import Server
 from workers.node_http import node_app
 
 
@@ -101,8 +101,7 @@ async def in_process(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
     """The application on a free port; its address."""
     listening = socket.create_server(("127.0.0.1", port), backlog=128)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = Server(app, "127.0.0.1", port)
     task = asyncio.create_task(server._serve(sockets=[listening]))
     try:
         while not server.started:
@@ -110,8 +109,6 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        if hasattr(app, "state") and hasattr(app.state, "platform"):
-            app.state.platform.feed.close()
         server.should_exit = True
         await task
         listening.close()

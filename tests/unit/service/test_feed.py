@@ -1,0 +1,114 @@
+"""The change feed: every follower gets every event once, in order, also when it is slow or joins late."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, jobs
+from service import feed as feed_module
+from service.feed import EventFeed
+from tests.store_cluster import NOW, spec
+
+
+@pytest.fixture
+def store(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+async def feed(store: Store) -> AsyncIterator[EventFeed]:
+    feed = EventFeed(store, poll_s=0.005)
+    reading = asyncio.create_task(feed.run())
+    yield feed
+    feed.close()
+    await asyncio.wait_for(reading, 5)
+
+
+def submit(store: Store, *job_ids: str) -> None:
+    for job_id in job_ids:
+        jobs.submit_job(store, job_id, spec(), actor="ada", now=NOW, idempotency_key=None)
+
+
+async def take(feed: EventFeed, count: int, after: int = 0, job_id: str | None = None) -> list[int]:
+    seqs: list[int] = []
+    async for event in feed.follow(after, job_id):
+        seqs.append(event.seq)
+        if len(seqs) == count:
+            break
+    return seqs
+
+
+async def test_past_and_present_without_a_gap(feed: EventFeed, store: Store) -> None:
+    submit(store, "j-0", "j-1")
+    following = asyncio.create_task(take(feed, 5, after=1))
+    await asyncio.to_thread(submit, store, "j-2", "j-3", "j-4", "j-5")
+    assert await asyncio.wait_for(following, 5) == [2, 3, 4, 5, 6]
+
+
+async def test_a_slow_follower_falls_back_to_the_store(
+    feed: EventFeed, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MAX_BEHIND", 3)
+    monkeypatch.setattr(feed_module, "PAGE", 4)
+    submit(store, "j-first")
+    seqs: list[int] = []
+    async for event in feed.follow(0):
+        seqs.append(event.seq)
+        if len(seqs) == 1:
+            await asyncio.to_thread(submit, store, *(f"j-{number}" for number in range(20)))
+        await asyncio.sleep(0.02)  # slower than they come
+        if len(seqs) == 21:
+            break
+    assert seqs == list(range(1, 22))
+
+
+async def test_a_job_is_followed_to_its_end_also_when_it_has_ended(feed: EventFeed, store: Store) -> None:
+    submit(store, "j-1", "j-2")
+    following = asyncio.create_task(take(feed, 100, job_id="j-1"))
+    await asyncio.to_thread(jobs.admit_job, store, "j-1", NOW)
+    await asyncio.to_thread(jobs.set_job_state, store, "j-1", JobState.CANCELLED, now=NOW, actor="ada")
+    seqs = await asyncio.wait_for(following, 5)
+    assert await asyncio.wait_for(take(feed, 100, job_id="j-1"), 5) == seqs
+    # Whoever saw the last event and lost the connection must not wait for ever.
+    assert await asyncio.wait_for(take(feed, 100, after=seqs[-1], job_id="j-1"), 5) == []
+
+
+async def test_closing_ends_followers_and_watchers(feed: EventFeed, store: Store) -> None:
+    submit(store, "j-1")
+    following = asyncio.create_task(take(feed, 100))
+    with feed.watching("j-1") as news:
+        await asyncio.to_thread(jobs.admit_job, store, "j-1", NOW)
+        await asyncio.wait_for(news.wait(), 5)
+        news.clear()
+        feed.close()
+        await asyncio.wait_for(news.wait(), 5)
+    assert await asyncio.wait_for(following, 5) == [1, 2]
+
+
+async def test_a_database_that_comes_back_is_read_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(store.url.database)
+    os.rename(path, f"{path}.away")
+    os.mkdir(path)
+    monkeypatch.setattr(feed_module, "AWAY_S", 0.01)
+    feed = EventFeed(store, poll_s=0.005)
+    reading = asyncio.create_task(feed.run())
+    following = asyncio.create_task(take(feed, 1))
+    await asyncio.sleep(0.05)
+    assert not following.done()
+    os.rmdir(path)
+    os.rename(f"{path}.away", path)
+    await asyncio.to_thread(submit, store, "j-1")
+    assert await asyncio.wait_for(following, 5) == [1]
+    feed.close()
+    await asyncio.wait_for(reading, 5)

@@ -1,0 +1,47 @@
+"""One JSON object per line, with everything that is bound, from our own code and from libraries."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+from gpu_platform.observability import serve_metrics
+
+PROGRAM = """
+import logging
+from gpu_platform.observability import bound, configure_logging, get_logger
+configure_logging("node/dgx-a", level="info", json=True)
+log = get_logger("test")
+with bound(job_id="j-1", attempt=2):
+    log.info("rank started", rank=0)
+    logging.getLogger("library").warning("careful with %s", "this")
+    secret = "hunter2"
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        log.exception("failed")
+log.debug("not shown")
+logging.getLogger("httpx").info("not shown")
+log.info("after")
+"""
+
+
+def test_every_line_is_json_with_its_context() -> None:
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [line["event"] for line in lines] == ["rank started", "careful with this", "failed", "after"]
+    assert [line.get("job_id") for line in lines] == ["j-1", "j-1", "j-1", None]
+    assert {line["process"] for line in lines} == {"node/dgx-a"}
+    assert [line["level"] for line in lines] == ["info", "warning", "error", "info"]
+    assert "ValueError: boom" in lines[2]["exception"]
+    assert "hunter2" not in ran.stderr.replace('secret = "hunter2"', "")
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+
+
+def test_metrics_are_served_on_a_free_port() -> None:
+    port = serve_metrics(0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert b"topology_scheduler_latency_seconds_bucket" in answer.read()
