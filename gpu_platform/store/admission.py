@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.errors import ImpossibleRequest
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.store.database import Store
-from gpu_platform.store.models import host
+from gpu_platform.store.models import gpu, host
 
 _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
 _MEMO = "possible requests"
@@ -21,8 +21,8 @@ _MEMO = "possible requests"
 def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
     """Raise :class:`ImpossibleRequest`, saying what there is, if even the idle cluster could not hold the gang.
 
-    Every host that ever registered counts, drained and lost ones too: they may come back. Answers are remembered
-    until an inventory changes.
+    Everything that ever registered counts, drained and lost hosts and GPUs that vanished too: they may come back.
+    Answers are remembered until an inventory changes.
     """
     version = tuple(session.execute(_VERSION).one())
     known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
@@ -30,12 +30,24 @@ def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
     wanted = request.model_dump_json()
     if wanted in possible:
         return
-    inventories = [parse_inventory(text) for text in session.scalars(select(host.c.inventory).order_by(host.c.name))]
-    capacity = largest_gang(inventories, request)
+    capacity = largest_gang(_ever_registered(session), request)
     if not capacity.fits:
         raise ImpossibleRequest(capacity.message)
     if len(possible) < 10_000:
         store.memo[_MEMO] = (version, possible | {wanted})
+
+
+def _ever_registered(session: Session) -> list[HostInventory]:
+    vanished: dict[str, list[GpuInfo]] = {}
+    for row in session.execute(select(gpu.c.host, gpu.c.facts).where(gpu.c.present.is_(False)).order_by(gpu.c.uuid)):
+        vanished.setdefault(row.host, []).append(GpuInfo.model_validate_json(row.facts))
+    inventories: list[HostInventory] = []
+    for row in session.execute(select(host.c.name, host.c.inventory).order_by(host.c.name)):
+        inventory = parse_inventory(row.inventory)
+        if row.name in vanished:
+            inventory = inventory.model_copy(update={"gpus": inventory.gpus + vanished[row.name]})
+        inventories.append(inventory)
+    return inventories
 
 
 @lru_cache(maxsize=16_384)

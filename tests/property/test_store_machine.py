@@ -291,7 +291,7 @@ def run(new_database: Callable[[], tuple[str, Callable[[], None]]], examples: in
         lambda: StoreMachine(new_database),
         settings=settings(
             max_examples=examples,
-            stateful_step_count=40,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -18,7 +18,7 @@ from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, gpus, jobs, queue
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, spec, uuid_of
+from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, spec, uuid_of
 
 
 def submit(store: Store, job_id: str, idempotency_key: str | None = None, now=NOW, **fields):
@@ -95,8 +95,11 @@ def test_what_no_host_could_ever_hold_is_refused_and_stays_pending(store: Store)
     assert jobs.admit_job(store, "wide", NOW).state is JobState.QUEUED
     cluster.report("b", 2)
     submit(store, "later", gpus_per_host=8)
+    assert jobs.admit_job(store, "later", NOW).state is JobState.QUEUED  # the six that vanished may come back
+    cluster.report("b", inventory=inventory("b", 8, model="NVIDIA L4"))
+    submit(store, "other", gpus_per_host=8, model="h100")
     with pytest.raises(ImpossibleRequest):
-        jobs.admit_job(store, "later", NOW)
+        jobs.admit_job(store, "other", NOW)
 
 
 def test_states_follow_the_table_with_one_event_each(store: Store) -> None:
