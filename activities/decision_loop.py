@@ -18,7 +18,7 @@ from gpu_platform.domain.rows import QueueRow
 from gpu_platform.observability import DECISION_SECONDS, PLACEMENT_DECISIONS
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, events, gpus, hosts, leader, queue
+from gpu_platform.store import Store, events, hosts, leader, queue
 
 log = structlog.get_logger()
 
@@ -132,7 +132,7 @@ class DecisionLoop:
         return bool(changed_gpu_hosts or changed_jobs)
 
     def _upsert_gpus(self, names: list[str] | None) -> None:
-        rows = gpus.read_gpus(self._store, names)
+        rows = hosts.read_gpus(self._store, names)
         self._host_of.update((row.uuid, row.host) for row in rows)
         self._core.upsert_gpus(rows)
 

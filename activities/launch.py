@@ -7,6 +7,7 @@ import asyncio
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared, Stopped, StopRequest
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.job import Failure, FailureKind
@@ -27,25 +28,20 @@ class LaunchActivities:
     @activity.defn
     async def prepare_host(self, plan: HostPlan) -> Prepared:
         try:
-            return await asyncio.to_thread(self._agent.prepare, plan)
+            return await heartbeating(asyncio.to_thread(self._agent.prepare, plan))
         except PreflightFailed as error:
             raise _preflight_failure(error, plan.host) from error
 
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
         try:
-            return await asyncio.to_thread(self._agent.launch, request)
+            return await heartbeating(asyncio.to_thread(self._agent.launch, request))
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
 
     @activity.defn
     async def stop_ranks(self, request: StopRequest) -> Stopped:
-        """Heartbeats while it waits, so that a stop cut off by a node worker's death is taken up again at once."""
-        stopping = asyncio.ensure_future(self._agent.stop(request))
-        while not stopping.done():
-            activity.heartbeat()
-            await asyncio.wait([stopping], timeout=1.0)
-        return stopping.result()
+        return await heartbeating(self._agent.stop(request))
 
 
 def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:

@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
+from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.states import GpuState
@@ -25,7 +26,6 @@ class ResetResult(BaseModel):
     gpu_uuid: str
     ok: bool
     max_failures: int
-    message: str = ""
 
 
 class RemediationActivities:
@@ -65,7 +65,7 @@ class ResetActivities:
     async def reset_gpu(self, gpu_uuid: str) -> None:
         """Reset and verify. A GPU that does not come back healthy is a ``ResetFailed``."""
         try:
-            await asyncio.to_thread(self._agent.reset_gpu, gpu_uuid)
+            await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
             await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
         except PlatformError as error:
             raise ApplicationError(error.message, type="ResetFailed", non_retryable=True) from error

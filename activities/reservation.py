@@ -12,7 +12,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationC
 from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs, queue
+from gpu_platform.store import Store, allocations, attempts, jobs
 
 
 class ReserveRequest(BaseModel):
@@ -66,29 +66,26 @@ class ReservationActivities:
 
     @activity.defn
     def end_attempt(self, request: EndAttempt) -> None:
-        """Leave the queue, release what is held, write the job's next state; in that order, each repeatable."""
-        now = utc_now()
-        queue.dequeue(self._store, request.key.job_id, request.key.attempt)
-        allocations.release_gang(self._store, request.key, now=now, quarantine=request.quarantine)
+        """Release what is held, leave the queue and write the job's next state, in one transaction."""
+        progress = request.progress
         way = [request.state]
         if request.state is JobState.PREEMPTED:
             way.append(JobState.QUEUED)
         try:
-            if jobs.get_job(self._store, request.key.job_id).state is way[-1]:
-                return
-            for state in way:
-                jobs.set_job_state(
-                    self._store,
-                    request.key.job_id,
-                    state,
-                    now=now,
-                    actor=request.actor,
-                    failure=request.failure,
-                    exit_code=request.exit_code,
-                    user_retries=request.progress.user_retries,
-                    hardware_retries=request.progress.hardware_retries,
-                    preemptions=request.progress.preemptions,
-                )
+            attempts.end_attempt(
+                self._store,
+                request.key,
+                way,
+                now=utc_now(),
+                actor=request.actor,
+                quarantine=request.quarantine,
+                failure=request.failure,
+                exit_code=request.exit_code,
+                user_retries=progress.user_retries,
+                hardware_retries=progress.hardware_retries,
+                preemptions=progress.preemptions,
+            )
         except (IllegalTransition, NotFound) as error:
-            # Ended without this workflow (an operator terminated and reset it). What it held is free.
+            # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.
             activity.logger.warning("%s", error.message)
+            allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from temporalio import activity
 
-from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, WatchRequest
+from activities.heartbeat import heartbeating
+from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.hosts.agent import HostAgent
 
-HEARTBEAT_S = 2.0
 FAULT_SETTLE_S = 0.4
 """A rank that a GPU fault kills may be seen to exit before NVML delivers the XID."""
 
@@ -26,15 +26,13 @@ class WatchActivities:
 
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
-        watching = asyncio.ensure_future(self._agent.watch(request))
-        try:
-            while not watching.done():
-                activity.heartbeat()
-                await asyncio.wait([watching], timeout=HEARTBEAT_S)
-        finally:
-            watching.cancel()
-        exits = watching.result()
-        if exits.first_failure is not None and exits.first_failure.failure is None:
+        exits = await heartbeating(self._agent.watch(request))
+        if exits.first_failure is None:
+            # Nothing is left to stop: closing the attempt here saves the workflow that round trip.
+            await self._agent.stop(
+                StopRequest(key=request.key, host=request.host, grace_s=0, reason="all its ranks ended")
+            )
+        elif exits.first_failure.failure is None:
             exits = await self._blame(request, exits)
         return exits
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -21,7 +21,9 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
+from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.agent import HostAgent
@@ -30,7 +32,7 @@ from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
-from gpu_platform.hosts.paths import control_dir
+from gpu_platform.hosts.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs
 from workers.control import control_worker
@@ -82,11 +84,9 @@ class SimulatedNode:
             state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, health_interval_s=0.02)
         )
         self._platform = platform
-        nvml = open_nvml(self.settings.node, platform.state_dir)
+        self._home = node_dir(platform.state_dir, name)
+        nvml = open_nvml(self.settings.node, self._home)
         inventory = read_inventory(nvml, self.settings.node)
-        self.agent = HostAgent(self.settings, nvml, inventory)
-        home = platform.state_dir / "hosts" / name
-        self.faults = FaultDispatcher(home / "faults", platform.client, self.agent, reset_attempts=2)
         self.health = HealthMonitor(
             nvml,
             inventory,
@@ -94,18 +94,21 @@ class SimulatedNode:
             host=name,
             interval_s=0.02,
             max_temperature_c=85,
-            on_fault=self.faults.report,
+            on_fault=lambda fault: self.faults.report(fault),
         )
+        self.agent = HostAgent(self.settings, nvml, inventory, self.health)
+        self.faults = FaultDispatcher(self._home / "faults", platform.client, self.agent, reset_attempts=2)
         self._make_report = report_maker(self.settings, inventory, self.agent, self.health, "http://127.0.0.1:0")
 
-    async def report(self) -> None:
+    async def report(self, ttl_s: float = 3600.0) -> None:
         answer = await asyncio.to_thread(
-            hosts.report_host, self._platform.store, self._make_report(), ttl_s=3600.0, now=datetime.now(UTC)
+            hosts.report_host, self._platform.store, self._make_report(), ttl_s=ttl_s, now=datetime.now(UTC)
         )
-        assert answer is not None
+        for key in answer.kill:
+            await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
-        inject_fault(control_dir(self._platform.state_dir, self.name), gpu_index, **fault)
+        inject_fault(control_dir(self._home), gpu_index, **fault)
 
 
 class Platform:
@@ -118,9 +121,19 @@ class Platform:
     @classmethod
     @asynccontextmanager
     async def start(
-        cls, client: Client, store: Store, state_dir: Path, machines: dict[str, str], *, schedule: bool = True
+        cls,
+        client: Client,
+        store: Store,
+        state_dir: Path,
+        machines: dict[str, str],
+        *,
+        schedule: bool = True,
+        silent: Set[str] = frozenset(),
     ) -> AsyncIterator[Platform]:
-        """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed."""
+        """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
+
+        A host in ``silent`` has registered but takes no activities until ``listening``.
+        """
         platform = cls(client, store, state_dir)
         async with contextlib.AsyncExitStack() as stack:
             for name, machine in machines.items():
@@ -130,7 +143,8 @@ class Platform:
                 stack.callback(node.health.stop)
                 stack.callback(node.agent.close)
                 await node.report()
-                await stack.enter_async_context(node_worker(client, node.agent, node.faults))
+                if name not in silent:
+                    await stack.enter_async_context(platform.listening(name))
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
             executor = stack.enter_context(ThreadPoolExecutor(8))
@@ -144,6 +158,11 @@ class Platform:
             finally:
                 if schedule:
                     await client.get_workflow_handle("scheduler").terminate()
+
+    def listening(self, name: str) -> Worker:
+        """``async with`` it: the host's activities run."""
+        node = self.nodes[name]
+        return node_worker(self.client, node.agent, node.faults)
 
     # -- verbs ---------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class LocalCluster:
         return [
             binary, "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "error",
             "--port", str(self.config.temporal_port),
-            *(["--ui-port", str(self.config.temporal_ui_port), "--ui-disable-news-fetch"] if self.config.ui else ["--headless"]),
+            *(["--ui-port", str(self.config.temporal_ui_port)] if self.config.ui else ["--headless"]),
             "--db-filename", str(database),
             # Without these two a file database is five times slower under load.
             "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL",

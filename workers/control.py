@@ -21,8 +21,8 @@ from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
 from workflows.job import JobWorkflow
 from workflows.remediation import RemediationWorkflow
-from workflows.scheduler import SchedulerWorkflow
 from workflows.sandbox import workflow_runner
+from workflows.scheduler import SchedulerWorkflow
 
 DATABASE_THREADS = 8
 
@@ -54,7 +54,9 @@ def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor) -
         max_cached_workflows=2000,
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=DATABASE_THREADS,
-        max_concurrent_activities=50,
+        max_concurrent_activities=DATABASE_THREADS,
+        # How long a dead worker's workflows wait for it before another takes them.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
 

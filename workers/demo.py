@@ -17,6 +17,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.inject import inject_fault
+from gpu_platform.hosts.paths import control_dir, node_dir
 from workers.cluster import LocalCluster
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -113,8 +114,8 @@ class Demo:
         part = placement.slices[-1]
         self._struck = part.gpu_uuids[-1]
         self._console.print(f"[bold red]XID {XID}[/]     strikes GPU {part.gpu_indices[-1]} of {part.host}")
-        control = self._cluster.config.state_dir / "nodes" / part.host / "nvml"
-        inject_fault(control, part.gpu_indices[-1], xid=XID)
+        home = node_dir(self._cluster.config.state_dir, part.host)
+        inject_fault(control_dir(home), part.gpu_indices[-1], xid=XID)
         self._struck_at = datetime.now(self._job.created_at.tzinfo)
 
     def _show(self, event: JobEvent) -> None:

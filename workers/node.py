@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 from temporalio.client import Client
@@ -19,8 +18,10 @@ from gpu_platform.domain.lease import HostReport
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.paths import node_dir
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from workers.node_faults import FaultDispatcher
@@ -29,11 +30,6 @@ from workers.node_lease import LeaseKeeper
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
-
-
-def node_state_dir(settings: Settings) -> Path:
-    """A host's own directory: ranks, logs, faults not yet delivered."""
-    return settings.state_dir / "nodes" / settings.node.name
 
 
 def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
@@ -80,13 +76,10 @@ def report_maker(
 async def main() -> None:
     settings = Settings()
     configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
-    state_dir = node_state_dir(settings)
-    state_dir.mkdir(parents=True, exist_ok=True)
-    nvml = open_nvml(settings.node, state_dir)
+    home = node_dir(settings.state_dir, settings.node.name)
+    nvml = open_nvml(settings.node, home)
     inventory = read_inventory(nvml, settings.node)
-    agent = HostAgent(settings, nvml, inventory)
     client = await connect(settings)
-    faults = FaultDispatcher(state_dir / "faults", client, agent, settings.node.reset_attempts)
     health = HealthMonitor(
         nvml,
         inventory,
@@ -94,8 +87,11 @@ async def main() -> None:
         host=settings.node.name,
         interval_s=settings.node.health_interval_s,
         max_temperature_c=settings.node.max_temperature_c,
-        on_fault=faults.report,
+        on_fault=lambda fault: faults.report(fault),
+        history=FaultHistory(home / "gpu-history.jsonl"),
     )
+    agent = HostAgent(settings, nvml, inventory, health)
+    faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
     http = NodeHttp(agent, settings.node.address, settings.node.agent_port)
     lease = LeaseKeeper(
         settings.api_url,
@@ -113,6 +109,7 @@ async def main() -> None:
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()
+        agent.close()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.hosts.agent import HostAgent
 
 MAX_CHUNK = 1024 * 1024
@@ -32,6 +33,8 @@ def node_app(agent: HostAgent) -> Starlette:
             data, size = await run_in_threadpool(agent.read_log, key, rank, offset, limit)
         except FileNotFoundError:
             return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
+        except NotFound as error:
+            return PlainTextResponse(error.message, status_code=404)
         return Response(data, media_type="application/octet-stream", headers={"X-Log-Size": str(size)})
 
     async def metrics(request: Request) -> Response:

@@ -30,7 +30,8 @@ def scheduler_worker(client: Client, store: Store, settings: Settings) -> Worker
         task_queue=SCHEDULER_TASK_QUEUE,
         activities=[leading.lead],
         max_concurrent_activities=1,
-        graceful_shutdown_timeout=timedelta(seconds=2),
+        # Cancelled at once, so that a standby leads at once.
+        graceful_shutdown_timeout=timedelta(),
     )
 
 

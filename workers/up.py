@@ -19,7 +19,7 @@ from gpu_platform.topology.description import load_description
 from workers.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.demo import run_demo
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -19,6 +19,9 @@ DATABASE_STEP: dict[str, Any] = {
 }
 """A short transaction as a local activity, tried until the database answers."""
 
+HEARTBEAT_TIMEOUT = timedelta(seconds=6)
+"""A node worker that died in a step is noticed after this; its successor takes the step up again."""
+
 FOREVER = timedelta(days=3650)
 
 PLACE: dict[str, Any] = {
@@ -32,13 +35,14 @@ HOST_STEP: dict[str, Any] = {
     # No worker picked it up: the host does not answer.
     "schedule_to_start_timeout": timedelta(seconds=30),
     "start_to_close_timeout": timedelta(seconds=120),
-    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=3),
+    "heartbeat_timeout": HEARTBEAT_TIMEOUT,
+    "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=5),
 }
-"""Prepare and launch: a host that fails them thrice is avoided by the next attempt."""
+"""Prepare and launch: a host that fails them all is avoided by the next attempt."""
 
 WATCH: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,
-    "heartbeat_timeout": timedelta(seconds=8),
+    "heartbeat_timeout": HEARTBEAT_TIMEOUT,
     "retry_policy": RetryPolicy(
         initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=2)
     ),
@@ -47,7 +51,7 @@ WATCH: dict[str, Any] = {
 
 STOP: dict[str, Any] = {
     "start_to_close_timeout": FOREVER,
-    "heartbeat_timeout": timedelta(seconds=8),
+    "heartbeat_timeout": HEARTBEAT_TIMEOUT,
     "retry_policy": RetryPolicy(
         initial_interval=timedelta(milliseconds=200), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=2)
     ),

@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
 
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": policies.HEARTBEAT_TIMEOUT,
     # The host may be away; its GPU stays RESETTING until it is back.
     "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
 }
@@ -82,27 +83,23 @@ class RemediationWorkflow:
         return state
 
     async def _reset(self, report: FaultReport) -> GpuState:
+        """Drain, reset and verify, until it is healed or has failed too often."""
         reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
-        await workflow.execute_local_activity_method(
-            RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
-        )
-        self._note("RESETTING: waiting until nobody holds it")
-        await self._wait_until_free(report)
-        await self._absorb_pending()
         while True:
+            await workflow.execute_local_activity_method(
+                RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
+            )
+            self._note("RESETTING: waiting until nobody holds it")
+            await self._wait_until_free(report)
+            await self._absorb_pending()
             failure = await self._try_reset(report)
             state = await workflow.execute_local_activity_method(
                 RemediationActivities.finish_reset,
-                ResetResult(
-                    gpu_uuid=report.gpu_uuid,
-                    ok=failure is None,
-                    max_failures=self._input.max_failures,
-                    message=failure or "",
-                ),
+                ResetResult(gpu_uuid=report.gpu_uuid, ok=failure is None, max_failures=self._input.max_failures),
                 **policies.DATABASE_STEP,
             )
             self._note(f"{state}: {failure or 'reset and verified'}")
-            if state is not GpuState.RESETTING:
+            if state is not GpuState.DEGRADED:
                 return state
             await workflow.sleep(self._input.retry_interval_s)
 

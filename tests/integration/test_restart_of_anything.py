@@ -1,0 +1,195 @@
+"""SIGKILL of every process of the platform, while jobs run and while jobs wait.
+
+Real processes, one cluster for all cases. Every job ends as it should, once; no GPU stays taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from tests.harness import eventually
+from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.supervision import Child
+
+NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
+SCRIPT = """
+echo start >> "$OUT"
+i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo "line $i"; sleep 0.02; done
+echo end >> "$OUT"
+"""
+
+FIRST_ATTEMPT_SLEEPS = 'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    config = ClusterConfig(state_dir=tmp_path_factory.mktemp("cluster"), nodes=NODES, ui=False)
+    async with LocalCluster(config) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(cluster.api_url, retry_for_s=60) as client:
+        yield client
+
+
+def kill(child: Child) -> int:
+    pid = child.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def submit_four(client: AsyncClient, directory: Path) -> list[Job]:
+    """Two that fill the cluster and two that wait for them."""
+    directory.mkdir()
+    return [
+        await client.submit(
+            JobSpec(
+                name=f"job-{number}",
+                command=["/bin/sh", "-c", SCRIPT],
+                env={"OUT": str(directory / str(number))},
+                gpus=GpuRequest(gpus_per_host=8),
+                grace_s=2,
+            )
+        )
+        for number in range(4)
+    ]
+
+
+async def running(client: AsyncClient, jobs: list[Job]) -> int:
+    return sum([(await client.get(job.id)).state is JobState.RUNNING for job in jobs])
+
+
+async def all_end_once(client: AsyncClient, jobs: list[Job], directory: Path) -> None:
+    for number, job in enumerate(jobs):
+        ended = await client.wait(job.id, timeout_s=90)
+        assert ended.state is JobState.COMPLETED, (ended.state, ended.failure)
+        assert ended.attempt == 1, ended.failure
+        assert (directory / str(number)).read_text().split() == ["start", "end"]
+        lines = (await client.logs(job.id)).splitlines()
+        assert lines == [f"line {i}" for i in range(1, 101)], "a log line was lost or doubled"
+
+    async def nothing_is_taken() -> bool:
+        return {gpu.state async for gpu in client.gpus()} == {GpuState.AVAILABLE}
+
+    await eventually(nothing_is_taken, "all GPUs to be AVAILABLE")
+
+
+@pytest.mark.parametrize("victim", ["service", "control", "scheduler", "node", "temporal"])
+async def test_sigkill_while_jobs_run_and_wait(
+    cluster: LocalCluster, client: AsyncClient, tmp_path: Path, victim: str
+) -> None:
+    jobs = await submit_four(client, tmp_path / "jobs")
+
+    async def two_run() -> bool:
+        return await running(client, jobs) == 2
+
+    await eventually(two_run, "two jobs to run")
+    children = {
+        "service": [cluster.service],
+        "control": cluster.controls,
+        "scheduler": cluster.schedulers,
+        "node": list(cluster.nodes.values()),
+        "temporal": [cluster.temporal],
+    }[victim]
+    pids = [kill(child) for child in children]
+    await all_end_once(client, jobs, tmp_path / "jobs")
+    assert [child.pid for child in children] != pids
+
+
+async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: AsyncClient, tmp_path: Path) -> None:
+    jobs = await submit_four(client, tmp_path / "jobs")
+    for child in cluster.children:
+        kill(child)
+    await all_end_once(client, jobs, tmp_path / "jobs")
+
+
+async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalCluster, client: AsyncClient) -> None:
+    await client.wait((await client.submit(JobSpec(command=["true"]))).id, timeout_s=30)
+    leader = await eventually(lambda: _leader(cluster), "one scheduler to lead")
+    kill(leader)
+    killed_at = time.monotonic()
+    job = await client.submit(JobSpec(command=["true"]))
+    job = await client.wait(job.id, timeout_s=30)
+    assert job.state is JobState.COMPLETED
+    assert time.monotonic() - killed_at < 10
+
+
+def _leader(cluster: LocalCluster) -> Child | None:
+    """The scheduler whose log says last that it leads."""
+    newest: tuple[int, Child] | None = None
+    for child in cluster.schedulers:
+        for line in child.log_file.read_text().splitlines():
+            if '"scheduler.leads"' in line:
+                epoch = int(line.split('"epoch": ')[1].split(",")[0].rstrip("}"))
+                if newest is None or epoch > newest[0]:
+                    newest = (epoch, child)
+    return newest[1] if newest else None
+
+
+async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
+    cluster: LocalCluster, client: AsyncClient, tmp_path: Path
+) -> None:
+    job = await client.submit(
+        JobSpec(
+            command=[
+                "/bin/sh",
+                "-c",
+                'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600',
+            ],
+            env={"OUT": str(tmp_path / "out")},
+            grace_s=1,
+        )
+    )
+
+    async def runs() -> Job | None:
+        current = await client.get(job.id)
+        return current if current.state is JobState.RUNNING and (tmp_path / "out").exists() else None
+
+    first = await eventually(runs, "the job to run")
+    assert first.placement is not None
+    host = first.placement.hosts[0]
+    frozen = cluster.nodes[host].pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        ended = await client.wait(job.id, timeout_s=40)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert (ended.state, ended.attempt) == (JobState.COMPLETED, 2)
+    stale = int((tmp_path / "out").read_text().split()[1])
+
+    async def back_and_clean() -> bool:
+        return (await client.host(host)).state == "READY" and not Path(f"/proc/{stale}").exists()
+
+    await eventually(back_and_clean, "the host to be back and the stale rank to be dead", within_s=30)
+
+
+async def test_what_was_accepted_is_started_even_if_the_service_died_first(
+    cluster: LocalCluster, client: AsyncClient
+) -> None:
+    """Temporal away: 503 and nothing accepted; a client that insists gets exactly one job."""
+    os.kill(cluster.temporal.pid or 0, signal.SIGSTOP)
+    try:
+        submission = asyncio.create_task(client.submit(JobSpec(command=["true"], name="insist")))
+        await asyncio.sleep(1)
+    finally:
+        os.kill(cluster.temporal.pid or 0, signal.SIGCONT)
+    job = await submission
+    assert (await client.wait(job.id, timeout_s=60)).state is JobState.COMPLETED
+    assert len([found async for found in client.list(name="insist")]) == 1

@@ -1,0 +1,127 @@
+"""Cancel at any moment ends CANCELLED and leaks nothing. Each step is held open by a real obstacle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, queue
+from tests.harness import Platform, eventually
+
+SLEEP = JobSpec(command=["sleep", "600"], grace_s=5)
+
+
+@contextlib.contextmanager
+def locked_database(store: Store):
+    """Every write waits until the block ends."""
+    connection = sqlite3.connect(str(store.url.database), isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        yield platform
+
+
+async def pending_activities(platform: Platform, job_id: str) -> list[str]:
+    description = await platform.workflow(job_id).describe()
+    return [activity.activity_type.name for activity in description.raw_description.pending_activities]
+
+
+async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, schedule=False) as platform:
+        early = await platform.submit(SLEEP)
+        await platform.signal(early, "cancel")
+        waiting = await platform.submit(SLEEP)
+        await eventually(lambda: waiting in [row.job_id for row in queue.read_queue(sqlite_store)], "the queue row")
+        await platform.signal(waiting, "cancel")
+        for job_id in (early, waiting):
+            await platform.ends(job_id, JobState.CANCELLED)
+        assert queue.read_queue(sqlite_store) == []
+        await platform.nothing_leaked()
+
+
+async def test_during_reserve(platform: Platform) -> None:
+    job_id = await platform.submit(SLEEP.model_copy(update={"gpus": GpuRequest(gpus_per_host=8)}))
+    with locked_database(platform.store):
+        # Whatever database step comes next waits: place's answer, or the reservation itself.
+        await platform.signal(job_id, "cancel")
+        await asyncio.sleep(0.3)
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+async def test_during_prepare_of_a_gang(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
+    machines = {"a": "dgx-h100", "b": "dgx-h100"}
+    async with Platform.start(temporal, sqlite_store, tmp_path, machines, silent={"b"}) as platform:
+        job_id = await platform.submit(SLEEP.model_copy(update={"gpus": GpuRequest(hosts=2, gpus_per_host=8)}))
+
+        async def only_b_is_missing() -> bool:
+            return await pending_activities(platform, job_id) == ["prepare_host"]
+
+        await eventually(only_b_is_missing, "host a to be prepared and b to wait")
+        await platform.signal(job_id, "cancel")
+        await asyncio.sleep(0.2)
+        async with platform.listening("b"):
+            await platform.ends(job_id, JobState.CANCELLED)
+            await platform.nothing_leaked()
+
+
+async def test_during_launch(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
+        job_id = await platform.submit(SLEEP)
+
+        async def launching() -> bool:
+            return "launch_ranks" in await pending_activities(platform, job_id)
+
+        await eventually(launching, "the launch to wait for the host")
+        await platform.signal(job_id, "cancel")
+        async with platform.listening("a"):
+            await platform.ends(job_id, JobState.CANCELLED)
+            await platform.nothing_leaked()
+
+
+async def test_during_watch(platform: Platform) -> None:
+    job_id = await platform.submit(SLEEP)
+    await platform.reaches(job_id, JobState.RUNNING)
+    await platform.signal(job_id, "cancel")
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+async def test_during_retry(platform: Platform) -> None:
+    job_id = await platform.submit(JobSpec(command=["false"], max_retries=100))
+    await eventually(lambda: platform.job(job_id).user_retries >= 2, "two retries")
+    await platform.signal(job_id, "cancel")
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("verb", ["cancel", "kill"])
+async def test_at_many_moments(platform: Platform, verb: str) -> None:
+    """Twelve jobs, each stopped a little later in its life than the one before."""
+
+    async def one(delay_ms: int) -> str:
+        job_id = await platform.submit(SLEEP)
+        await asyncio.sleep(delay_ms / 1000)
+        await platform.signal(job_id, verb)
+        return job_id
+
+    job_ids = await asyncio.gather(*[one(12 * step) for step in range(12)])
+    for job_id in job_ids:
+        await platform.ends(job_id, JobState.CANCELLED, within_s=40)
+    await platform.nothing_leaked()

@@ -1,0 +1,239 @@
+"""A job's whole way on a real Temporal server, a real database and real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec, RankPer
+from gpu_platform.domain.states import GpuState, HostState, JobState
+from gpu_platform.store import Store, gpus, hosts
+from tests.harness import Platform, eventually
+
+TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, TWO_HOSTS) as platform:
+        yield platform
+
+
+def shell(script: str, **fields: object) -> JobSpec:
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 5, **fields})
+
+
+def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
+    return platform.nodes[host].agent.read_log(AttemptKey(job_id=job_id, attempt=attempt), rank).data.decode()
+
+
+async def test_a_job_runs_to_its_end(platform: Platform) -> None:
+    job_id = await platform.submit(shell("echo hello from $RANK of $WORLD_SIZE"))
+    job = await platform.ends(job_id, JobState.COMPLETED)
+    assert (job.exit_code, job.attempt, job.user_retries) == (0, 1, 0)
+    assert platform.kinds(job_id) == [
+        "job.submitted",
+        "job.queued",
+        "queue.added",
+        "queue.removed",
+        "job.placed",
+        "gang.reserved",
+        "job.starting",
+        "job.running",
+        "gang.released",
+        "job.completed",
+    ]
+    assert job.placement is not None
+    assert "hello from 0 of 1" in log_of(platform, job_id, 1, 0, job.placement.hosts[0])
+    await platform.nothing_leaked()
+
+
+async def test_a_gang_gets_one_rendezvous_and_all_its_ranks(platform: Platform) -> None:
+    spec = shell(
+        "echo $RANK $LOCAL_RANK $NODE_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"
+        " $CUDA_VISIBLE_DEVICES",
+        gpus=GpuRequest(hosts=2, gpus_per_host=2),
+        rank_per=RankPer.GPU,
+    )
+    job_id = await platform.submit(spec)
+    job = await platform.ends(job_id, JobState.COMPLETED)
+    assert job.placement is not None
+    assert sorted(job.placement.hosts) == ["a", "b"]
+    lines = [log_of(platform, job_id, 1, rank, job.placement.hosts[rank // 2]).split() for rank in range(4)]
+    assert [line[:5] for line in lines] == [
+        ["0", "0", "0", "4", "2"],
+        ["1", "1", "0", "4", "2"],
+        ["2", "0", "1", "4", "2"],
+        ["3", "1", "1", "4", "2"],
+    ]
+    assert len({line[5] for line in lines}) == 1
+    assert all(len(line[6].split(",")) == 2 for line in lines)
+    await platform.nothing_leaked()
+
+
+async def test_a_users_failure_is_retried_as_often_as_asked_and_no_more(platform: Platform) -> None:
+    job_id = await platform.submit(shell("exit 3", max_retries=2))
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert (job.attempt, job.user_retries, job.hardware_retries, job.exit_code) == (3, 2, 0, 3)
+    assert job.failure is not None
+    assert job.failure.kind is FailureKind.USER
+    with pytest.raises(WorkflowFailureError):
+        await platform.workflow(job_id).result()
+    await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"command": ["/no/such/program"]}, "/no/such/program"),
+        ({"command": ["/etc/passwd"]}, "/etc/passwd"),
+        ({"command": ["true"], "workdir": "/no/such/place"}, "/no/such/place"),
+    ],
+)
+async def test_what_cannot_be_started_fails_with_its_reason(
+    platform: Platform, fields: dict[str, object], says: str
+) -> None:
+    job_id = await platform.submit(JobSpec.model_validate(fields))
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert job.failure is not None
+    assert job.failure.kind is FailureKind.USER
+    assert says in job.failure.message
+    assert "Traceback" not in job.failure.message
+    await platform.nothing_leaked()
+
+
+async def test_an_xid_moves_the_job_and_heals_the_gpu(platform: Platform) -> None:
+    spec = shell(
+        'if [ -n "$GPU_PLATFORM_RESUME_FROM" ]; then cat "$GPU_PLATFORM_RESUME_FROM/state"; exit 0; fi;'
+        'echo half > "$GPU_PLATFORM_CHECKPOINT_DIR/state"; touch "$GPU_PLATFORM_CHECKPOINT_DIR/COMPLETE"; sleep 60',
+        gpus=GpuRequest(gpus_per_host=2),
+    )
+    job_id = await platform.submit(spec)
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.placement is not None
+    part = job.placement.slices[0]
+    checkpoint = platform.state_dir / "checkpoints" / job_id / "1" / "COMPLETE"
+    await eventually(checkpoint.exists, "the checkpoint to be written")
+    platform.nodes[part.host].strike(part.gpu_indices[0], xid=31)
+    struck = part.gpu_uuids[0]
+
+    job = await platform.ends(job_id, JobState.COMPLETED)
+    assert (job.attempt, job.hardware_retries, job.user_retries) == (2, 1, 0)
+    assert job.placement is not None
+    assert struck not in job.placement.gpu_uuids
+    assert "half" in log_of(platform, job_id, 2, 0, job.placement.hosts[0])
+    gpu = await eventually(
+        lambda: (g := gpus.get_gpu(platform.store, struck)).state is GpuState.AVAILABLE and g, "the GPU to be healed"
+    )
+    assert (gpu.fault_count, gpu.reset_count) == (1, 1)
+    await platform.nothing_leaked()
+
+
+async def test_a_gpu_that_does_not_heal_goes_offline(platform: Platform) -> None:
+    job_id = await platform.submit(shell("sleep 60", gpus=GpuRequest(gpus_per_host=1)))
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.placement is not None
+    part = job.placement.slices[0]
+    platform.nodes[part.host].strike(part.gpu_indices[0], xid=31, fail_resets=10)
+    await eventually(
+        lambda: gpus.get_gpu(platform.store, part.gpu_uuids[0]).state is GpuState.OFFLINE, "the GPU to be OFFLINE"
+    )
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.attempt == 2
+    await platform.signal(job_id, "kill")
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+async def test_a_preempted_job_gets_its_grace_and_comes_back(platform: Platform) -> None:
+    spec = shell(
+        'if [ "$GPU_PLATFORM_ATTEMPT" = 2 ]; then exit 0; fi; trap "echo saved; exit 0" TERM; echo ready;'
+        "while :; do sleep 0.05; done"
+    )
+    job_id = await platform.submit(spec)
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.placement is not None
+    host = job.placement.hosts[0]
+    await eventually(lambda: "ready" in log_of(platform, job_id, 1, 0, host), "the rank to be ready")
+    await platform.signal(job_id, "preempt")
+    job = await platform.ends(job_id, JobState.COMPLETED)
+    assert (job.attempt, job.preemptions, job.user_retries, job.hardware_retries) == (2, 1, 0, 0)
+    assert "saved" in log_of(platform, job_id, 1, 0, host)
+    assert "job.preempted" in platform.kinds(job_id)
+    await platform.nothing_leaked()
+
+
+async def test_a_job_ends_at_its_time_limit(platform: Platform) -> None:
+    job_id = await platform.submit(shell("sleep 60", time_limit_s=1))
+    job = await platform.ends(job_id, JobState.FAILED)
+    assert job.failure is not None
+    assert job.failure.kind is FailureKind.TIME_LIMIT
+    await platform.nothing_leaked()
+
+
+async def test_a_kill_cuts_the_grace_of_a_cancel_short(platform: Platform) -> None:
+    job_id = await platform.submit(shell("trap '' TERM; echo ready; while :; do sleep 0.1; done", grace_s=3600))
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.placement is not None
+    host = job.placement.hosts[0]
+    await eventually(lambda: "ready" in log_of(platform, job_id, 1, 0, host), "the rank to be ready")
+    await platform.signal(job_id, "cancel")
+    await asyncio.sleep(0)
+    await platform.signal(job_id, "kill")
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+async def test_a_lost_hosts_job_runs_elsewhere_and_its_stale_rank_dies(platform: Platform) -> None:
+    job_id = await platform.submit(shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'))
+    job = await platform.reaches(job_id, JobState.RUNNING)
+    assert job.placement is not None
+    lost = job.placement.hosts[0]
+    await platform.nodes[lost].report(ttl_s=0)
+    job = await platform.ends(job_id, JobState.COMPLETED, within_s=30)
+    assert job.attempt == 2
+    assert job.placement is not None
+    assert job.placement.hosts != [lost]
+    for _ in range(2):  # the first answer names the stale attempt, the second takes the host back
+        await platform.nodes[lost].report()
+    assert hosts.get_host(platform.store, lost, job.created_at).state is HostState.READY
+    await platform.nothing_leaked()
+
+
+async def test_a_terminated_workflow_gives_everything_back(platform: Platform) -> None:
+    job_id = await platform.submit(shell("sleep 600"))
+    await platform.reaches(job_id, JobState.RUNNING)
+    await platform.workflow(job_id).terminate("an operator's mistake")
+    job = await platform.reaches(job_id, JobState.FAILED, within_s=30)
+    assert job.failure is not None
+    assert "terminated" in job.failure.message
+    await platform.nothing_leaked()
+
+
+async def test_cancelling_in_temporals_ui_is_a_cancel(platform: Platform) -> None:
+    job_id = await platform.submit(shell("sleep 600"))
+    await platform.reaches(job_id, JobState.RUNNING)
+    await platform.workflow(job_id).cancel()
+    await platform.ends(job_id, JobState.CANCELLED)
+    described = await platform.workflow(job_id).describe()
+    assert described.status is WorkflowExecutionStatus.CANCELED
+    await platform.nothing_leaked()
+
+
+async def test_operators_find_a_job_by_its_search_attributes(platform: Platform) -> None:
+    job_id = await platform.submit(shell("true", user="ada", gpus=GpuRequest(gpus_per_host=2)))
+    await platform.ends(job_id, JobState.COMPLETED)
+    query = "GpuPlatformUser='ada' AND GpuPlatformState='COMPLETED' AND GpuPlatformGpus=2"
+
+    async def found() -> list[str]:
+        return [execution.id async for execution in platform.client.list_workflows(query)]
+
+    assert await eventually(found, "the visibility store to have it") == [job_id]
+    status = await platform.workflow(job_id).query("status")
+    assert json.loads(json.dumps(status))["state"] == "COMPLETED"
