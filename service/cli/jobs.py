@@ -134,6 +134,8 @@ def watch(job: JobId, json: session.Json = False) -> None:
                 continue
             from service.cli import show
 
+            if not show.is_news(event):
+                continue
             since_ms = (event.at - first).total_seconds() * 1000
             typer.echo(f"{since_ms:>9.0f} ms  {show.event_text(event)}")
         found = client.wait(job)

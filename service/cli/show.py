@@ -117,11 +117,16 @@ def job_story(job: Job, events: Sequence[JobEvent]) -> Group:
     return Group(*parts)
 
 
+def is_news(event: JobEvent) -> bool:
+    """Not a step that another event tells of better."""
+    return event.kind not in ("queue.added", "queue.removed", "gang.reserved")
+
+
 def timeline(events: Sequence[JobEvent]) -> Table:
     """Milliseconds since the first event, and since the one before."""
     table = _table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
-    for event in events:
+    for event in filter(is_news, events):
         table.add_row(
             f"{(event.at - first).total_seconds() * 1000:.0f}",
             f"{(event.at - before).total_seconds() * 1000:.0f}",
@@ -141,9 +146,8 @@ def event_text(event: JobEvent) -> str:
             why = data.get("why", "")
             return f"placed on {', '.join(data.get('hosts', []))} ({data.get('level')}): {why}"
         case "gpu.fault":
-            xid = f"XID {data['xid']}" if data.get("xid") is not None else "fault"
-            where = f"{event.host}:{data.get('gpu_index', '?')}"
-            return f"{xid} on GPU {where}: {data.get('message', '')} -> {data.get('action', '')}"
+            told = data.get("message") or f"XID {data.get('xid')} on GPU {data.get('gpu_index')} of {event.host}"
+            return f"{told} -> {str(data.get('action', '')).replace('_', ' ')}"
         case "gpu.state":
             return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}" + _because(data.get("reason"))
         case "gang.reserved" | "gang.released":
@@ -177,7 +181,7 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
     yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
     yield "state", state(job.state)
     yield "command", escape(" ".join(spec.command))
-    wants = [f"{shape.hosts} host{'s' if shape.hosts > 1 else ''} x {shape.gpus_per_host} GPU"]
+    wants = [f"{_count(shape.hosts, 'host')} x {_count(shape.gpus_per_host, 'GPU')}"]
     wants += [f"{shape.model}"] if shape.model else []
     wants += [f">= {shape.memory_mib} MiB"] if shape.memory_mib else []
     wants += [f"compute capability >= {shape.min_compute_capability}"] if shape.min_compute_capability else []
@@ -201,7 +205,10 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
             f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {job.preemptions} times",
         )
     if job.failure is not None:
-        yield "failure", Text(f"{job.failure.kind}: {job.failure.message}", style="red")
+        yield (
+            "failure" if job.state is JobState.FAILED else "last failure",
+            Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
+        )
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
     yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -225,6 +232,10 @@ def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     line = Text(f"{what}  ", style="bold")
     told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
     return line.append(told + (" and more" if more else ""), style="not bold")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _numbers(indices: Sequence[int]) -> str:

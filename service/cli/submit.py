@@ -166,7 +166,8 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
 
 
 def tell_end(job: Job) -> None:
-    failure = f": {job.failure.message}" if job.failure else ""
+    # A job that was cancelled or completed may still carry the failure of an earlier attempt.
+    failure = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
     session.say(f"{job.id} {job.state}{failure}")
 
 
