@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -12,9 +13,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import delete, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.store import Store, events, models
+from gpu_platform.store.database import writing
 from tests.store_cluster import NOW, Cluster
 
 
@@ -105,6 +108,29 @@ def test_a_connection_that_broke_while_idle_is_replaced(postgres_databases, post
         session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
     Cluster(store).host("b", gpus=1)
     other.close()
+    store.close()
+    postgres_databases.drop(name)
+
+
+def test_a_transaction_that_lost_a_deadlock_is_repeated(postgres_databases, postgres_template: str) -> None:
+    name = postgres_databases.create(postgres_template)
+    store = Store(postgres_databases.url(name))
+    both_hold_one = threading.Barrier(2)
+    calls: list[int] = []
+
+    @writing
+    def lock_in_order(session: Session, first: int, second: int) -> None:
+        calls.append(first)
+        events.append_event(session, "job.test", "test", NOW, data={"first": first})
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": first})
+        if len(calls) <= 2:
+            both_hold_one.wait()
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": second})
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda order: lock_in_order(store, *order), [(1, 2), (2, 1)]))
+    assert len(calls) == 3
+    assert sorted(event.data["first"] for event in events.read_events(store, 0)) == [1, 2]
     store.close()
     postgres_databases.drop(name)
 
