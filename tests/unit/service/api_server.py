@@ -101,6 +101,8 @@ async def in_process(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
     """The application on a free port; its address."""
     listening = socket.create_server(("127.0.0.1", port), backlog=128)
+    # Accepted sockets inherit it; asyncio sets it only on sockets that it made itself.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = Server(app, "127.0.0.1", port)
     task = asyncio.create_task(server._serve(sockets=[listening]))
     try:
