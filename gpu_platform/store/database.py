@@ -158,6 +158,11 @@ def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
     return cast("CursorResult[Any]", session.execute(statement, row)).rowcount == 1
 
 
+def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:
+    """Insert the row or overwrite the one with its key: in one statement, so that a DELETE cannot come in between."""
+    session.execute(_UPSERT[session.get_bind().dialect.name](table, tuple(row)), row)
+
+
 def change(session: Session, statement: Update | Delete, parameters: Mapping[str, Any] | None = None) -> int:
     """Run an UPDATE or DELETE; returns how many rows it met."""
     return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount
@@ -200,7 +205,18 @@ def _inserting_new(dialect_insert: Callable[[Table], Any]) -> Callable[[Table], 
     return statement
 
 
+def _upserting(dialect_insert: Callable[[Table], Any]) -> Callable[[Table, tuple[str, ...]], Any]:
+    @functools.cache
+    def statement(table: Table, columns: tuple[str, ...]) -> Any:
+        insertion = dialect_insert(table)
+        new = {name: insertion.excluded[name] for name in columns if not table.c[name].primary_key}
+        return insertion.on_conflict_do_update(index_elements=list(table.primary_key), set_=new)
+
+    return statement
+
+
 _INSERT_NEW = {"postgresql": _inserting_new(postgresql.insert), "sqlite": _inserting_new(sqlite.insert)}
+_UPSERT = {"postgresql": _upserting(postgresql.insert), "sqlite": _upserting(sqlite.insert)}
 
 
 def _normalised(url: str) -> URL:

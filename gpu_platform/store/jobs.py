@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound
+from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, Job, JobSpec
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
@@ -311,7 +311,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
     row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
     if row is None:
-        raise _no_such_job(str(job_id))
+        raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
     first = _job_with_reason(row)
     if first.spec != spec:
         raise IdempotencyConflict(

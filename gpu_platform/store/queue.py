@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound
@@ -17,7 +17,7 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
-from gpu_platform.store.database import change, insert_new, reading, writing
+from gpu_platform.store.database import reading, upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import job, queue_entry, waiting_reason
 
@@ -52,6 +52,7 @@ def enqueue(
         )
     gpus = JobSpec.model_validate_json(row.spec).gpus
     entry = {
+        "job_id": job_id,
         "attempt": attempt,
         "priority": row.priority,
         "enqueued_at": row.queued_at or now,
@@ -63,15 +64,16 @@ def enqueue(
         "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
         "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
     }
-    if not insert_new(session, queue_entry, {"job_id": job_id, **entry}):
-        session.execute(_REPLACE.values(entry), {"entry": job_id})
+    upsert(session, queue_entry, entry)
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
 
 
 @writing
-def dequeue(session: Session, job_id: str, attempt: int, *, now: datetime | None = None) -> None:
-    """Take the attempt out of the line, if it is still there."""
-    leave_queue(session, job_id, now or datetime.now(UTC), attempt)
+def dequeue(
+    session: Session, job_id: str, attempt: int, *, task_token: bytes | None = None, now: datetime | None = None
+) -> None:
+    """Take the attempt out of the line, if it is still there; with ``task_token``, only if that still stands there."""
+    leave_queue(session, job_id, now or datetime.now(UTC), attempt, task_token)
 
 
 @reading
@@ -98,9 +100,8 @@ def queued_without_row(session: Session, older_than: datetime) -> list[str]:
 def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) -> None:
     """Say, by ``class_key``, why jobs wait."""
     for key, reason in sorted(reasons.items()):
-        values = {"reason": reason.model_dump_json(exclude={"position"}), "at": now}
-        if not change(session, _SET_REASON, {"key": key, **values}):
-            insert_new(session, waiting_reason, {"class_key": key, **values})
+        text = reason.model_dump_json(exclude={"position"})
+        upsert(session, waiting_reason, {"class_key": key, "reason": text, "at": now})
     waits = select(queue_entry.c.class_key).where(queue_entry.c.class_key == waiting_reason.c.class_key).exists()
     session.execute(delete(waiting_reason).where(waiting_reason.c.at < now - _FORGET_REASONS_AFTER, ~waits))
 
@@ -123,12 +124,14 @@ def class_key(gpus: GpuRequest, excluded_gpus: Sequence[str], excluded_hosts: Se
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def leave_queue(session: Session, job_id: str, now: datetime, attempt: int | None = None) -> None:
-    """Inside a transaction: delete the job's entry (only that of ``attempt`` if given); an event if it was there."""
-    if attempt is None:
-        left = session.scalar(_LEAVE, {"entry": job_id})
-    else:
-        left = session.scalar(_LEAVE_ATTEMPT, {"entry": job_id, "of_attempt": attempt})
+def leave_queue(
+    session: Session, job_id: str, now: datetime, attempt: int | None = None, task_token: bytes | None = None
+) -> None:
+    """Inside a transaction: delete the job's entry (only that of ``attempt``, of ``task_token``), with an event."""
+    statement, which = _LEAVE, {"entry": job_id, "of_attempt": attempt, "of_token": task_token}
+    if attempt is not None:
+        statement = _LEAVE_ATTEMPT if task_token is None else _LEAVE_TOKEN
+    left = session.scalar(statement, which)
     if left is not None:
         append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=left)
 
@@ -138,14 +141,9 @@ _JOB = (
     .where(job.c.id == bindparam("job_id"))
     .with_for_update(key_share=True)
 )
-_REPLACE = update(queue_entry).where(queue_entry.c.job_id == bindparam("entry"))
 _LEAVE = delete(queue_entry).where(queue_entry.c.job_id == bindparam("entry")).returning(queue_entry.c.attempt)
 _LEAVE_ATTEMPT = _LEAVE.where(queue_entry.c.attempt == bindparam("of_attempt"))
-_SET_REASON = (
-    update(waiting_reason)
-    .where(waiting_reason.c.class_key == bindparam("key"))
-    .values(reason=bindparam("reason"), at=bindparam("at"))
-)
+_LEAVE_TOKEN = _LEAVE_ATTEMPT.where(queue_entry.c.task_token == bindparam("of_token"))
 
 
 @lru_cache(maxsize=4096)

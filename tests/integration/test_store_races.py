@@ -218,7 +218,7 @@ def test_the_line_survives_many_hands(store: Store) -> None:
 
     def churn(worker: int) -> None:
         rng = random.Random(worker)
-        for _ in range(20):
+        for _ in range(60):
             name = f"j{rng.randrange(10)}"
             if rng.random() < 0.5:
                 cluster.enqueue(name)

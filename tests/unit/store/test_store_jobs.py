@@ -283,7 +283,9 @@ def test_dequeue_takes_only_its_own_attempt(store: Store) -> None:
     cluster.queued("j1", attempt=2)
     queue.dequeue(store, "j1", 1)
     assert queue.queue_length(store) == 1
-    queue.dequeue(store, "j1", 2)
+    queue.dequeue(store, "j1", 2, task_token=b"an older one")
+    assert queue.queue_length(store) == 1
+    queue.dequeue(store, "j1", 2, task_token=b"token")
     queue.dequeue(store, "j1", 2)
     assert queue.queue_length(store) == 0
     kinds = [event.kind for event in events.read_events(store, 0)]
