@@ -1,0 +1,251 @@
+"""Record what workflows do, for the replay test: ``python -m tests.workflows.record_histories [NAME ...]``.
+
+Each scenario runs on the real parts of :class:`tests.harness.Platform`; its history goes to
+``tests/workflows/histories/<name>.json``. Record anew only when a change of a workflow is meant to break
+running ones; otherwise a replay that fails is a bug in the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.store import Store, gpus
+from tests.harness import Platform, eventually, temporal_server
+from workflows.remediation import remediation_id
+
+HISTORIES = Path(__file__).parent / "histories"
+MACHINES = {"a": "dgx-h100", "b": "dgx-h100"}
+WHOLE_CLUSTER = GpuRequest(hosts=2, gpus_per_host=8)
+
+Scenario = Callable[[Platform], Awaitable[str]]
+"""Plays something to its end; returns the id of the workflow to record."""
+
+
+def shell(script: str, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 2, **fields})
+
+
+async def running(platform: Platform, spec: JobSpec) -> Job:
+    return await platform.reaches(await platform.submit(spec), JobState.RUNNING)
+
+
+async def struck(platform: Platform, **fault: Any) -> tuple[Job, str]:
+    """A job that runs on two GPUs until an XID hits the first; it returns the job and that GPU."""
+    job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=2)))
+    assert job.placement is not None
+    part = job.placement.slices[0]
+    platform.nodes[part.host].strike(part.gpu_indices[0], xid=31, **fault)
+    return job, part.gpu_uuids[0]
+
+
+async def closed(platform: Platform, workflow_id: str) -> str:
+    async def is_closed() -> bool:
+        return (await platform.workflow(workflow_id).describe()).close_time is not None
+
+    await eventually(is_closed, f"{workflow_id} to close", within_s=60)
+    return workflow_id
+
+
+async def success(platform: Platform) -> str:
+    job_id = await platform.submit(shell("sleep 0.5"))
+    await platform.ends(job_id, JobState.COMPLETED)
+    return job_id
+
+
+async def success_at_once(platform: Platform) -> str:
+    """Ended before its launch was reported: nothing is watched."""
+    for _ in range(50):
+        job_id = await platform.submit(JobSpec(command=["true"]))
+        await platform.ends(job_id, JobState.COMPLETED)
+        if "watch_ranks" not in await activities(platform, job_id):
+            return job_id
+    raise AssertionError("no job ended while its launch lingered")
+
+
+async def gang_on_two_hosts(platform: Platform) -> str:
+    job_id = await platform.submit(shell("sleep 0.3", gpus=GpuRequest(hosts=2, gpus_per_host=2), rank_per="gpu"))
+    await platform.ends(job_id, JobState.COMPLETED)
+    return job_id
+
+
+async def xid_retry(platform: Platform) -> str:
+    job, gpu = await struck(platform)
+    await platform.ends(job.id, JobState.COMPLETED)
+    await closed(platform, remediation_id(gpu))
+    return job.id
+
+
+async def cancel_while_queued(platform: Platform) -> str:
+    blocker = await running(platform, shell("sleep 600", gpus=WHOLE_CLUSTER))
+    job_id = await platform.submit(JobSpec(command=["true"]))
+    await eventually(lambda: platform.job(job_id).reason, "the job to wait for a reason")
+    await platform.signal(job_id, "cancel")
+    await platform.ends(job_id, JobState.CANCELLED)
+    await platform.signal(blocker.id, "kill")
+    await platform.ends(blocker.id, JobState.CANCELLED)
+    return job_id
+
+
+async def cancel_while_running(platform: Platform) -> str:
+    job = await running(platform, shell("sleep 600"))
+    await platform.signal(job.id, "cancel")
+    await platform.ends(job.id, JobState.CANCELLED)
+    return job.id
+
+
+async def kill_cuts_the_grace_short(platform: Platform) -> str:
+    job = await running(platform, shell("trap '' TERM; while :; do sleep 0.1; done", grace_s=3600))
+    await platform.signal(job.id, "cancel")
+
+    async def stopping() -> bool:
+        return "stop_ranks" in await activities(platform, job.id)
+
+    await eventually(stopping, "the grace to begin")
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+    return job.id
+
+
+async def cancelled_in_temporal(platform: Platform) -> str:
+    job = await running(platform, shell("sleep 600"))
+    await platform.workflow(job.id).cancel()
+    await platform.ends(job.id, JobState.CANCELLED)
+    return job.id
+
+
+async def preempt_and_requeue(platform: Platform) -> str:
+    job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'))
+    await platform.signal(job.id, "preempt")
+    await platform.ends(job.id, JobState.COMPLETED)
+    return job.id
+
+
+async def user_failure_with_retries(platform: Platform) -> str:
+    job_id = await platform.submit(shell("sleep 0.1; exit 3", max_retries=2))
+    await platform.ends(job_id, JobState.FAILED)
+    return job_id
+
+
+async def time_limit(platform: Platform) -> str:
+    job_id = await platform.submit(shell("sleep 600", time_limit_s=1))
+    await platform.ends(job_id, JobState.FAILED)
+    return job_id
+
+
+async def impossible(platform: Platform) -> str:
+    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(hosts=3)))
+    await platform.ends(job_id, JobState.FAILED)
+    return job_id
+
+
+async def not_executable(platform: Platform) -> str:
+    job_id = await platform.submit(JobSpec(command=["/no/such/program"]))
+    await platform.ends(job_id, JobState.FAILED)
+    return job_id
+
+
+async def host_lost(platform: Platform) -> str:
+    job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'))
+    assert job.placement is not None
+    host = platform.nodes[job.placement.hosts[0]]
+    await host.report(ttl_s=0)
+    await platform.ends(job.id, JobState.COMPLETED, within_s=60)
+    for _ in range(2):  # the first answer names the stale attempt, the second takes the host back
+        await host.report()
+    return job.id
+
+
+async def remediation_heals(platform: Platform) -> str:
+    job, gpu = await struck(platform, fail_resets=1)
+    await platform.ends(job.id, JobState.COMPLETED)
+    await closed(platform, remediation_id(gpu))
+    assert gpus.get_gpu(platform.store, gpu).state is GpuState.AVAILABLE
+    return remediation_id(gpu)
+
+
+async def remediation_takes_offline(platform: Platform) -> str:
+    job, gpu = await struck(platform, fail_resets=10)
+    await platform.ends(job.id, JobState.COMPLETED)
+    await closed(platform, remediation_id(gpu))
+    assert gpus.get_gpu(platform.store, gpu).state is GpuState.OFFLINE
+    return remediation_id(gpu)
+
+
+async def cleanup_after_a_termination(platform: Platform) -> str:
+    job = await running(platform, shell("sleep 600"))
+    await platform.workflow(job.id).terminate("an operator's mistake")
+    await platform.reaches(job.id, JobState.FAILED, within_s=30)
+    return await closed(platform, f"cleanup-{job.id}-1")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        success,
+        success_at_once,
+        gang_on_two_hosts,
+        xid_retry,
+        cancel_while_queued,
+        cancel_while_running,
+        kill_cuts_the_grace_short,
+        cancelled_in_temporal,
+        preempt_and_requeue,
+        user_failure_with_retries,
+        time_limit,
+        impossible,
+        not_executable,
+        host_lost,
+        cleanup_after_a_termination,
+        remediation_heals,
+        remediation_takes_offline,  # last: the GPU stays away
+    )
+}
+
+
+async def activities(platform: Platform, job_id: str) -> list[str]:
+    """The types of the ordinary activities that the workflow scheduled so far."""
+    history = await platform.workflow(job_id).fetch_history()
+    return [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+
+
+def without_traces_of_this_machine(node: Any) -> Any:
+    """The history without what replay does not read: stack traces (paths), identities (host names)."""
+    if isinstance(node, dict):
+        return {
+            key: "recorder" if key == "identity" else without_traces_of_this_machine(value)
+            for key, value in node.items()
+            if key != "stackTrace"
+        }
+    return [without_traces_of_this_machine(item) for item in node] if isinstance(node, list) else node
+
+
+async def record(names: list[str]) -> None:
+    HISTORIES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpu-platform-") as directory:
+        store = Store(f"sqlite:///{directory}/platform.db")
+        store.migrate()
+        async with temporal_server() as client, Platform.start(client, store, Path(directory), MACHINES) as platform:
+            for name in names:
+                workflow_id = await SCENARIOS[name](platform)
+                history = await platform.workflow(workflow_id).fetch_history()
+                lines = json.dumps(without_traces_of_this_machine(history.to_json_dict()), indent=1)
+                (HISTORIES / f"{name}.json").write_text(lines + "\n")
+                print(f"{name}: {len(history.events)} events", flush=True)
+            await platform.nothing_leaked()
+        store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(record(sys.argv[1:] or list(SCENARIOS)))

@@ -1,0 +1,89 @@
+"""Running jobs survive a new version of the code: what was recorded is replayed, step by step."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, WorkflowRunner
+from temporalio.workflow import NondeterminismError
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import JobInput
+from tests.workflows.record_histories import HISTORIES, SCENARIOS
+from workflows.cleanup import CleanupWorkflow
+from workflows.job import Ending, JobResult, JobWorkflow, Undo
+from workflows.remediation import RemediationWorkflow
+from workflows.sandbox import workflow_runner
+
+RECORDED = sorted(HISTORIES.glob("*.json"))
+
+
+def history(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(path.stem, path.read_text())
+
+
+def replayer(*workflows: type, runner: WorkflowRunner) -> Replayer:
+    return Replayer(workflows=workflows, data_converter=pydantic_data_converter, workflow_runner=runner)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+async def test_a_recorded_history_is_replayed(path: Path) -> None:
+    ours = replayer(JobWorkflow, RemediationWorkflow, CleanupWorkflow, runner=workflow_runner(checked=True))
+    await ours.replay_workflow(history(path))
+
+
+def test_every_scenario_is_recorded() -> None:
+    assert [path.stem for path in RECORDED] == sorted(SCENARIOS)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_history_tells_nothing_of_the_machine_that_recorded_it(path: Path) -> None:
+    texts = list(strings(json.loads(path.read_text())))
+    assert not [text for text in texts for root in ("/root", "/work", "/home") if root in text]
+
+
+@workflow.defn(name="JobWorkflow")
+class GivesBackTooEarly(JobWorkflow):
+    """The mistake that replay must find: its GPUs are released before its ranks are stopped."""
+
+    @workflow.init
+    def __init__(self, input: JobInput) -> None:
+        super().__init__(input)
+
+    @workflow.run
+    async def run(self, input: JobInput) -> JobResult:
+        return await super().run(input)
+
+    async def _forward(self, key: AttemptKey, undo: list[Undo]) -> Ending:
+        ending = await super()._forward(key, undo)
+        undo.reverse()
+        return ending
+
+
+async def test_a_changed_order_of_steps_is_found() -> None:
+    # Outside the sandbox, which would import this module, with pytest, anew.
+    changed = replayer(GivesBackTooEarly, runner=workflow_runner())
+    with pytest.raises(NondeterminismError):
+        await changed.replay_workflow(history(HISTORIES / "cancel_while_running.json"))
+    await changed.replay_workflow(history(HISTORIES / "success.json"))  # it stops nothing: the same steps
+
+
+def strings(node: Any) -> Iterator[str]:
+    """Every text of the history, payloads decoded."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield base64.b64decode(value).decode() if key == "data" and isinstance(value, str) else key
+            yield from strings(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from strings(item)
+    elif isinstance(node, str):
+        yield node
