@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections import deque
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from workflows.remediation import RemediationInput, RemediationWorkflow, remedia
 
 log = structlog.get_logger()
 
-RECENT_S = 30.0
 RETRY_S = 0.5
 
 
@@ -34,12 +32,13 @@ class FaultDispatcher:
         self._client = client
         self._agent = agent
         self._reset_attempts = reset_attempts
-        self._recent: deque[tuple[float, FaultReport]] = deque(maxlen=1000)
+        self._recent: deque[tuple[FaultReport, list[AttemptKey]]] = deque(maxlen=1000)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
 
     def report(self, fault: FaultReport) -> None:
-        self._recent.append((time.monotonic(), fault))
+        # Whose it is, is decided now: the next job on the GPU must not be excused by it.
+        self._recent.append((fault, self._agent.attempts_on(fault.gpu_uuid)))
         path = self._outbox / f"{fault.fault_id}.json"
         draft = path.with_suffix(".draft")
         draft.write_text(fault.model_dump_json())
@@ -48,11 +47,9 @@ class FaultDispatcher:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
-        """The newest fault that stops jobs, on a GPU of this attempt, if there was one just now."""
-        gpus = self._agent.gpus_of(key)
-        horizon = time.monotonic() - RECENT_S
-        for at, fault in reversed(self._recent):
-            if at >= horizon and fault.gpu_uuid in gpus and FaultAction(fault.action).stops_job:
+        """The newest fault that stops jobs and struck a GPU while this attempt was on it."""
+        for fault, struck in reversed(self._recent):
+            if key in struck and FaultAction(fault.action).stops_job:
                 return fault
         return None
 

@@ -1,0 +1,90 @@
+"""What is true however often a step is tried: a node worker may die after any of them and before it told anybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
+
+from activities.launch import LaunchActivities
+from activities.watch import RankWatcher
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec
+from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.store import Store, gpus
+from tests.harness import Platform, eventually, temporal_server
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
+    store = Store(f"sqlite:///{tmp_path / 'platform.db'}")
+    store.migrate()
+    async with temporal_server() as client, started(client, store, tmp_path) as platform:
+        yield platform
+    store.close()
+
+
+def started(client: Client, store: Store, directory: Path):
+    return Platform.start(client, store, directory, {"a": "dgx-h100"})
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+async def test_a_launch_that_is_repeated_after_its_job_ended_runs_nothing_again(
+    platform: Platform, pause_s: float
+) -> None:
+    """Its answer was lost with the node worker: the next one finds the attempt done, and closed."""
+    node = platform.nodes["a"]
+    uuid = gpus.list_gpus(platform.store)[0].info.uuid
+    ran = platform.state_dir / "ran"
+    plan = HostPlan(
+        key=AttemptKey(job_id="j-repeated", attempt=1),
+        host="a",
+        user="ada",
+        namespace="default",
+        gpu_uuids=[uuid],
+        ranks=[
+            RankSpec(
+                rank=0,
+                local_rank=0,
+                gpu_uuids=[uuid],
+                command=["/bin/sh", "-c", f"echo x >> {ran}; sleep {pause_s}"],
+                env={},
+                workdir=None,
+            )
+        ],
+    )
+    watcher = RankWatcher(node.agent, node.faults.recent_fault)
+    launching = LaunchActivities(node.agent, watcher)
+    for _ in range(3):
+        launched = await ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan))
+        await eventually(lambda: not node.agent.gpu_processes(uuid), "the rank to end")
+    assert launched.ended is not None
+    assert launched.ended.first_failure is None
+    assert ran.read_text() == "x\n"
+
+
+async def test_a_fault_excuses_only_the_job_that_it_struck(platform: Platform) -> None:
+    """A user's failure on a GPU that was healed a moment ago is still the user's."""
+    whole = GpuRequest(gpus_per_host=8)
+    first = await platform.submit(JobSpec(command=["sleep", "600"], gpus=whole, max_hardware_retries=0, grace_s=1))
+    job = await platform.reaches(first, JobState.RUNNING)
+    assert job.placement is not None
+    platform.nodes["a"].strike(0, xid=31)
+    struck = await platform.ends(first, JobState.FAILED)
+    assert struck.failure is not None
+    assert (struck.failure.kind, struck.failure.xid) == (FailureKind.HARDWARE, 31)
+
+    def healed() -> bool:
+        return all(gpu.state is GpuState.AVAILABLE for gpu in gpus.list_gpus(platform.store))
+
+    await eventually(healed, "the GPU to be healed")
+    second = await platform.submit(JobSpec(command=["/bin/sh", "-c", "sleep 0.2; exit 3"], gpus=whole))
+    job = await platform.ends(second, JobState.FAILED)
+    assert job.failure is not None
+    assert (job.failure.kind, job.hardware_retries, job.attempt) == (FailureKind.USER, 0, 1)
+    await asyncio.sleep(0)
+    await platform.nothing_leaked()
