@@ -46,16 +46,8 @@ async def test_a_launch_that_is_repeated_after_its_job_ended_runs_nothing_again(
         user="ada",
         namespace="default",
         gpu_uuids=[uuid],
-        ranks=[
-            RankSpec(
-                rank=0,
-                local_rank=0,
-                gpu_uuids=[uuid],
-                command=["/bin/sh", "-c", f"echo x >> {ran}; sleep {pause_s}"],
-                env={},
-                workdir=None,
-            )
-        ],
+        command=["/bin/sh", "-c", f"echo x >> {ran}; sleep {pause_s}"],
+        ranks=[RankSpec(rank=0, local_rank=0, gpu_uuids=[uuid])],
     )
     watcher = RankWatcher(node.agent, node.faults.recent_fault)
     launching = LaunchActivities(node.agent, watcher)

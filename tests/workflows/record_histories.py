@@ -39,7 +39,9 @@ async def running(platform: Platform, spec: JobSpec) -> Job:
 
 async def struck(platform: Platform, **fault: Any) -> tuple[Job, str]:
     """A job that runs on two GPUs until an XID hits the first; it returns the job and that GPU."""
-    job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=2)))
+    job = await running(
+        platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=2))
+    )
     assert job.placement is not None
     part = job.placement.slices[0]
     platform.nodes[part.host].strike(part.gpu_indices[0], xid=31, **fault)
