@@ -1,0 +1,80 @@
+"""What a chaos run does and when: the same seed gives the same plan."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_platform.domain.job import GpuRequest, RankPer
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    seconds: float
+    exit_code: int = 0
+    manners: tuple[str, ...] = ()
+    gpus: GpuRequest = field(default_factory=GpuRequest)
+    rank_per: RankPer = RankPer.HOST
+    max_retries: int = 0
+
+    @property
+    def endless(self) -> bool:
+        return self.seconds > 60
+
+
+@dataclass(frozen=True)
+class Step:
+    at_s: float
+    verb: str
+    draw: float
+    """In [0, 1): chooses the target among those there are by then."""
+    job: JobPlan | None = None
+
+
+DISRUPTIONS: Mapping[str, int] = {
+    "kill_process": 5,
+    "freeze_process": 1,
+    "kill_supervisor": 1,
+    "xid": 4,
+    "failing_reset": 1,
+    "cancel": 4,
+    "kill": 3,
+    "preempt": 4,
+    "drain": 1,
+    "drain_force": 1,
+}
+"""Verb -> weight."""
+
+
+def make_plan(seed: int, seconds: float, *, jobs_per_s: float, disruptions_per_s: float) -> list[Step]:
+    """Both streams are Poisson: every so often, things happen at once."""
+    dice = random.Random(seed)
+    steps: list[Step] = []
+    at = 0.0
+    while (at := at + dice.expovariate(jobs_per_s)) < seconds:
+        steps.append(Step(at, "submit", dice.random(), _job(dice)))
+    at = 1.0
+    while (at := at + dice.expovariate(disruptions_per_s)) < seconds:
+        verb = dice.choices(list(DISRUPTIONS), list(DISRUPTIONS.values()))[0]
+        steps.append(Step(at, verb, dice.random()))
+    return sorted(steps, key=lambda step: step.at_s)
+
+
+def _job(dice: random.Random) -> JobPlan:
+    kind = dice.choices(["quick", "wide", "gang", "failing", "endless", "forking"], [8, 2, 3, 2, 3, 1])[0]
+    seconds = dice.uniform(0.0, 1.5)
+    match kind:
+        case "wide":
+            return JobPlan(seconds, gpus=GpuRequest(gpus_per_host=8))
+        case "gang":
+            gpus = GpuRequest(hosts=2, gpus_per_host=dice.choice([1, 2, 4]))
+            return JobPlan(seconds + 0.5, gpus=gpus, rank_per=dice.choice(list(RankPer)))
+        case "failing":
+            return JobPlan(seconds / 3, exit_code=3, max_retries=dice.randint(0, 2))
+        case "endless":
+            return JobPlan(600, manners=dice.choice([(), ("stubborn",)]))
+        case "forking":
+            return JobPlan(seconds, manners=("forks",))
+        case _:
+            return JobPlan(seconds)
