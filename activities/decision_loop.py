@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 import structlog
 
+from activities.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
 from gpu_platform.domain.errors import StaleEpoch, Unavailable
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.observability import DECISION_SECONDS, PLACEMENT_DECISIONS
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, hosts, leader, queue
@@ -45,7 +45,6 @@ class DecisionLoop:
         self._poll_s = poll_s
         self._answer = answer
         self._seq = 0
-        self._host_of: dict[str, str] = {}
         self._unknown: list[QueueRow] = []
         self._unknown_lock = threading.Lock()
 
@@ -112,8 +111,7 @@ class DecisionLoop:
                     changed_hosts.add(event.host)
                     changed_gpu_hosts.add(event.host)
                 elif event.kind.startswith("gang."):
-                    uuids = event.data.get("gpus", [])
-                    changed_gpu_hosts.update(self._host_of[uuid] for uuid in uuids if uuid in self._host_of)
+                    changed_gpu_hosts.update(event.data["hosts"])
                     if event.kind == "gang.reserved" and event.job_id and event.attempt is not None:
                         confirmed.append((event.job_id, event.attempt))
                 elif event.kind == "gpu.state" and event.host:
@@ -132,9 +130,7 @@ class DecisionLoop:
         return bool(changed_gpu_hosts or changed_jobs)
 
     def _upsert_gpus(self, names: list[str] | None) -> None:
-        rows = hosts.read_gpus(self._store, names)
-        self._host_of.update((row.uuid, row.host) for row in rows)
-        self._core.upsert_gpus(rows)
+        self._core.upsert_gpus(hosts.read_gpus(self._store, names))
 
     def _requeue(self, job_ids: Iterable[str]) -> None:
         waiting = {row.job_id: row for row in queue.read_queue(self._store, sorted(job_ids))}
@@ -153,11 +149,8 @@ class DecisionLoop:
             rows, self._unknown = self._unknown, []
         for row in rows:
             self._core.reject(row.job_id, row.attempt)
-            current = queue.read_queue(self._store, [row.job_id])
-            if current and current[0].task_token == row.task_token:
-                # The leader's upkeep asks the workflow, if it lives, to ask again.
-                queue.dequeue(self._store, row.job_id, row.attempt)
-                self._core.remove(row.job_id)
+            # With no row, the leader's upkeep asks the workflow, if it lives, to ask again.
+            queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)
         return bool(rows)
 
     # -- (3) decide and (4) answer -------------------------------------------------------------

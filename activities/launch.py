@@ -8,8 +8,18 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
-from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared, Stopped, StopRequest
-from gpu_platform.domain.errors import PreflightFailed
+from activities.watch import RankWatcher
+from gpu_platform.domain.attempt import (
+    HostExits,
+    HostPlan,
+    Launched,
+    LaunchRequest,
+    Prepared,
+    Stopped,
+    StopRequest,
+    WatchRequest,
+)
+from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.hosts.agent import HostAgent
 
@@ -21,9 +31,14 @@ def node_task_queue(host: str) -> str:
     return f"node-{host}"
 
 
+LINGER_S = 0.04
+"""A job that ends within this of its launch needs no watch: half the price of a very short job."""
+
+
 class LaunchActivities:
-    def __init__(self, agent: HostAgent) -> None:
+    def __init__(self, agent: HostAgent, watcher: RankWatcher) -> None:
         self._agent = agent
+        self._watcher = watcher
 
     @activity.defn
     async def prepare_host(self, plan: HostPlan) -> Prepared:
@@ -35,13 +50,32 @@ class LaunchActivities:
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
         try:
-            return await heartbeating(asyncio.to_thread(self._agent.launch, request))
+            launched = await heartbeating(asyncio.to_thread(self._agent.launch, request))
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
+        except IllegalTransition:
+            # Closed. If its ranks ended well, an earlier try of this very step ran them and could not tell.
+            ended = await heartbeating(self._watcher.until_ended(_all_ranks(request.plan)))
+            if ended.first_failure is not None:
+                raise
+            return Launched(host=request.plan.host, ranks=[], ended=ended)
+        if request.rendezvous is None:
+            launched.ended = await self._linger(request.plan)
+        return launched
+
+    async def _linger(self, plan: HostPlan) -> HostExits | None:
+        try:
+            return await asyncio.wait_for(self._watcher.until_ended(_all_ranks(plan)), LINGER_S)
+        except TimeoutError:
+            return None
 
     @activity.defn
     async def stop_ranks(self, request: StopRequest) -> Stopped:
         return await heartbeating(self._agent.stop(request))
+
+
+def _all_ranks(plan: HostPlan) -> WatchRequest:
+    return WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
 
 
 def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:

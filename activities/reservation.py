@@ -31,6 +31,8 @@ class EndAttempt(BaseModel):
     key: AttemptKey
     state: JobState
     """Terminal, or QUEUED for a retry, or PREEMPTED for a requeue."""
+    ran_unmarked: bool = False
+    """Its ranks ran and ended before anybody wrote RUNNING: that is written now."""
     actor: str = "workflow"
     failure: Failure | None = None
     exit_code: int | None = None
@@ -68,7 +70,8 @@ class ReservationActivities:
     def end_attempt(self, request: EndAttempt) -> None:
         """Release what is held, leave the queue and write the job's next state, in one transaction."""
         progress = request.progress
-        way = [request.state]
+        way = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
+        way.append(request.state)
         if request.state is JobState.PREEMPTED:
             way.append(JobState.QUEUED)
         try:

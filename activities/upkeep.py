@@ -29,6 +29,8 @@ LEASE_CHECK_S = 1.0
 SWEEP_S = 5.0
 START_GRACE = timedelta(seconds=10)
 """The service starts a workflow within this of accepting the job, or died in between."""
+ROW_GRACE = timedelta(seconds=6)
+"""A job that waits has its queue row within this, or lost it."""
 PARALLEL = 16
 
 
@@ -37,7 +39,6 @@ class Upkeep:
         self._store = store
         self._client = client
         self._started_at = utc_now()
-        self._absent: set[str] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -90,12 +91,10 @@ class Upkeep:
                 continue
 
     async def _ask_again(self) -> None:
-        """Jobs seen outside the line in two sweeps: whoever was to write their queue row died before it could."""
-        absent = set(await asyncio.to_thread(queue.queued_without_entry, self._store))
-        for job_id in sorted(absent & self._absent):
+        """Jobs outside the line for so long: whoever was to write their queue row died before it could."""
+        for job_id in await asyncio.to_thread(queue.queued_without_row, self._store, utc_now() - ROW_GRACE):
             log.info("job.place_again", job=job_id)
             await self._signal(job_id, "place_again", None)
-        self._absent = absent - self._absent
 
     async def _clean_up_closed(self) -> None:
         """Jobs that are not terminal although their workflow is closed (terminated, timed out, deleted)."""

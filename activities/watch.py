@@ -19,14 +19,16 @@ FAULT_SETTLE_S = 0.4
 """A rank that a GPU fault kills may be seen to exit before NVML delivers the XID."""
 
 
-class WatchActivities:
+class RankWatcher:
+    """``recent_fault`` names the fault, if there was one just now, on a GPU of an attempt."""
+
     def __init__(self, agent: HostAgent, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
         self._agent = agent
         self._recent_fault = recent_fault
 
-    @activity.defn
-    async def watch_ranks(self, request: WatchRequest) -> HostExits:
-        exits = await heartbeating(self._agent.watch(request))
+    async def until_ended(self, request: WatchRequest) -> HostExits:
+        """All ranks ended and nothing is left here, or one failed and ``stop_ranks`` must follow."""
+        exits = await self._agent.watch(request)
         if exits.first_failure is None:
             # Nothing is left to stop: closing the attempt here saves the workflow that round trip.
             await self._agent.stop(
@@ -63,3 +65,12 @@ class WatchActivities:
         else:
             return exits
         return exits.model_copy(update={"first_failure": first.model_copy(update={"failure": failure})})
+
+
+class WatchActivities:
+    def __init__(self, watcher: RankWatcher) -> None:
+        self._watcher = watcher
+
+    @activity.defn
+    async def watch_ranks(self, request: WatchRequest) -> HostExits:
+        return await heartbeating(self._watcher.until_ended(request))

@@ -1,8 +1,8 @@
 """Logs and metrics, the same in every process.
 
 Logs are one JSON object per line on stderr (structlog); whatever is bound with :func:`bound` (job, attempt, host, GPU)
-stands in every line below it, also in lines of libraries that use :mod:`logging`. Metrics are Prometheus's; the ones
-here belong to more than one package, the service adds its own (:mod:`service.metrics`).
+stands in every line below it, also in lines of libraries that use :mod:`logging`. Metrics are Prometheus's; each
+process serves its own.
 """
 
 from __future__ import annotations
@@ -14,24 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import Histogram, start_http_server
 
-DECISION_SECONDS = Histogram(
-    "topology_scheduler_latency_seconds",
-    "Time of one scheduling decision round",
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
-)
-PLACEMENT_DECISIONS = Counter(
-    "topology_placement_decisions_total",
-    "What the scheduler decided: placed, waiting; and what became of it: confirmed, conflict, expired",
-    ["outcome"],
-)
-RECOVERY_SECONDS = Histogram(
-    "topology_recovery_duration_seconds",
-    "From a fault or a lost host to the next attempt running",
-    ["cause"],
-    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0),
-)
 REQUEST_SECONDS = Histogram(
     "gpu_platform_request_seconds",
     "Time until the answer's head was sent, by route",

@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
-from sqlalchemy import func, select
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpu_platform.domain.placement import Reason
 from gpu_platform.observability import REQUEST_SECONDS
 from gpu_platform.store import Store, gpus, hosts, jobs, queue
-from gpu_platform.store.models import queue_entry, waiting_reason
 from service.ids import new_request_id
 from service.platform import now
 
@@ -56,24 +53,9 @@ class _Truth(Collector):
             "gpu_platform_queue_length", "Attempts that wait for a placement", value=queue.queue_length(self._store)
         )
         waiting = GaugeMetricFamily("gpu_platform_jobs_waiting", "Waiting jobs by reason", labels=["reason"])
-        for reason, count in sorted(_waiting_by_reason(self._store).items()):
+        for reason, count in sorted(queue.waiting_by_reason(self._store).items()):
             waiting.add_metric([reason], count)
         yield waiting
-
-
-def _waiting_by_reason(store: Store) -> Counter[str]:
-    """Grouped by the database: there may be thousands of jobs, but there are few classes of them."""
-    query = (
-        select(waiting_reason.c.reason, func.count())
-        .select_from(queue_entry)
-        .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
-        .group_by(queue_entry.c.class_key, waiting_reason.c.reason)
-    )
-    counts: Counter[str] = Counter()
-    with store.read() as session:
-        for reason, count in session.execute(query):
-            counts[Reason.model_validate_json(reason).code if reason else "not_yet_looked_at"] += count
-    return counts
 
 
 class RequestTimes:

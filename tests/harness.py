@@ -148,7 +148,7 @@ class Platform:
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
             executor = stack.enter_context(ThreadPoolExecutor(8))
-            await stack.enter_async_context(control_worker(client, store, executor))
+            await stack.enter_async_context(control_worker(client, store, executor, checked=True))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2))
             if schedule:
                 await stack.enter_async_context(scheduler_worker(client, store, settings))

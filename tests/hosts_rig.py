@@ -70,9 +70,6 @@ class HostRig:
                 rank=rank,
                 local_rank=rank,
                 gpu_uuids=[gpus[rank]],
-                command=list(command),
-                env=env or {},
-                workdir=workdir,
             )
             for rank in range(ranks)
         ]
@@ -81,6 +78,10 @@ class HostRig:
             host=self.settings.node.name,
             user="ada",
             namespace="default",
+            world_size=ranks,
+            command=list(command),
+            env=env or {},
+            workdir=workdir,
             ranks=specs,
             gpu_uuids=gpus[:ranks],
         )

@@ -24,6 +24,16 @@ log = structlog.get_logger()
 
 READY_TIMEOUT_S = 60.0
 
+DYNAMIC_CONFIG = (
+    # One server: spreading a task queue over partitions only forwards between them.
+    "matching.numTaskqueueReadPartitions=1",
+    "matching.numTaskqueueWritePartitions=1",
+    # Ours are registered at the start and never change.
+    "system.forceSearchAttributesCacheRefreshOnRead=false",
+    # `place_gang` goes to the worker that asked for it, with the answer that schedules it.
+    "system.enableActivityEagerExecution=true",
+)
+
 
 class ClusterError(PlatformError):
     """The platform could not be started here."""
@@ -167,6 +177,7 @@ class LocalCluster:
             "--db-filename", str(database),
             # Without these two a file database is five times slower under load.
             "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL",
+            *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
             *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
         ]  # fmt: skip
 

@@ -27,7 +27,8 @@ from workflows.scheduler import SchedulerWorkflow
 DATABASE_THREADS = 8
 
 
-def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor) -> Worker:
+def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor, *, checked: bool = False) -> Worker:
+    """``checked``: run workflows in the sandbox, as tests do."""
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
@@ -50,7 +51,7 @@ def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor) -
             remediation.quarantine_gpu,
         ],
         activity_executor=executor,
-        workflow_runner=workflow_runner(),
+        workflow_runner=workflow_runner(checked=checked),
         max_cached_workflows=2000,
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=DATABASE_THREADS,

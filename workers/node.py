@@ -12,7 +12,7 @@ from temporalio.worker import Worker
 
 from activities.launch import LaunchActivities, node_task_queue
 from activities.remediation import ResetActivities
-from activities.watch import WatchActivities
+from activities.watch import RankWatcher, WatchActivities
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.hosts.agent import HostAgent
@@ -33,8 +33,9 @@ log = structlog.get_logger()
 
 
 def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
-    launching = LaunchActivities(agent)
-    watching = WatchActivities(agent, faults.recent_fault)
+    watcher = RankWatcher(agent, faults.recent_fault)
+    launching = LaunchActivities(agent, watcher)
+    watching = WatchActivities(watcher)
     resetting = ResetActivities(agent)
     return Worker(
         client,

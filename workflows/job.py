@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         HostExits,
         HostLost,
         HostPlan,
+        Launched,
         LaunchRequest,
         RankExit,
         StopRequest,
@@ -70,6 +71,8 @@ class Ending(BaseModel):
     failure: Failure | None = None
     exit_code: int | None = None
     actor: str = "workflow"
+    ran_unmarked: bool = False
+    """The ranks ended before RUNNING was written."""
     grace_s: float = 0.0
     """What the ranks that still run get between SIGTERM and SIGKILL."""
 
@@ -200,9 +203,12 @@ class JobWorkflow:
                 return self._interruption()
             plans = plan_hosts(self._spec, key, placement)
             undo.append(lambda ending: self._stop_hosts(key, ending))
-            await self._launch(key, plans)
-            if self._interrupted():
+            launched = await self._launch(key, plans)
+            if launched is None:
                 return self._interruption()
+            if launched[0].ended is not None and launched[0].ended.first_failure is None:
+                undo.pop()  # the host reported its last process gone
+                return Ending(state=JobState.COMPLETED, exit_code=0, ran_unmarked=True)
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_running, key, **policies.DATABASE_STEP
             )
@@ -260,8 +266,8 @@ class JobWorkflow:
                 progress.excluded_gpus, progress.excluded_hosts = [], []
         return None
 
-    async def _launch(self, key: AttemptKey, plans: list[HostPlan]) -> None:
-        """Prepare every host, then (the barrier) start every rank. One host does both in one step."""
+    async def _launch(self, key: AttemptKey, plans: list[HostPlan]) -> list[Launched] | None:
+        """Prepare every host, then (the barrier) start every rank; one host does both at once. None: interrupted."""
         rendezvous = None
         if len(plans) > 1:
             prepared = await self._on_hosts(
@@ -276,13 +282,13 @@ class JobWorkflow:
                 ]
             )
             if prepared is None:
-                return
+                return None
             rendezvous = prepared[0]
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_starting, key, **policies.DATABASE_STEP
             )
             self._enter(JobState.STARTING, f"{len(plans)} hosts are ready")
-        await self._on_hosts(
+        return await self._on_hosts(
             [
                 workflow.start_activity_method(
                     LaunchActivities.launch_ranks,
@@ -449,6 +455,7 @@ class JobWorkflow:
             EndAttempt(
                 key=key,
                 state=ending.state,
+                ran_unmarked=ending.ran_unmarked,
                 actor=ending.actor,
                 failure=ending.failure,
                 exit_code=ending.exit_code,

@@ -1,7 +1,7 @@
 """The messages between JobWorkflow and node workers: one attempt of one job.
 
 An attempt is named by ``(job_id, attempt)``; a rank's directory on its host is
-``<state_dir>/jobs/<job_id>/<attempt>/rank-<n>``. Every operation may be repeated.
+``<state_dir>/nodes/<host>/jobs/<job_id>/<attempt>/rank-<n>``. Every operation may be repeated.
 """
 
 from __future__ import annotations
@@ -22,27 +22,34 @@ class AttemptKey(BaseModel):
 
 
 class RankSpec(BaseModel):
-    """One process to start. ``env`` is complete but for MASTER_ADDR and MASTER_PORT."""
+    """One process to start."""
 
     model_config = ConfigDict(frozen=True)
 
     rank: int
     local_rank: int
     gpu_uuids: list[str]
-    command: list[str]
-    env: dict[str, str]
-    workdir: str | None
 
 
 class HostPlan(BaseModel):
-    """Everything one host needs for its part of an attempt."""
+    """Everything one host needs for its part of an attempt.
+
+    Command and environment stand here once, not per rank: the message travels through Temporal,
+    which limits its size.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     key: AttemptKey
     host: str
+    node_rank: int = 0
+    world_size: int = 1
     user: str
     namespace: str
+    command: list[str]
+    env: dict[str, str] = {}
+    """The user's; the host adds ranks, devices, rendezvous and checkpoint directories."""
+    workdir: str | None = None
     ranks: list[RankSpec]
     gpu_uuids: list[str]
     exclusive: bool = True
@@ -76,11 +83,6 @@ class RankStarted(BaseModel):
     """Unix time."""
 
 
-class Launched(BaseModel):
-    host: str
-    ranks: list[RankStarted]
-
-
 class WatchRequest(BaseModel):
     key: AttemptKey
     host: str
@@ -104,6 +106,13 @@ class HostExits(BaseModel):
     exits: list[RankExit]
     first_failure: RankExit | None = None
     """Watching ends as soon as one rank fails: the gang is broken."""
+
+
+class Launched(BaseModel):
+    host: str
+    ranks: list[RankStarted]
+    ended: HostExits | None = None
+    """Set when every rank ended while the launch still lingered: there is nothing left to watch."""
 
 
 class StopRequest(BaseModel):

@@ -15,6 +15,8 @@ from gpu_platform.domain.states import JobState
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
 MAX_ENV_BYTES = 256 * 1024
+MAX_GANG_BYTES = 1536 * 1024
+"""Command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at most)."""
 MAX_HOSTS = 4096
 MAX_GPUS_PER_HOST = 64
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
@@ -138,6 +140,12 @@ class JobSpec(BaseModel):
     def _gang_is_not_absurd(self) -> Self:
         if self.gpus.gpus > 100_000:
             raise ValueError(f"{self.gpus.gpus} GPUs were asked for; at most 100000 are allowed")
+        copy = sum(len(text.encode()) + 1 for text in [*self.command, *self.env, *self.env.values()])
+        if copy * self.gpus.hosts > MAX_GANG_BYTES:
+            raise ValueError(
+                f"command and environment have {copy} bytes, for {self.gpus.hosts} hosts "
+                f"{copy * self.gpus.hosts}; at most {MAX_GANG_BYTES} are allowed: put large values into a file"
+            )
         return self
 
     @property
@@ -172,8 +180,6 @@ class JobProgress(BaseModel):
     user_retries: int = 0
     hardware_retries: int = 0
     preemptions: int = 0
-    enqueued_at: datetime | None = None
-    """Its place among equals; kept by retries, lost by a preemption."""
     excluded_gpus: list[str] = []
     excluded_hosts: list[str] = []
 

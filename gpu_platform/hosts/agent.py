@@ -216,8 +216,7 @@ class HostAgent:
             return Prepared.model_validate(record)
         for uuid in plan.gpu_uuids:
             self.verify_gpu(uuid)
-        for spec in plan.ranks:
-            preflight.check_command(plan, spec, base_environ(spec))
+        preflight.check_command(plan, base_environ(plan))
         directory.mkdir(parents=True, exist_ok=True)
         (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
         port = preflight.free_port(self._ports.values())
@@ -239,9 +238,9 @@ class HostAgent:
             {
                 "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
-                "argv": spec.command,
+                "argv": plan.command,
                 "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir),
-                "workdir": spec.workdir,
+                "workdir": plan.workdir,
                 "host": plan.host,
             }
             for spec in plan.ranks

@@ -14,17 +14,25 @@ ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
 NODE_DIR = "GPU_PLATFORM_NODE_DIR"
 
 
-def base_environ(rank: RankSpec) -> dict[str, str]:
+def base_environ(plan: HostPlan) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {"PATH": os.defpath, **inherited, **rank.env}
+    return {"PATH": os.defpath, **inherited, **plan.env}
 
 
 def rank_environ(
     plan: HostPlan, rank: RankSpec, prepared: Prepared, *, home: Path, checkpoint_dir: Path
 ) -> dict[str, str]:
-    """``prepared`` is the answer of rank 0's host. GPUs are named by uuid, which no renumbering changes."""
+    """What torchrun, MPI launchers and NCCL read, and our own.
+
+    ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, which no renumbering changes.
+    """
     gpus = ",".join(rank.gpu_uuids)
-    environ = base_environ(rank) | {
+    environ = base_environ(plan) | {
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.local_rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(len(plan.ranks)),
+        "NODE_RANK": str(plan.node_rank),
         "MASTER_ADDR": prepared.address,
         "MASTER_PORT": str(prepared.rendezvous_port),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Container
 from pathlib import Path
 
-from gpu_platform.domain.attempt import HostPlan, RankSpec
+from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 
 COMPLETE = "COMPLETE"
@@ -19,16 +19,16 @@ _RENDEZVOUS_PORTS = range(20_000, 32_000)
 """Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
 
 
-def check_command(plan: HostPlan, rank: RankSpec, environ: dict[str, str]) -> None:
+def check_command(plan: HostPlan, environ: dict[str, str]) -> None:
     """Raise :class:`PreflightFailed` (``kind="user"``) when ``execve`` would surely fail."""
-    if rank.workdir is not None and not os.path.isdir(rank.workdir):
-        what = "is not a directory" if os.path.exists(rank.workdir) else "does not exist"
+    if plan.workdir is not None and not os.path.isdir(plan.workdir):
+        what = "is not a directory" if os.path.exists(plan.workdir) else "does not exist"
         raise PreflightFailed(
-            f"the working directory {rank.workdir!r} {what} on {plan.host}: name one that every host has", kind="user"
+            f"the working directory {plan.workdir!r} {what} on {plan.host}: name one that every host has", kind="user"
         )
-    program = rank.command[0]
+    program = plan.command[0]
     if "/" in program:
-        path = os.path.join(rank.workdir or "/", program)
+        path = os.path.join(plan.workdir or "/", program)
         if not os.path.exists(path):
             raise PreflightFailed(f"the program {program!r} does not exist on {plan.host}", kind="user")
         if os.path.isdir(path) or not os.access(path, os.X_OK):

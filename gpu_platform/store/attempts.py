@@ -39,11 +39,14 @@ def end_attempt(
     """
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
+    goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal
+    if goes_on:
+        for state in states[:-1]:
+            row = change_job(session, row, state, now, actor, {}, {})
     if held:
         give_back(session, key, now, quarantine or {})
     leave_queue(session, key.job_id, now, key.attempt)
-    if row["state"] != states[-1] and not JobState(row["state"]).is_terminal:
+    if goes_on:
         columns, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions)
-        for state in states:
-            row = change_job(session, row, state, now, actor, columns, data)
+        row = change_job(session, row, states[-1], now, actor, columns, data)
     return job_of(row)

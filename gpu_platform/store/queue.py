@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -107,15 +108,23 @@ def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) 
 
 
 @reading
-def queued_without_entry(session: Session) -> list[str]:
-    """QUEUED jobs that are not in the line: not there yet, or their entry was lost on the way."""
-    in_line = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
-    return list(session.scalars(select(job.c.id).where(job.c.state == JobState.QUEUED.value, ~in_line)))
+def queue_length(session: Session) -> int:
+    return session.scalar(select(func.count()).select_from(queue_entry)) or 0
 
 
 @reading
-def queue_length(session: Session) -> int:
-    return session.scalar(select(func.count()).select_from(queue_entry)) or 0
+def waiting_by_reason(session: Session) -> dict[str, int]:
+    """How many jobs wait for each ``Reason.code``; grouped by the database, since there are few classes of jobs."""
+    query = (
+        select(waiting_reason.c.reason, func.count())
+        .select_from(queue_entry)
+        .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
+        .group_by(queue_entry.c.class_key, waiting_reason.c.reason)
+    )
+    counts: Counter[str] = Counter()
+    for reason, count in session.execute(query):
+        counts[Reason.model_validate_json(reason).code if reason else "not_yet_looked_at"] += count
+    return dict(counts)
 
 
 def class_key(gpus: GpuRequest, excluded_gpus: Sequence[str], excluded_hosts: Sequence[str], namespace: str) -> str:

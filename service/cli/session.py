@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from gpu_platform.domain.errors import PlatformError
     from gpu_platform.domain.job import Job
 
+PIPED_WIDTH = 160
+"""Columns when stdout is no terminal: `grep` wants a row on a line."""
+
 FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
 # 130 is typer's own for Ctrl-C
 
@@ -70,7 +73,7 @@ def exit_code_of_job(job: Job) -> int:
 def out() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def err() -> Console:

@@ -239,7 +239,15 @@ def _count(number: int, what: str) -> str:
 
 
 def _numbers(indices: Sequence[int]) -> str:
-    return ",".join(str(index) for index in indices)
+    """As people write them: 0-3,6."""
+    parts: list[str] = []
+    start = last = None
+    for index in [*sorted(indices), None]:
+        if start is not None and last is not None and index != last + 1:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+            start = None
+        start, last = index if start is None else start, index
+    return ",".join(parts)
 
 
 def _because(reason: Any) -> str:
@@ -255,6 +263,6 @@ def _table(*columns: str) -> Table:
     for column in columns:
         right = column in ("MS", "+MS", "AGE", "FREE", "GPUS", "FAULTS", "RESETS", "TEMP", "POWER", "UTIL", "MEMORY")
         # Ids are copied: they are never cut.
-        whole = column in ("JOB", "HOST", "GPU", "STATE", "MS", "+MS")
+        whole = right or column in ("JOB", "HOST", "GPU", "STATE", "MODEL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     return table

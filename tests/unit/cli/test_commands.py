@@ -240,7 +240,7 @@ async def test_describe_tells_the_whole_story(platform: Platform) -> None:
         assert words in out
     allocations.reserve_gang(platform.store, key("j-1"), placement({"a": [0, 1]}), now=NOW)
     ran = await run("jobs", "describe", "j-1", url=platform.url)
-    for words in ("a: GPU 0,1", "for a test", "nvlink_numa, 450 GB/s", "placed on a", "submitted"):
+    for words in ("a: GPU 0-1", "for a test", "nvlink_numa, 450 GB/s", "placed on a", "submitted"):
         assert words in ran.out, ran.out
     story = json.loads((await run("jobs", "describe", "j-1", "--json", url=platform.url)).out)
     assert story["state"] == "ALLOCATED"

@@ -1,0 +1,210 @@
+"""The whole platform end to end, on real processes: ``python -m tests.benchmarks.bench_jobs [PART ...]``.
+
+Eight simulated DGX H100 (64 GPUs), Temporal dev server on disk, SQLite. Budgets: docs/explanation/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.hosts.inject import inject_fault
+from gpu_platform.hosts.paths import control_dir, node_dir
+from tests.harness import eventually
+from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+
+HOSTS = 8
+NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1)
+PRINTS_ITS_START = JobSpec(name="start", command=["/bin/date", "+%s%N"], grace_s=1)
+SUBMITTERS = 8
+
+
+def show(what: str, values_ms: list[float], budget: str) -> None:
+    ordered = sorted(values_ms)
+    p95 = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
+    print(f"{what}: p50 {statistics.median(ordered):.0f} ms, p95 {p95:.0f} ms, n={len(ordered)}   (budget {budget})")
+
+
+async def start_latency(cluster: LocalCluster, client: AsyncClient) -> None:
+    """From before the HTTP request to the time that the job's own process printed."""
+    submit_to_process, submit_to_running = [], []
+    for _ in range(50):
+        began_ns = time.time_ns()
+        job = await client.submit(PRINTS_ITS_START)
+        job = await client.wait(job.id, timeout_s=30)
+        printed_ns = int((await client.logs(job.id)).split()[0])
+        submit_to_process.append((printed_ns - began_ns) / 1e6)
+        assert job.started_at is not None
+        submit_to_running.append(job.started_at.timestamp() * 1e3 - began_ns / 1e6)
+    show("submit -> process running, idle", submit_to_process, "p50 < 150 ms")
+    show("submit -> job RUNNING in the API", submit_to_running, "-")
+
+
+async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> None:
+    """All submitted at once by a few clients; ends when the last is COMPLETED."""
+    before = cpu_seconds(cluster)
+    began = time.monotonic()
+    numbers = iter(range(count))
+    submitted: list[Job] = []
+
+    async def submitter() -> None:
+        for _ in numbers:
+            submitted.append(await client.submit(NOOP))
+
+    await asyncio.gather(*[submitter() for _ in range(SUBMITTERS)])
+    accepted = time.monotonic() - began
+    finished: list[float] = []
+    for job in submitted:
+        ended = await client.wait(job.id, timeout_s=600)
+        assert ended.state is JobState.COMPLETED, ended
+        assert ended.finished_at is not None
+        finished.append(ended.finished_at.timestamp())
+    took = time.monotonic() - began
+    finished.sort()
+    # The first and last tenths are ramp-up and drain.
+    low, high = count // 10, count - count // 10
+    steady = (high - low) / (finished[high - 1] - finished[low])
+    print(
+        f"{count} no-op jobs, {HOSTS * 8} GPUs: {count / took:.1f} jobs/s end to end, steady {steady:.1f}/s,"
+        f" accepted at {count / accepted:.0f}/s   (budget >= 35/s, flat)"
+    )
+    after = cpu_seconds(cluster)
+    each = {name: (after[name] - before[name]) / count * 1000 for name in after}
+    print(f"  CPU per job: {sum(each.values()):.1f} ms: " + ", ".join(f"{name} {ms:.1f}" for name, ms in each.items()))
+
+
+async def fault_recovery(cluster: LocalCluster, client: AsyncClient) -> None:
+    """XID 31 on the job's GPU, 20 times: until the next attempt runs."""
+    job = await client.submit(
+        JobSpec(command=["/bin/sleep", "3600"], gpus=GpuRequest(gpus_per_host=2), max_hardware_retries=100, grace_s=5)
+    )
+    recovery = []
+    for attempt in range(1, 21):
+        job = await running(client, job.id, attempt)
+        assert job.placement is not None
+        part = job.placement.slices[0]
+        struck = time.time()
+        inject_fault(control_dir(node_dir(cluster.config.state_dir, part.host)), part.gpu_indices[0], xid=31)
+        job = await running(client, job.id, attempt + 1)
+        assert job.started_at is not None
+        recovery.append((job.started_at.timestamp() - struck) * 1000)
+    show("XID -> next attempt running", recovery, "p50 < 2,000 ms")
+    await client.kill(job.id)
+    await client.wait(job.id, timeout_s=30)
+
+    async def healed() -> bool:
+        return {gpu.state async for gpu in client.gpus()} == {GpuState.AVAILABLE}
+
+    await eventually(healed, "every GPU to be healed")
+
+
+async def failover(cluster: LocalCluster, client: AsyncClient) -> None:
+    """SIGKILL of both schedulers' leader, then a submission: until it runs."""
+    times = []
+    for _ in range(3):
+        leader = max(
+            (child for child in cluster.schedulers if child.pid), key=lambda child: _last_epoch(child.log_file)
+        )
+        began = time.monotonic()
+        os.kill(leader.pid or 0, signal.SIGKILL)
+        job = await client.submit(NOOP)
+        await client.wait(job.id, timeout_s=60)
+        times.append((time.monotonic() - began) * 1000)
+    show("leader killed -> next decision carried out", times, "< 10,000 ms")
+
+
+async def host_loss(cluster: LocalCluster, client: AsyncClient) -> None:
+    """A node worker frozen: until its job's next attempt runs elsewhere."""
+    job = await client.submit(JobSpec(command=["/bin/sleep", "3600"], grace_s=1))
+    job = await running(client, job.id, 1)
+    assert job.placement is not None
+    pid = cluster.nodes[job.placement.hosts[0]].pid or 0
+    began = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await running(client, job.id, 2)
+        print(f"host frozen -> next attempt running: {time.monotonic() - began:.1f} s   (budget < 20 s)")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await client.kill(job.id)
+    await client.wait(job.id, timeout_s=30)
+
+
+def memory(cluster: LocalCluster) -> None:
+    for child in cluster.children:
+        status = Path(f"/proc/{child.pid}/status").read_text()
+        rss = int(status.split("VmRSS:")[1].split()[0]) / 1024
+        print(f"  RSS {child.name:14} {rss:6.0f} MiB")
+
+
+def cpu_seconds(cluster: LocalCluster) -> dict[str, float]:
+    """User and system time of each kind of process, with its ended children."""
+    tick = os.sysconf("SC_CLK_TCK")
+    found: dict[str, float] = {"nodes": 0.0}
+    for child in cluster.children:
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        seconds = sum(int(fields[index]) for index in (11, 12, 13, 14)) / tick
+        kind = "nodes" if child.name.startswith("node-") else child.name
+        found[kind] = found.get(kind, 0.0) + seconds
+    own = os.times()
+    return {**found, "this client": own.user + own.system}
+
+
+async def running(client: AsyncClient, job_id: str, attempt: int) -> Job:
+    async def there() -> Job | None:
+        job = await client.get(job_id)
+        return job if job.state is JobState.RUNNING and job.attempt == attempt else None
+
+    return await eventually(there, f"attempt {attempt} to run", within_s=60)
+
+
+def _last_epoch(log: Path) -> int:
+    found = [line for line in log.read_text().splitlines() if '"scheduler.leads"' in line]
+    return int(found[-1].split('"epoch": ')[1].split(",")[0].rstrip("}")) if found else -1
+
+
+def reference_loop() -> None:
+    """How fast this machine is right now."""
+    began = time.perf_counter()
+    sum(i * i for i in range(3_000_000))
+    print(f"reference loop: {(time.perf_counter() - began) * 1000:.0f} ms; load {os.getloadavg()[0]:.1f}")
+
+
+PARTS = {
+    "start": start_latency,
+    "noop-500": lambda cluster, client: throughput(cluster, client, 500),
+    "noop-2000": lambda cluster, client: throughput(cluster, client, 2000),
+    "fault": fault_recovery,
+    "failover": failover,
+    "host-loss": host_loss,
+}
+
+
+async def main(parts: list[str]) -> None:
+    state_dir = Path(tempfile.mkdtemp(prefix="gpu-platform-bench-"))
+    nodes = tuple(NodeSpec(f"h{number}", "dgx-h100") for number in range(HOSTS))
+    try:
+        config = ClusterConfig(state_dir=state_dir, nodes=nodes, ui=False)
+        async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
+            for part in parts:
+                reference_loop()
+                await PARTS[part](cluster, client)
+            memory(cluster)
+    finally:
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    asyncio.run(main(parser.parse_args().parts or list(PARTS)))
