@@ -37,8 +37,9 @@ class RemediationActivities:
         gpus.record_fault(self._store, report, utc_now())
 
     @activity.defn
-    def begin_reset(self, request: GpuReason) -> None:
-        gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now())
+    def begin_reset(self, request: GpuReason) -> GpuState:
+        """RESETTING, or OFFLINE when an operator has taken the GPU out of service."""
+        return gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,19 +20,27 @@ from pydantic_settings import (
 )
 
 
-class TemporalSettings(BaseModel):
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class TemporalSettings(_Section):
     address: str = "127.0.0.1:7233"
+    """Host and port of the Temporal frontend."""
     namespace: str = "default"
+    """Temporal's namespace, not that of jobs."""
     ui_url: str | None = None
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 
 
-class ServiceSettings(BaseModel):
+class ServiceSettings(_Section):
     host: str = "127.0.0.1"
+    """Address the service listens on. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
+    """Port of the REST API."""
 
 
-class SchedulerSettings(BaseModel):
+class SchedulerSettings(_Section):
     poll_ms: Annotated[float, Field(gt=0)] = 5.0
     """How often the change feed is asked for news."""
     proposal_timeout_s: float = 10.0
@@ -42,10 +50,12 @@ class SchedulerSettings(BaseModel):
     order: str = "priority"
     """``priority`` (then first come, first served) or ``fcfs``."""
     metrics_port: int | None = None
+    """Port of the scheduler's ``/metrics``; None: not served."""
 
 
-class NodeSettings(BaseModel):
+class NodeSettings(_Section):
     name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
+    """The host's name in the cluster; default: this machine's."""
     address: str = "127.0.0.1"
     """Where other hosts' ranks and the service reach this host."""
     agent_port: int = 0
@@ -53,10 +63,15 @@ class NodeSettings(BaseModel):
     simulate: str | None = None
     """Machine description to simulate, e.g. ``dgx-h100``; None: the real NVML."""
     leaf: str | None = None
+    """Leaf switch above the host; gangs prefer hosts under one leaf."""
     spine: str | None = None
-    health_interval_s: float = 0.1
-    lease_interval_s: float = 2.0
+    """Spine above the leaf."""
+    health_interval_s: Annotated[float, Field(gt=0)] = 0.1
+    """How often each GPU is polled."""
+    lease_interval_s: Annotated[float, Field(gt=0)] = 2.0
+    """How often the host reports; several must fit into ``lease_ttl_s``."""
     max_temperature_c: int = 85
+    """A GPU above it gets no new work until it has cooled by 5 degrees."""
     reset_attempts: int = 3
     """Failed resets before a GPU goes OFFLINE."""
     reset_timeout_s: float = 60.0
@@ -68,9 +83,10 @@ class NodeSettings(BaseModel):
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="GPU_PLATFORM_", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="GPU_PLATFORM_", env_nested_delimiter="__", extra="forbid")
 
     state_dir: Path = Field(default_factory=lambda: Path.cwd() / ".gpu-platform")
+    """Records of ranks, their logs, and the SQLite database."""
     database_url: str | None = None
     """SQLAlchemy address; None: ``<state_dir>/platform.db`` (SQLite, WAL)."""
     api_url: str = "http://127.0.0.1:8700"
@@ -78,7 +94,9 @@ class Settings(BaseSettings):
     lease_ttl_s: float = 10.0
     """A host that has not reported for so long is LOST."""
     log_json: bool = True
+    """One JSON object a line; false: text for people."""
     log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
     temporal: TemporalSettings = TemporalSettings()
     service: ServiceSettings = ServiceSettings()
     scheduler: SchedulerSettings = SchedulerSettings()

@@ -122,7 +122,7 @@ class Demo:
         since_ms = (event.at - self._job.created_at).total_seconds() * 1000
         subject, _, verb = event.kind.partition(".")
         state = event.data.get("state", verb if subject == "gpu" else "")
-        if subject in ("queue", "gang"):
+        if subject == "queue" or event.kind == "gang.reserved":
             return
         name = str(state or verb).upper()
         text = describe(event)
@@ -148,6 +148,8 @@ def describe(event: JobEvent) -> str:
     data: dict[str, Any] = event.data
     if event.kind == "job.placed":
         return f"attempt {event.attempt}: {data.get('why', '')}"
+    if event.kind == "gang.released":
+        return f"attempt {event.attempt}: no process is left on {', '.join(data['hosts'])}; {len(data['gpus'])} GPUs"
     if event.kind in ("job.retrying", "job.failed"):
         failure = data.get("failure") or {}
         return str(failure.get("message", ""))

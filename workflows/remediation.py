@@ -86,9 +86,12 @@ class RemediationWorkflow:
         """Drain, reset and verify, until it is healed or has failed too often."""
         reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
         while True:
-            await workflow.execute_local_activity_method(
+            state = await workflow.execute_local_activity_method(
                 RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
             )
+            if state is GpuState.OFFLINE:
+                self._note("OFFLINE by an operator: left alone")
+                return state
             self._note("RESETTING: waiting until nobody holds it")
             await self._wait_until_free(report)
             await self._absorb_pending()

@@ -75,8 +75,13 @@ def set_gpu_state(
 
 @writing
 def begin_reset(session: Session, uuid: str, reason: str, now: datetime) -> Gpu:
-    """Hand the GPU to remediation: RESETTING. Whoever holds it still does; reset it only once nobody does."""
+    """Hand the GPU to remediation: RESETTING. Whoever holds it still does; reset it only once nobody does.
+
+    A GPU that an operator took OFFLINE stays so: it comes back when the operator says so.
+    """
     row = _lock(session, uuid)
+    if row.state == GpuState.OFFLINE and row.state_source == "operator":
+        return _gpu(session, row.uuid)
     check_transition(f"GPU {row.uuid}", GpuState(row.state), GpuState.RESETTING)
     _take_out(session, row, GpuState.RESETTING, "remediation", reason, "remediation", now)
     return _gpu(session, row.uuid)

@@ -61,7 +61,7 @@ async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environme
         "GPU_PLATFORM_RESUME_FROM": "/ckpt/j/1",
     }
     assert {name: env[name] for name in expected} == expected
-    assert Path(env["GPU_PLATFORM_CHECKPOINT_DIR"]).is_dir()  # noqa: ASYNC240
+    assert Path(env["GPU_PLATFORM_CHECKPOINT_DIR"]).is_dir()
 
 
 async def test_the_node_workers_secrets_do_not_reach_a_rank(host: HostRig, monkeypatch: pytest.MonkeyPatch) -> None:
