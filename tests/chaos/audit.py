@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, events, jobs, queue
 from workers.cluster import LocalCluster
@@ -75,29 +75,17 @@ class Truth:
     def violations(self, ledger: Ledger) -> list[str]:
         """Of what holds once every job has ended."""
         found = [f"{key} ran {count} times" for key, count in ledger.runs().items() if count > 1]
-        found += self.double_holds()
+        found += double_holds(self.events())
         found += [f"{key} still holds GPUs" for key in allocations.held_attempts(self.store)]
         found += [f"{row.job_id} still waits" for row in queue.read_queue(self.store)]
         found += [f"process {pid} of {attempt} lives" for pid, attempt in self.ranks_alive().items()]
         return found
 
-    def double_holds(self) -> list[str]:
-        """GPUs that the event log gives to an attempt while another one has them."""
-        holder: dict[str, str] = {}
-        found: list[str] = []
+    def events(self) -> Iterator[JobEvent]:
         after = 0
         while batch := events.read_events(self.store, after):
+            yield from batch
             after = batch[-1].seq
-            for event in batch:
-                attempt = f"{event.job_id}#{event.attempt}"
-                for uuid in event.data["gpus"] if event.kind.startswith("gang.") else ():
-                    if event.kind == "gang.reserved":
-                        if uuid in holder:
-                            found.append(f"{uuid}: {attempt} reserved it while {holder[uuid]} held it")
-                        holder[uuid] = attempt
-                    elif holder.pop(uuid, None) != attempt:
-                        found.append(f"{uuid}: {attempt} released it without holding it")
-        return found + [f"{uuid}: {attempt} never released it" for uuid, attempt in holder.items()]
 
     def ranks_alive(self) -> dict[int, str]:
         """Processes that carry an attempt of this cluster in their environment."""
@@ -113,3 +101,19 @@ class Truth:
                 if environ.get("GPU_PLATFORM_NODE_DIR", "").startswith(home):
                     found[int(entry.name)] = environ.get("GPU_PLATFORM_ATTEMPT_ID", "?")
         return found
+
+
+def double_holds(log: Iterable[JobEvent]) -> list[str]:
+    """GPUs that the event log gives to an attempt while another one has them, or that are never given back."""
+    holder: dict[str, str] = {}
+    found: list[str] = []
+    for event in log:
+        attempt = f"{event.job_id}#{event.attempt}"
+        for uuid in event.data["gpus"] if event.kind.startswith("gang.") else ():
+            if event.kind == "gang.reserved":
+                if uuid in holder:
+                    found.append(f"{uuid}: {attempt} reserved it while {holder[uuid]} held it")
+                holder[uuid] = attempt
+            elif holder.pop(uuid, None) != attempt:
+                found.append(f"{uuid}: {attempt} released it without holding it")
+    return found + [f"{uuid}: {attempt} never released it" for uuid, attempt in holder.items()]

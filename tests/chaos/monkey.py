@@ -17,6 +17,7 @@ from gpu_platform.domain.job import JobSpec
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.paths import control_dir, node_dir
 from tests.chaos.audit import Truth
+from tests.chaos.killable_postgres import Server
 from tests.chaos.plan import JobPlan, Step
 from workers.cluster import LocalCluster
 
@@ -31,11 +32,22 @@ HEALING_XIDS = (31, 43, 46, 48, 62, 94)
 
 
 class Monkey:
-    def __init__(self, cluster: LocalCluster, client: AsyncClient, truth: Truth, directory: Path) -> None:
+    """``database``: kill that too, now and then."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        client: AsyncClient,
+        truth: Truth,
+        directory: Path,
+        database: Server | None = None,
+    ) -> None:
         self._cluster = cluster
         self._client = client
         self._truth = truth
         self._directory = directory
+        self._database = database
+        self._database_lock = asyncio.Lock()
         self._frozen: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.jobs: dict[str, JobPlan] = {}
@@ -71,8 +83,10 @@ class Monkey:
         with contextlib.suppress(PlatformError, ProcessLookupError):
             match step.verb:
                 case "kill_process":
-                    child = _choose(self._cluster.children, step.draw)
-                    if child.pid is not None:
+                    child = _choose([*self._cluster.children, *[None] * 2 * bool(self._database)], step.draw)
+                    if child is None:
+                        await self._kill_database(step)
+                    elif child.pid is not None:
                         self._note(step, child.name)
                         os.kill(child.pid, signal.SIGKILL)
                 case "freeze_process":
@@ -109,6 +123,14 @@ class Monkey:
                         job_id = _choose(living, step.draw)
                         self._note(step, job_id)
                         await self._interrupt(verb, job_id)
+
+    async def _kill_database(self, step: Step) -> None:
+        assert self._database is not None
+        async with self._database_lock:
+            self._note(step, "postgresql")
+            await asyncio.to_thread(self._database.kill, signal.SIGKILL)
+            await asyncio.sleep(step.draw)
+            await asyncio.to_thread(self._database.restart)
 
     async def _interrupt(self, verb: str, job_id: str) -> None:
         if verb != "preempt":

@@ -73,10 +73,9 @@ async def submit_kill_and_account(cluster: LocalCluster, directory: Path, victim
             os.kill(child.pid, signal.SIGKILL)
         unfinished = sum(not job.state.is_terminal for job in truth.jobs(accepted))
 
-        async def all_ended() -> bool:
-            return {job.state async for job in client.list(name=name)} <= {JobState.COMPLETED}
-
-        await eventually(all_ended, "all jobs to be COMPLETED", within_s=300)
+        for job_id in sorted(accepted):
+            job = await client.wait(job_id, timeout_s=300)
+            assert (job.state, job.attempt) == (JobState.COMPLETED, 1), job.failure
         ended = time.monotonic()
 
         async def nothing_is_taken() -> bool:
