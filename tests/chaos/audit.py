@@ -24,7 +24,7 @@ CLOSED_AS = {
 
 
 class Ledger:
-    """A file to which every rank appends ``job attempt rank`` as its first act."""
+    """A file to which every rank appends ``job attempt rank`` when it begins."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

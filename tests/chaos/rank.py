@@ -15,7 +15,6 @@ import time
 def main(directory: str, seconds: str, exit_code: str, *manners: str) -> None:
     env = os.environ
     name = f"{env['GPU_PLATFORM_JOB_ID']} {env['GPU_PLATFORM_ATTEMPT']} {env['RANK']}"
-    note(f"{directory}/ledger", name)
     gpus = env["GPU_PLATFORM_GPUS"].split(",")
     if int(env["LOCAL_WORLD_SIZE"]) > 1:
         gpus = [gpus[int(env["LOCAL_RANK"])]]
@@ -26,6 +25,7 @@ def main(directory: str, seconds: str, exit_code: str, *manners: str) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             note(f"{directory}/overlaps", f"{name} found {gpu} in use")
+    note(f"{directory}/ledger", name)
     if "stubborn" in manners:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "forks" in manners and os.fork() == 0:

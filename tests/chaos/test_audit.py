@@ -51,12 +51,13 @@ def test_a_rank_tells_when_its_gpu_is_in_use(tmp_path: Path) -> None:
     assert not (tmp_path / "overlaps").exists()
     holder = rank(tmp_path, "holder", "y,z", "600", "0")
     try:
-        while not (tmp_path / "overlaps").exists():  # as soon as the holder has its lock
-            assert rank(tmp_path, "second", "x,y", "0", "0").wait() == 0
+        while not Ledger(tmp_path / "ledger").runs()["holder", 1, 0]:
+            assert holder.poll() is None
+        assert rank(tmp_path, "second", "x,y", "0", "0").wait() == 0
     finally:
         holder.kill()
         holder.wait()
-    assert set((tmp_path / "overlaps").read_text().splitlines()) == {"second 1 0 found y in use"}
+    assert (tmp_path / "overlaps").read_text() == "second 1 0 found y in use\n"
     assert Ledger(tmp_path / "ledger").runs()["first", 1, 0] == 1
 
 
