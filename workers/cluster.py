@@ -91,7 +91,8 @@ class LocalCluster:
             **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
             **config.settings,
         }
-        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"))
+        # Its Go runtime collects garbage less often: a fifth of its time for some memory.
+        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "400"})
         self.service = self._module("service", "workers.service")
         self.controls = [
             self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)

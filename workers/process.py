@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import structlog
+import uvloop
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
@@ -55,4 +56,4 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         except asyncio.CancelledError:
             log.info("process.stopped")
 
-    asyncio.run(supervised())
+    uvloop.run(supervised())
