@@ -139,7 +139,8 @@ class RemediationWorkflow:
         return GpuState.OFFLINE
 
     async def _wait_until_free(self, report: FaultReport) -> None:
-        """The node worker told the jobs it knew of; those placed in the same moment are told here."""
+        """The node worker told the jobs it knew of; who still holds the GPU at the second look is told here."""
+        seen: set[str] = set()
         told: set[str] = set()
         pause = 0.1
         while True:
@@ -149,13 +150,14 @@ class RemediationWorkflow:
             if not holders:
                 return
             for key in holders:
-                if str(key) not in told:
+                if str(key) in seen - told:
                     told.add(str(key))
                     job = workflow.get_external_workflow_handle(key.job_id)
                     # A job that ended meanwhile has released the GPU: asked again in a moment.
                     await asyncio.gather(
                         job.signal("gpu_fault", GpuFault(attempt=key.attempt, report=report)), return_exceptions=True
                     )
+            seen.update(str(key) for key in holders)
             await workflow.sleep(pause)
             pause = min(pause * 1.5, 10.0)
 
