@@ -39,7 +39,7 @@ class RankWatcher:
         return exits
 
     async def _blame(self, request: WatchRequest, exits: HostExits) -> HostExits:
-        """Charge the hardware when the GPU under a failed rank had a fault, or the whole rank vanished."""
+        """Charge the hardware when the GPU under a failed rank had a fault, the rank vanished, or we stopped it."""
         await asyncio.sleep(FAULT_SETTLE_S)
         first = exits.first_failure
         assert first is not None
@@ -59,6 +59,14 @@ class RankWatcher:
                 kind=FailureKind.HARDWARE,
                 message=f"rank {first.rank} vanished from {request.host} without an exit record: "
                 "the host was restarted, or its supervisor was killed",
+                host=request.host,
+                rank=first.rank,
+            )
+        elif reason := self._agent.stopped_because(request.key, first.ended_at_ms):
+            # Its host was declared lost and is back, and killed what is stale, before the workflow knows.
+            failure = Failure(
+                kind=FailureKind.HARDWARE,
+                message=f"rank {first.rank} was stopped on {request.host}: {reason}",
                 host=request.host,
                 rank=first.rank,
             )

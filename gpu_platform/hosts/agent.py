@@ -154,6 +154,11 @@ class HostAgent:
         """Attempts that were prepared or launched here and not stopped since."""
         return sorted(self._open, key=str)
 
+    def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
+        """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
+        record = records.read_record(str(paths.attempt_dir(self._home, key) / records.CLOSED))
+        return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
+
     def gpus_of(self, key: AttemptKey) -> list[str]:
         """GPU uuids that the attempt was given here; none when it is unknown."""
         plan = self._plan(key)

@@ -80,7 +80,8 @@ async def storm(
             await all_settles(client, truth, monkey)
             settled_s = time.monotonic() - calm
             print(f"{len(monkey.jobs)} jobs, {len(monkey.done)} disruptions; settled {settled_s:.1f} s after the last")
-            assert account(truth, ledger, monkey, directory) == []
+            if wrong := account(truth, ledger, monkey, directory):
+                pytest.fail("\n".join(wrong))
         except BaseException:
             print("\n".join(monkey.done))
             raise

@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.launch import LaunchActivities
 from activities.watch import RankWatcher
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
 from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, gpus
@@ -79,4 +79,20 @@ async def test_a_fault_excuses_only_the_job_that_it_struck(platform: Platform) -
     assert job.failure is not None
     assert (job.failure.kind, job.hardware_retries, job.attempt) == (FailureKind.USER, 0, 1)
     await asyncio.sleep(0)
+    await platform.nothing_leaked()
+
+
+async def test_ranks_that_the_platform_itself_killed_are_not_the_users_failure(platform: Platform) -> None:
+    """A host that comes back from the dead kills its ranks, maybe before the workflow hears that it was lost."""
+    spec = JobSpec(command=["/bin/sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'], grace_s=1)
+    job = await platform.reaches(await platform.submit(spec), JobState.RUNNING)
+    key = AttemptKey(job_id=job.id, attempt=1)
+    await platform.nodes["a"].agent.stop(StopRequest(key=key, host="a", grace_s=0, reason="stale: released meanwhile"))
+    # The only host is avoided at first: as long as EXCLUSION_PATIENCE.
+    retried = await eventually(
+        lambda: (now := platform.job(job.id)).hardware_retries and now, "the attempt to be charged to the hardware"
+    )
+    assert (retried.state, retried.user_retries) == (JobState.QUEUED, 0)
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
     await platform.nothing_leaked()
