@@ -43,7 +43,7 @@ def _config(state_dir: Path, hosts: int) -> ClusterConfig:
     return ClusterConfig(state_dir=state_dir, nodes=nodes, ui=False)
 
 
-@pytest.mark.parametrize("victim", ["control", "all"])
+@pytest.mark.parametrize("victim", ["all"])
 async def test_sixty_jobs(two_hosts: LocalCluster, tmp_path: Path, victim: str) -> None:
     await submit_kill_and_account(two_hosts, tmp_path, victim, 60)
 
