@@ -1,4 +1,4 @@
-"""``gpu-platform``: the command line. It talks REST through :mod:`gpu_platform.client`, and nothing else."""
+"""``gpu-platform``: the command line. It talks REST through :mod:`gpu_platform.client`; ``simulate`` works alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import hosts, inject, jobs, session, status, submit, up
+from service.cli import hosts, inject, jobs, session, simulate, status, submit, up
 
 EPILOG = (
     "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, 130 interrupted; "
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (up, submit, jobs, status, hosts, inject):
+for module in (up, submit, jobs, status, hosts, simulate, inject):
     module.register(app)
 
 

@@ -1,0 +1,119 @@
+"""The simulator's files on disk. Everything that is read is YAML, CSV or JSON, plain or gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.rows import HostRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.simulator.cluster import ClusterFile, read_openb_nodes
+from gpu_platform.scheduling.simulator.failures import Failure, read_failures
+from gpu_platform.scheduling.simulator.readers import read_trace
+from gpu_platform.scheduling.simulator.trace import Trace
+
+_POLICY = TypeAdapter(Policy)
+
+
+def load_trace(path: Path, host_size: int = 8) -> Trace:
+    """Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        return read_trace(path.name, file, host_size)
+
+
+def load_cluster(path: Path) -> list[HostRow]:
+    """A :class:`ClusterFile` in YAML, or an openb list of nodes (``.csv``). Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        if ".csv" in path.suffixes:
+            return read_openb_nodes(file)
+        try:
+            return ClusterFile.model_validate(_yaml(path, file)).rows()
+        except ValidationError as error:
+            raise InvalidRequest(f"{path.name} is no cluster: {_problems(error)}") from error
+
+
+def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Failure]:
+    """Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        return read_failures(path.name, file, hosts)
+
+
+def load_policy(name: str, overrides: Iterable[str] = ()) -> tuple[str, Policy]:
+    """(what to call it, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
+
+    ``overrides``: ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
+    """
+    path = Path(name)
+    if path.is_file():
+        with _open(path) as file:
+            content = _yaml(path, file)
+        label = path.stem
+    else:
+        content, label = ({} if name == "default" else {"order": name}), name
+    for override in overrides:
+        _override(content, override)
+    unknown = set(content) - {entry.name for entry in fields(Policy)}
+    if unknown:
+        known = ", ".join(entry.name for entry in fields(Policy))
+        raise InvalidRequest(f"a policy has no {', '.join(map(repr, sorted(unknown)))}; it has: {known}")
+    try:
+        policy = _POLICY.validate_python(content)
+        Scheduler(policy)  # finds the rest: unknown orders and scores
+    except ValidationError as error:
+        raise InvalidRequest(f"policy {label}: {_problems(error)}") from error
+    except ValueError as error:
+        hint = "" if path.is_file() else f" (and there is no file {name})"
+        raise InvalidRequest(f"policy {label}: {error}{hint}") from error
+    return label, policy
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidRequest(f"{text!r} sets nothing: write key=value, e.g. order=fcfs or weights.topology=3")
+    *above, last = key.split(".")
+    target = content
+    for part in above:
+        below = target.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise InvalidRequest(f"{text!r}: {part} is a value and has nothing below it")
+        target = below
+    try:
+        target[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{text!r}: {value!r} is not YAML") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[TextIO]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield file
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise NotFound(f"there is no file {path}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise InvalidRequest(f"{path} is not text: {error}") from error
+
+
+def _yaml(path: Path, file: TextIO) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file) or {}
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{path.name} is not YAML: {error}") from error
+    if not isinstance(content, Mapping):
+        raise InvalidRequest(f"{path.name} must be a mapping, not {json.dumps(content, default=str)[:60]}")
+    return dict(content)
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])

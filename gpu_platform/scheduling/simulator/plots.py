@@ -1,0 +1,154 @@
+"""Charts as inline SVG, drawn here: a page that needs them needs nothing else.
+
+Colours come from the page's style sheet: classes ``c0``, ``c1``, … set ``color``, shapes use ``currentColor``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 560, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
+COLORS = 8
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_TIME_STEPS = (
+    *(step * unit for unit in (1, _MINUTE) for step in (1, 2, 5, 10, 20, 30)),
+    *(step * _HOUR for step in (1, 2, 4, 6, 12)),
+    *(step * 10**power * _DAY for power in range(5) for step in (1, 2, 5)),
+)
+_LOG_TIMES = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, _DAY, 10 * _DAY, 100 * _DAY, 1000 * _DAY)
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: int = 0
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Bars:
+    label: str
+    values: Sequence[float]
+    color: int = 0
+
+
+def over_time(title: str, lines: Sequence[Line], number: Callable[[float], str], top: float = 0.0) -> str:
+    """Lines over seconds, from zero up; ``top``: the axis goes at least so far."""
+    begin, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
+    marks = _marks(max(top, *(max(line.y) for line in lines)))
+    step = next((step for step in _TIME_STEPS if (end - begin) / step <= 7), _TIME_STEPS[-1])
+    first = math.ceil(begin / step)
+    ticks = [(n * step, duration(n * step)) for n in range(first, math.floor(end / step) + 1)]
+    frame = _Frame((begin, max(end, begin + 1e-9)), (0.0, marks[-1]))
+    return frame.draw(title, ticks, [(mark, number(mark)) for mark in marks], "".join(map(frame.line, lines)))
+
+
+def distribution(title: str, lines: Sequence[Line]) -> str:
+    """How large a part of the jobs has at most x seconds: ``line.x`` are quantiles, ``line.y`` 0 to 1. Log scale."""
+    end = max(10.0, *(line.x[-1] for line in lines))
+    last = next((time for time in _LOG_TIMES if time >= end), end)
+    frame = _Frame((0.0, math.log10(last)), (0.0, 1.0))
+    ticks = [(math.log10(time), "≤ 1 s" if time == 1 else duration(time)) for time in _LOG_TIMES if time <= last]
+    logarithmic = (Line(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color) for line in lines)
+    marks = [(mark, f"{mark:.0%}") for mark in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return frame.draw(title, ticks, marks, "".join(map(frame.line, logarithmic)))
+
+
+def bars(title: str, groups: Sequence[str], series: Sequence[Bars], number: Callable[[float], str]) -> str:
+    """One group of bars side by side for each of ``groups``."""
+    highest = max((max(one.values, default=0.0) for one in series), default=0.0)
+    marks = _time_marks(highest) if number is duration else _marks(highest)
+    frame = _Frame((0.0, len(groups)), (0.0, marks[-1]))
+    wide = 0.72 / len(series)
+    shapes = []
+    for place, one in enumerate(series):
+        for group, value in enumerate(one.values):
+            x, y = frame.x(group + 0.14 + place * wide), frame.y(value)
+            shapes.append(
+                f'<rect class="c{one.color % COLORS}" x="{x:.1f}" y="{y:.1f}" fill="currentColor" rx="1.5"'
+                f' width="{max(1.0, frame.x(wide) - frame.x(0) - 2):.1f}" height="{frame.y(0) - y:.1f}">'
+                f"<title>{escape(one.label)}, {escape(groups[group])}: {escape(number(value))}</title></rect>"
+            )
+    ticks = [(place + 0.5, name) for place, name in enumerate(groups)]
+    return frame.draw(title, ticks, [(mark, number(mark)) for mark in marks], "".join(shapes), grid=False)
+
+
+def duration(seconds: float) -> str:
+    """E.g. ``0 s``, ``2.5 s``, ``40 min``, ``1.5 h``, ``12 d``."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{_short(seconds / unit)} {name}"
+    return f"{_short(seconds)} s"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The plane of a chart: from data to pixels."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return _LEFT + (value - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
+
+    def line(self, line: Line) -> str:
+        points = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
+        dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
+        return (
+            f'<polyline class="c{line.color % COLORS}" points="{points}" fill="none" stroke="currentColor"'
+            f' stroke-width="1.6" stroke-linejoin="round"{dashes}><title>{escape(line.label)}</title></polyline>'
+        )
+
+    def draw(
+        self,
+        title: str,
+        ticks: Sequence[tuple[float, str]],
+        marks: Sequence[tuple[float, str]],
+        shapes: str,
+        grid: bool = True,
+    ) -> str:
+        bottom, parts = HEIGHT - _BOTTOM, []
+        for value, text in marks:
+            y = self.y(value)
+            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+        for value, text in ticks:
+            x = self.x(value)
+            if grid:
+                parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+            anchor = "end" if x > WIDTH - 2 * _RIGHT else "middle"
+            parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>')
+        axis = f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'
+        return (
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
+            f"{''.join(parts)}{shapes}{axis}</svg>"
+        )
+
+
+def _marks(highest: float) -> list[float]:
+    """Round numbers from 0 to at least ``highest``, four to six of them."""
+    if highest <= 0:
+        return [0.0, 1.0]
+    power = 10.0 ** math.floor(math.log10(highest / 4))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if highest / (factor * power) <= 5)
+    return [number * step for number in range(math.ceil(highest / step - 1e-9) + 1)]
+
+
+def _time_marks(highest: float) -> list[float]:
+    step = next((step for step in _TIME_STEPS if highest / step <= 5), _TIME_STEPS[-1])
+    return [float(number * step) for number in range(max(1, math.ceil(highest / step)) + 1)]

@@ -1,0 +1,238 @@
+"""What a run comes to: the numbers that policies are compared by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from gpu_platform.scheduling.simulator.engine import JobRecord, Outcome, Run
+
+BUCKETS = 240
+SLOWDOWN_BOUND_S = 10.0
+"""Jobs shorter than this count as this long, lest their slowdown drown all others (Feitelson)."""
+SIZES = ((1, 1), (2, 8), (9, 64), (65, None))
+"""Classes of jobs by their number of GPUs."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Spread(_Data):
+    """How values, in seconds or milliseconds, are spread."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        if not values:
+            return cls(count=0, mean=0, p50=0, p90=0, p99=0, max=0)
+        p50, p90, p99 = np.percentile(values, (50, 90, 99), method="higher").tolist()
+        return cls(count=len(values), mean=sum(values) / len(values), p50=p50, p90=p90, p99=p99, max=max(values))
+
+
+class SizeClass(_Data):
+    gpus: str
+    """E.g. ``9-64``."""
+    jobs: int
+    waiting_s: Spread
+
+
+class NamespaceShare(_Data):
+    namespace: str
+    jobs: int
+    gpu_hours: float
+    waiting_s: Spread
+    served: float
+    """Of the time that its jobs spent between submission and end, weighted by GPUs, the part they ran."""
+
+
+class Series(_Data):
+    """Over the span, in equal parts, the mean of each."""
+
+    at_s: list[float]
+    """The middle of each part."""
+    held_gpus: list[float]
+    down_gpus: list[float]
+    waiting_jobs: list[float]
+    wanted_gpus: list[float]
+    stranded: list[float]
+
+
+class Report(_Data):
+    """One policy on one trace. Ratios are 0 to 1."""
+
+    policy: str
+    gpus: int
+    begin_s: float
+    end_s: float
+    """The last job's end, or where the simulation was told to stop."""
+    jobs: dict[Outcome, int]
+    """How many ended how; every job of the trace is in exactly one."""
+    utilisation: float
+    """GPU-seconds of work that was kept, of those that the cluster owns."""
+    allocation_ratio: float
+    """GPU-seconds held by jobs, of those in working order."""
+    asked_ratio: float
+    """As utilisation, but a job that asked for a part of a GPU counts for that part."""
+    fragmentation: float
+    """Mean, while jobs waited, of the part of the free GPUs that a job drawn from the trace could not use."""
+    waiting_s: Spread
+    """From submission to the first start, of jobs that started."""
+    completion_s: Spread
+    """From submission to the end, of jobs that completed."""
+    slowdown: float
+    """Mean of completion over run time, bounded."""
+    by_size: list[SizeClass]
+    preemptions: int
+    failures: int
+    restarts: int
+    lost_gpu_hours: float
+    """Work that was done and had to be done again."""
+    fairness: float
+    """Jain's index of the namespaces' ``served``: 1 if all are served alike, 1/n if one is."""
+    namespaces: list[NamespaceShare]
+    levels: dict[str, int]
+    """How close the GPUs of jobs with several were: jobs by topology level."""
+    decision_ms: Spread | None = None
+    """Wall-clock time of a decision on the machine that simulated; the only figure that differs between runs."""
+    waiting_quantiles_s: list[float]
+    """0 % to 100 % in steps of 1 %."""
+    completion_quantiles_s: list[float]
+    series: Series
+
+    @property
+    def jobs_left(self) -> int:
+        return self.jobs[Outcome.WAITING] + self.jobs[Outcome.RUNNING] + self.jobs[Outcome.NOT_ARRIVED]
+
+    @property
+    def jobs_failed(self) -> int:
+        return self.jobs[Outcome.FAILED] + self.jobs[Outcome.TIMED_OUT]
+
+
+def report_on(run: Run, policy: str) -> Report:
+    span_s = run.end_s - run.begin_s
+    owned = run.gpus * span_s
+    down = run.timeline.integral("down", run.begin_s, run.end_s)
+    waiting = [r.first_start_s - r.job.submit_s for r in run.records if r.first_start_s is not None]
+    completed = [r for r in run.records if r.outcome is Outcome.COMPLETED and r.end_s is not None]
+    completion = [_completion_s(r) for r in completed]
+    namespaces = _namespaces(run)
+    outcomes = Counter(record.outcome for record in run.records)
+    return Report(
+        policy=policy,
+        gpus=run.gpus,
+        begin_s=run.begin_s,
+        end_s=run.end_s,
+        jobs={outcome: outcomes[outcome] for outcome in Outcome},
+        utilisation=_ratio(sum(map(_useful, run.records)), owned),
+        allocation_ratio=_ratio(run.timeline.integral("held", run.begin_s, run.end_s), owned - down),
+        asked_ratio=_ratio(sum(_useful(r) * r.job.gpu_milli / 1000 for r in run.records), owned),
+        fragmentation=_fragmentation(run),
+        waiting_s=Spread.of(waiting),
+        completion_s=Spread.of(completion),
+        slowdown=_mean(max(1.0, _completion_s(r) / max(SLOWDOWN_BOUND_S, r.job.duration_s)) for r in completed),
+        by_size=_by_size(run.records),
+        preemptions=sum(record.preemptions for record in run.records),
+        failures=run.failures,
+        restarts=sum(record.restarts for record in run.records),
+        lost_gpu_hours=sum(record.lost_gpu_seconds for record in run.records) / 3600,
+        fairness=_jain([share.served for share in namespaces]),
+        namespaces=namespaces,
+        levels=dict(sorted(Counter(r.level for r in run.records if r.level and r.job.gpus.gpus > 1).items())),
+        decision_ms=Spread.of([seconds * 1e3 for seconds in run.decision_s]) if run.decision_s else None,
+        waiting_quantiles_s=_quantiles(waiting),
+        completion_quantiles_s=_quantiles(completion),
+        series=_series(run),
+    )
+
+
+def _useful(record: JobRecord) -> float:
+    return record.gpu_seconds - record.lost_gpu_seconds
+
+
+def _completion_s(record: JobRecord) -> float:
+    return (record.end_s or 0.0) - record.job.submit_s
+
+
+def _fragmentation(run: Run) -> float:
+    """``stranded`` weighted by the time in which jobs waited."""
+    at, waiting = run.timeline.steps("waiting")
+    _, stranded = run.timeline.steps("stranded")
+    lasted = np.diff(at, append=run.end_s) * (waiting > 0)
+    return _ratio(float(stranded @ lasted), float(lasted.sum()))
+
+
+def _by_size(records: Sequence[JobRecord]) -> list[SizeClass]:
+    classes = []
+    for least, most in SIZES:
+        of_size = [r for r in records if least <= r.job.gpus.gpus <= (most or r.job.gpus.gpus)]
+        name = f"> {least - 1}" if most is None else str(least) if least == most else f"{least}-{most}"
+        waiting = [r.first_start_s - r.job.submit_s for r in of_size if r.first_start_s is not None]
+        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Spread.of(waiting)))
+    return classes
+
+
+def _namespaces(run: Run) -> list[NamespaceShare]:
+    """By name; a job that has not ended counts up to the end of the simulation."""
+    shares = []
+    for name in sorted({record.job.namespace for record in run.records}):
+        own = [r for r in run.records if r.job.namespace == name]
+        arrived = [r for r in own if r.outcome not in (Outcome.NOT_ARRIVED, Outcome.REFUSED)]
+        present = sum(
+            ((r.end_s if r.end_s is not None else run.end_s) - r.job.submit_s) * r.job.gpus.gpus for r in arrived
+        )
+        held = sum(record.gpu_seconds for record in arrived)
+        waiting = [r.first_start_s - r.job.submit_s for r in arrived if r.first_start_s is not None]
+        shares.append(
+            NamespaceShare(
+                namespace=name,
+                jobs=len(own),
+                gpu_hours=held / 3600,
+                waiting_s=Spread.of(waiting),
+                served=_ratio(held, present) if present else 1.0,
+            )
+        )
+    return shares
+
+
+def _series(run: Run) -> Series:
+    def means(name: str) -> list[float]:
+        return [round(value, 4) for value in run.timeline.means(name, run.begin_s, run.end_s, BUCKETS).tolist()]
+
+    step = (run.end_s - run.begin_s) / BUCKETS
+    return Series(
+        at_s=[round(run.begin_s + (number + 0.5) * step, 3) for number in range(BUCKETS)],
+        held_gpus=means("held"),
+        down_gpus=means("down"),
+        waiting_jobs=means("waiting"),
+        wanted_gpus=means("wanted"),
+        stranded=means("stranded"),
+    )
+
+
+def _jain(values: Sequence[float]) -> float:
+    """Jain, Chiu, Hawe: A Quantitative Measure of Fairness (DEC-TR-301, 1984)."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def _quantiles(values: Sequence[float]) -> list[float]:
+    return np.percentile(values, np.arange(101), method="higher").round(3).tolist() if values else []
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,64 @@
+"""Jobs as a trace tells them: when each came, what it asked for, how long it ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.job import GpuRequest
+
+WHOLE_GPU_MILLI = 1000
+
+
+class TraceJob(BaseModel):
+    """One line of our own trace format is this as JSON; ``gpus`` is what a submission says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    submit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Seconds since the trace began."""
+    duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """What it runs if nothing stops it."""
+    gpus: GpuRequest = GpuRequest()
+    gpu_milli: Annotated[int, Field(ge=1, le=WHOLE_GPU_MILLI)] = WHOLE_GPU_MILLI
+    """How much of each GPU it asked for; it is given whole ones."""
+    namespace: str = "default"
+    user: str = "anonymous"
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    time_limit_s: Annotated[float | None, Field(gt=0)] = None
+    """An attempt that runs longer is ended."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    name: str
+    jobs: list[TraceJob]
+    """By time of arrival, then in the order of the file."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out or changed on reading; shown with every report."""
+
+    @classmethod
+    def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
+        """Raises InvalidRequest if two jobs have one id."""
+        ordered = sorted(jobs, key=lambda job: job.submit_s)
+        twice = [job_id for job_id, count in Counter(job.id for job in ordered).items() if count > 1]
+        if twice:
+            raise InvalidRequest(f"{name} has several jobs called {twice[0]}: ids must differ")
+        return cls(name, ordered, list(notes))
+
+
+def gang(gpus: int, host_size: int) -> GpuRequest:
+    """A number of GPUs as a gang: one host if they fit, else as few hosts with equal shares as can be.
+
+    Old traces know no topology, so none is asked for.
+    """
+    hosts = -(-gpus // host_size)
+    while gpus % hosts:
+        hosts += 1
+    return GpuRequest(hosts=hosts, gpus_per_host=gpus // hosts, allow_cross_numa=True)

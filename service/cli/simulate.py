@@ -1,0 +1,142 @@
+"""``gpu-platform simulate``: what if. The scheduler's core on a trace, on this machine; no service is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli import session
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpu_platform.domain.rows import HostRow
+    from gpu_platform.scheduling.simulator.failures import Failure
+    from gpu_platform.scheduling.simulator.report import Report
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(simulate)
+
+
+def simulate(
+    trace: Annotated[
+        Path, typer.Argument(help="JSON lines, or a table as openb, Philly or Kalos publish it; may be gzipped.")
+    ],
+    cluster: Annotated[Path, typer.Option(help="YAML: machine types and how many hosts of each.")],
+    policy: Annotated[str, typer.Option(help="YAML of the policy's settings, or just a queue order.")] = "default",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one; for every policy.")
+    ] = None,
+    compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None,
+    until: Annotated[str | None, typer.Option(help="Stop then, e.g. 12h or 7d; default: when all jobs ended.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None,
+    failures: Annotated[
+        Path | None, typer.Option(help="JSON lines of at_s, host, gpu, down_s; or InfiniteHBD's fault trace.")
+    ] = None,
+    mtbf: Annotated[
+        str | None, typer.Option(help="Each GPU fails this often on average, e.g. 400d; instead of a file.")
+    ] = None,
+    repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU stays away.")] = "1h",
+    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: another seed, other failures.")] = 0,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Jobs checkpoint this often, e.g. 30m; default: they begin again.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None,
+    json: session.Json = False,
+) -> None:
+    """Run a trace of jobs through the scheduler with a virtual clock: utilisation, waiting, fragmentation, fairness.
+
+    \b
+    A cluster file:                          A policy file:
+      leaf_size: 32                            order: fcfs
+      hosts:                                   weights: {topology: 20, strategy: 5}
+        - {count: 64, machine: dgx-h100}
+        - {count: 20, gpus: 2, model: T4, memory_mib: 15360, compute_capability: "7.5"}
+
+    A line of a trace of your own:
+
+    {"id": "a", "submit_s": 0, "duration_s": 3600, "gpus": {"hosts": 2, "gpus_per_host": 8}, "namespace": "vision"}
+    """
+    import time  # the engine has no clock of its own
+
+    from gpu_platform.scheduling.simulator import engine, files, page
+    from gpu_platform.scheduling.simulator.report import report_on
+    from gpu_platform.scheduling.simulator.trace import Trace
+
+    if failures and mtbf:
+        raise typer.BadParameter("give --failures or --mtbf, not both")
+    until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
+    policies = [files.load_policy(name, settings or ()) for name in (policy, *(compare or ()))]
+    hosts = files.load_cluster(cluster)
+    loaded = files.load_trace(trace, max(len(host.inventory.gpus) for host in hosts))
+    if jobs:
+        loaded = Trace(loaded.name, loaded.jobs[:jobs], loaded.notes)
+    reports = []
+    for label, one in policies:
+        run = engine.simulate(
+            loaded,
+            hosts,
+            one,
+            failures=_failures(hosts, failures, mtbf, repair, seed),
+            until_s=until_s,
+            checkpoint_s=checkpoint_s,
+            clock=time.perf_counter,
+        )
+        reports.append(report_on(run, label))
+    if html:
+        html.write_text(page.html_page(loaded.name, cluster.stem, loaded.notes, reports), encoding="utf-8")
+    if json:
+        session.print_json(
+            {
+                "trace": loaded.name,
+                "cluster": cluster.stem,
+                "notes": loaded.notes,
+                "reports": [report.model_dump(mode="json") for report in reports],
+            }
+        )
+        return
+    for note in loaded.notes:
+        session.say(f"note: {note}")
+    session.show(_table(reports))
+    if html:
+        session.say(f"wrote {html}")
+
+
+def _failures(
+    hosts: list[HostRow], file: Path | None, mtbf: str | None, repair: str, seed: int
+) -> list[Failure] | Iterator[Failure]:
+    """A fresh iterator for each policy, so that all meet the same failures."""
+    from gpu_platform.scheduling.simulator import failures, files
+
+    if file:
+        return files.load_failures(file, hosts)
+    mtbf_s = _seconds(mtbf)
+    return failures.at_rate(hosts, mtbf_s, _seconds(repair) or 1.0, seed) if mtbf_s else []
+
+
+def _seconds(text: str | None) -> float | None:
+    from service.cli.parsing import time_s
+
+    return None if text is None else float(time_s(text))
+
+
+def _table(reports: list[Report]) -> Table:
+    from rich.table import Table
+
+    from gpu_platform.scheduling.simulator.page import best_of, figures_of
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for report in reports:
+        table.add_column(report.policy, justify="right")
+    table.add_column("", style="dim")
+    for figure in figures_of(reports):
+        best = best_of(figure, reports)
+        texts = (figure.text(figure.value(report)) for report in reports)
+        cells = (f"[green]{text}[/]" if i in best else text for i, text in enumerate(texts))
+        table.add_row(figure.name, *cells, figure.meaning)
+    return table

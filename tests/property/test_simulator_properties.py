@@ -1,0 +1,108 @@
+"""Whatever the trace: no GPU twice, no job lost, and what the report says adds up."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_platform.domain.rows import HostRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.engine import Outcome
+from gpu_platform.scheduling.simulator.failures import Failure
+from gpu_platform.scheduling.simulator.trace import TraceJob
+from tests.simulations import Simulation, came
+
+CLUSTER = ClusterFile(hosts=[HostGroup(count=2, gpus=4, name="big"), HostGroup(count=3, gpus=2, name="small")]).rows()
+GPUS = {gpu.uuid: (row.name, gpu.index) for row in CLUSTER for gpu in row.inventory.gpus}
+
+times = st.integers(0, 60).map(float)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[TraceJob]:
+    count = draw(st.integers(0, 25))
+    return [
+        came(
+            f"j{number:02d}",
+            at=draw(times),
+            runs=draw(times),
+            gpus=draw(st.integers(1, 5)),
+            hosts=draw(st.integers(1, 3)),
+            limit=draw(st.none() | st.just(30.0)),
+            priority=draw(st.integers(0, 2)),
+            namespace=draw(st.sampled_from("ab")),
+        )
+        for number in range(count)
+    ]
+
+
+def _failure(host: HostRow, gpu: int | None, at_s: float, down_s: float) -> Failure:
+    return Failure(
+        at_s=at_s, host=host.name, gpu=None if gpu is None else gpu % len(host.inventory.gpus), down_s=down_s
+    )
+
+
+failures = st.lists(
+    st.builds(_failure, st.sampled_from(CLUSTER), st.none() | st.integers(0, 3), times, st.integers(1, 50).map(float)),
+    max_size=8,
+).map(lambda some: sorted(some, key=lambda failure: failure.at_s))
+
+simulations = st.builds(
+    lambda some, broken, order, until, checkpoint: Simulation(
+        tuple(some), CLUSTER, Policy(order=order), tuple(broken), until, checkpoint
+    ),
+    jobs(),
+    failures,
+    st.sampled_from(("fcfs", "priority")),
+    st.none() | times,
+    st.none() | st.just(7.0),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(simulations)
+def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -> None:
+    run, report = simulation.run(), simulation.report()
+    assert sum(report.jobs.values()) == len(simulation.jobs)
+    assert {record.job.id for record in run.records} == {job.id for job in simulation.jobs}
+    if simulation.until_s is None:
+        # Nothing breaks for ever here, so whatever was admitted has ended.
+        assert report.jobs_left == 0
+    held = run.timeline.integral("held", run.begin_s, run.end_s)
+    assert math.isclose(held, sum(record.gpu_seconds for record in run.records), abs_tol=1e-6)
+    for record in run.records:
+        if record.outcome is Outcome.COMPLETED:
+            work = record.job.duration_s * record.job.gpus.gpus
+            assert math.isclose(record.gpu_seconds - record.lost_gpu_seconds, work, abs_tol=1e-6)
+    for ratio in (report.utilisation, report.allocation_ratio, report.fragmentation, report.fairness):
+        assert 0 <= ratio <= 1 + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(simulations)
+def test_the_same_input_gives_the_same_report(simulation: Simulation) -> None:
+    assert simulation.report() == simulation.report()
+
+
+@settings(max_examples=150, deadline=None)
+@given(simulations)
+def test_no_gpu_is_ever_used_twice_or_while_it_is_broken(simulation: Simulation) -> None:
+    run = simulation.run()
+    taken = {uuid: [] for uuid in GPUS}
+    for failure in simulation.failures[: run.failures]:
+        for uuid, (host, index) in GPUS.items():
+            if host == failure.host and failure.gpu in (None, index):
+                taken[uuid].append((failure.at_s, failure.at_s + failure.down_s, "broken"))
+    for record in run.records:
+        for stay in record.stays:
+            assert len(set(stay.gpu_uuids)) == len(stay.gpu_uuids) == record.job.gpus.gpus
+            for uuid in stay.gpu_uuids:
+                taken[uuid].append((stay.begin_s, stay.end_s, record.job.id))
+    for spans in taken.values():
+        for one, other in combinations(spans, 2):
+            both_broken = one[2] == other[2] == "broken"
+            assert both_broken or max(one[0], other[0]) >= min(one[1], other[1]), f"{one} and {other}"
