@@ -48,18 +48,9 @@ def simulate(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None,
     json: session.Json = False,
 ) -> None:
-    """Run a trace of jobs through the scheduler with a virtual clock: utilisation, waiting, fragmentation, fairness.
+    """Run a trace of jobs through the scheduler with a virtual clock: how busy, how long, how fair.
 
-    \b
-    A cluster file:                          A policy file:
-      leaf_size: 32                            order: fcfs
-      hosts:                                   weights: {topology: 20, strategy: 5}
-        - {count: 64, machine: dgx-h100}
-        - {count: 20, gpus: 2, model: T4, memory_mib: 15360, compute_capability: "7.5"}
-
-    A line of a trace of your own:
-
-    {"id": "a", "submit_s": 0, "duration_s": 3600, "gpus": {"hosts": 2, "gpus_per_host": 8}, "namespace": "vision"}
+    Formats of files, what the figures mean, and where public traces are: docs/how-to/simulate.md.
     """
     import time  # the engine has no clock of its own
 

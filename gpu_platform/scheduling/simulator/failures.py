@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.rows import HostRow
@@ -52,11 +52,14 @@ def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> 
             found = list(_infinite_hbd(json.loads("".join(chain([first], rest))), hosts))
         else:
             found = [Failure.model_validate_json(line) for line in chain([first], rest) if line.strip()]
-    except (ValidationError, ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(f"{name} is no list of failures: {error}") from error
-    unknown = {failure.host for failure in found} - {host.name for host in hosts}
-    if unknown:
-        raise InvalidRequest(f"{name} names hosts that the cluster does not have: {', '.join(sorted(unknown)[:5])}")
+    known = {host.name: {gpu.index for gpu in host.inventory.gpus} for host in hosts}
+    for failure in found:
+        if failure.host not in known:
+            raise InvalidRequest(f"{name} names a host that the cluster does not have: {failure.host}")
+        if failure.gpu is not None and failure.gpu not in known[failure.host]:
+            raise InvalidRequest(f"{name}: {failure.host} has no GPU {failure.gpu}")
     return sorted(found, key=lambda failure: failure.at_s)
 
 

@@ -1,0 +1,100 @@
+"""The page stands alone, is well-formed, and says what the reports say."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.simulator.page import best_of, figures_of, html_page
+from gpu_platform.scheduling.simulator.plots import Bars, Line, bars, distribution, duration, over_time
+from gpu_platform.scheduling.simulator.report import Report, report_on
+from gpu_platform.scheduling.simulator.timeline import Timeline
+from tests.simulations import came, hosts, trace
+
+
+def reports() -> list[Report]:
+    jobs = trace(
+        came("a", at=0, gpus=8, runs=100, namespace="<b>vision"),
+        came("b", at=1, gpus=8, runs=500, namespace="speech"),
+        came("c", at=2, gpus=1, runs=10, priority=1),
+    ).on(hosts(1))
+    return [report_on(jobs.under(Policy(order=order)).run(), order) for order in ("priority", "fcfs")]
+
+
+class _Addresses(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.found += [value or "" for name, value in attrs if name in ("src", "href", "data")]
+
+
+def test_the_page_needs_nothing_from_anywhere_and_escapes_what_users_wrote() -> None:
+    page = html_page("<i>trace", "cluster", ["a & b"], reports())
+    parser = _Addresses()
+    parser.feed(page)
+    assert parser.found == []
+    assert not {"script", "link", "img", "iframe"} & set(parser.tags)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "&lt;b&gt;vision" in page
+    assert "&lt;i&gt;trace" in page
+    assert "a &amp; b" in page
+
+
+def test_every_plot_is_well_formed_and_inside_its_frame() -> None:
+    page = html_page("t", "c", [], reports())
+    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(plots) == 6
+    for plot in plots:
+        root = ElementTree.fromstring(plot)
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        for line in root.iter("polyline"):
+            for x, y in (point.split(",") for point in line.attrib["points"].split()):
+                assert 0 <= float(x) <= width
+                assert 0 <= float(y) <= height
+        for bar in root.iter("rect"):
+            assert float(bar.attrib["height"]) >= 0
+
+
+def test_the_better_of_two_policies_is_marked() -> None:
+    both = reports()
+    figures = {figure.name: figure for figure in figures_of(both)}
+    assert best_of(figures["Waiting, mean"], both) == {0}  # the small job goes first
+    assert best_of(figures["Jobs completed"], both) == set()
+    assert "Preemptions" not in figures
+
+
+def test_plots_of_nothing_are_empty_not_broken() -> None:
+    for plot in (
+        over_time("t", [Line("a", [0.0], [0.0])], str),
+        distribution("t", [Line("a", [0.0], [1.0])]),
+        bars("t", ["1"], [Bars("a", [0.0])], duration),
+    ):
+        ElementTree.fromstring(plot)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (2.5, "2.5 s"), (59.9, "59.9 s"), (2400, "40 min"), (5400, "1.5 h"), (1036800, "12 d")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_timeline_integrates_steps() -> None:
+    line = Timeline("a")
+    line.record(10, a=2)
+    line.record(20, a=9)
+    line.record(20, a=4)  # replaces
+    assert line.integral("a", 10, 30) == 20 + 40
+    assert line.integral("a", 15, 25) == 10 + 20
+    assert line.means("a", 0, 40, 4).tolist() == [0, 2, 4, 4]
+    assert line.means("a", 5, 5, 2).tolist() == [0, 0]
