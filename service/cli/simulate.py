@@ -34,6 +34,10 @@ def simulate(
     compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None,
     until: Annotated[str | None, typer.Option(help="Stop then, e.g. 12h or 7d; default: when all jobs ended.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None,
+    limits: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="FACTOR", help="Give jobs without a time limit one: this often their run time."),
+    ] = None,
     failures: Annotated[
         Path | None, typer.Option(help="JSON lines of at_s, host, gpu, down_s; or InfiniteHBD's fault trace.")
     ] = None,
@@ -56,7 +60,6 @@ def simulate(
 
     from gpu_platform.scheduling.simulator import engine, files, page
     from gpu_platform.scheduling.simulator.report import report_on
-    from gpu_platform.scheduling.simulator.trace import Trace
 
     if failures and mtbf:
         raise typer.BadParameter("give --failures or --mtbf, not both")
@@ -65,7 +68,9 @@ def simulate(
     hosts = files.load_cluster(cluster)
     loaded = files.load_trace(trace, max(len(host.inventory.gpus) for host in hosts))
     if jobs:
-        loaded = Trace(loaded.name, loaded.jobs[:jobs], loaded.notes)
+        loaded = loaded.first(jobs)
+    if limits:
+        loaded = loaded.limited(limits)
     reports = []
     for label, one in policies:
         run = engine.simulate(

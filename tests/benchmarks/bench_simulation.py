@@ -57,8 +57,7 @@ def main() -> None:
     for hosts in (302, 160):  # 302 is the real cluster's size; no job is larger than 128 hosts
         queues("Kalos", kalos, _h100(hosts, leaf_size=32))
     philly = load_trace(data / "gang" / "philly_jobs.csv.gz")
-    first = Trace(philly.name, philly.jobs[: options.jobs], philly.notes)
-    queues("Philly", first, _h100(48, leaf_size=16))
+    queues("Philly", philly.first(options.jobs), _h100(48, leaf_size=16))
 
 
 def queues(name: str, trace: Trace, cluster: list[HostRow]) -> None:

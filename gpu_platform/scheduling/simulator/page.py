@@ -130,8 +130,12 @@ def _comparison(reports: Sequence[Report]) -> str:
 
 
 def _charts(reports: Sequence[Report]) -> Iterable[str]:
+    def line(i: int, x: Sequence[float], y: Sequence[float]) -> Line:
+        # The first are the widest, so that lines that coincide are all seen.
+        return Line(reports[i].policy, x, y, i, width=1.6 + 1.3 * (len(reports) - 1 - i))
+
     def series(pick: Callable[[Report], Sequence[float]]) -> list[Line]:
-        return [Line(report.policy, report.series.at_s, pick(report), i) for i, report in enumerate(reports)]
+        return [line(i, report.series.at_s, pick(report)) for i, report in enumerate(reports)]
 
     gpus = reports[0].gpus
     working = Line(
@@ -149,7 +153,7 @@ def _charts(reports: Sequence[Report]) -> Iterable[str]:
         ("Waiting time: part of the jobs that started within", lambda r: r.waiting_quantiles_s),
         ("Completion time: part of the jobs that ended within", lambda r: r.completion_quantiles_s),
     ):
-        steps = [Line(r.policy, pick(r), [n / 100 for n in range(101)], i) for i, r in enumerate(reports) if pick(r)]
+        steps = [line(i, pick(r), [n / 100 for n in range(101)]) for i, r in enumerate(reports) if pick(r)]
         if steps:
             yield _chart(title, lambda t, steps=steps: distribution(t, steps))
     sizes = [size.gpus for size in reports[0].by_size if size.jobs]

@@ -29,6 +29,7 @@ class Line:
     y: Sequence[float]
     color: int = 0
     dashed: bool = False
+    width: float = 1.6
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ def distribution(title: str, lines: Sequence[Line]) -> str:
     last = next((time for time in _LOG_TIMES if time >= end), end)
     frame = _Frame((0.0, math.log10(last)), (0.0, 1.0))
     ticks = [(math.log10(time), "≤ 1 s" if time == 1 else duration(time)) for time in _LOG_TIMES if time <= last]
-    logarithmic = (Line(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color) for line in lines)
+    logarithmic = (
+        Line(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color, width=line.width)
+        for line in lines
+    )
     marks = [(mark, f"{mark:.0%}") for mark in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return frame.draw(title, ticks, marks, "".join(map(frame.line, logarithmic)))
 
@@ -111,7 +115,8 @@ class _Frame:
         dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
         return (
             f'<polyline class="c{line.color % COLORS}" points="{points}" fill="none" stroke="currentColor"'
-            f' stroke-width="1.6" stroke-linejoin="round"{dashes}><title>{escape(line.label)}</title></polyline>'
+            f' stroke-width="{line.width:.1f}" stroke-linejoin="round"{dashes}>'
+            f"<title>{escape(line.label)}</title></polyline>"
         )
 
     def draw(

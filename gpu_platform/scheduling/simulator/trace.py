@@ -52,6 +52,17 @@ class Trace:
             raise InvalidRequest(f"{name} has several jobs called {twice[0]}: ids must differ")
         return cls(name, ordered, list(notes))
 
+    def first(self, count: int) -> Trace:
+        return Trace(self.name, self.jobs[:count], self.notes)
+
+    def limited(self, factor: float) -> Trace:
+        """Jobs without a time limit get one of ``factor`` times what they run: what users' guesses are like."""
+        jobs = [
+            job if job.time_limit_s else job.model_copy(update={"time_limit_s": max(1.0, factor * job.duration_s)})
+            for job in self.jobs
+        ]
+        return Trace(self.name, jobs, [*self.notes, f"jobs without a time limit get {factor:g} times their run time"])
+
 
 def gang(gpus: int, host_size: int) -> GpuRequest:
     """A number of GPUs as a gang: one host if they fit, else as few hosts with equal shares as can be.

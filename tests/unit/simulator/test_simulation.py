@@ -8,6 +8,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import Outcome
 from gpu_platform.scheduling.simulator.failures import Failure
+from gpu_platform.scheduling.simulator.trace import Trace
 from tests.simulations import came, hosts, trace
 
 
@@ -64,6 +65,13 @@ def test_a_job_larger_than_the_cluster_is_refused_and_delays_nobody() -> None:
 def test_a_time_limit_ends_a_job() -> None:
     ran = trace(came("long", at=0, runs=1000, limit=60)).on(hosts(1)).records()["long"]
     assert (ran.outcome, ran.end_s) == (Outcome.TIMED_OUT, 60)
+
+
+def test_time_limits_that_are_made_up_end_no_job() -> None:
+    given = Trace.of("t", [came("a", at=0, runs=100), came("b", at=0, runs=100, limit=60), came("c", at=0, runs=0)])
+    limited = given.limited(1.5)
+    assert [job.time_limit_s for job in limited.jobs] == [150, 60, 1]
+    assert "1.5 times" in limited.notes[0]
 
 
 def test_until_leaves_the_rest_running_waiting_or_to_come() -> None:
