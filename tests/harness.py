@@ -129,6 +129,7 @@ class Platform:
         *,
         schedule: bool = True,
         silent: Set[str] = frozenset(),
+        cached: int = 2000,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
@@ -148,7 +149,7 @@ class Platform:
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
             executor = stack.enter_context(ThreadPoolExecutor(8))
-            await stack.enter_async_context(control_worker(client, store, executor, checked=True))
+            await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2))
             if schedule:
                 await stack.enter_async_context(scheduler_worker(client, store, settings))

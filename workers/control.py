@@ -27,8 +27,10 @@ from workflows.scheduler import SchedulerWorkflow
 DATABASE_THREADS = 8
 
 
-def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor, *, checked: bool = False) -> Worker:
-    """``checked``: run workflows in the sandbox, as tests do."""
+def control_worker(
+    client: Client, store: Store, executor: ThreadPoolExecutor, *, checked: bool = False, cached: int = 2000
+) -> Worker:
+    """``checked``: run workflows in the sandbox, as tests do. ``cached``: workflows kept between their tasks."""
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
@@ -52,7 +54,7 @@ def control_worker(client: Client, store: Store, executor: ThreadPoolExecutor, *
         ],
         activity_executor=executor,
         workflow_runner=workflow_runner(checked=checked),
-        max_cached_workflows=2000,
+        max_cached_workflows=cached,
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=DATABASE_THREADS,
         max_concurrent_activities=DATABASE_THREADS,

@@ -108,6 +108,9 @@ class JobWorkflow:
                 result = await asyncio.shield(work)
                 break
             except asyncio.CancelledError:
+                # Eviction from the worker's cache cancels every task, this one and the work: then it ends here.
+                if work.done() or workflow.cancellation_reason() is None:
+                    raise
                 cancelled_in_temporal = True
                 self._cancel = self._cancel or Interrupt(actor="temporal", reason="cancelled in Temporal")
         if cancelled_in_temporal and result.state is JobState.CANCELLED:

@@ -237,3 +237,17 @@ async def test_operators_find_a_job_by_its_search_attributes(platform: Platform)
     assert await eventually(found, "the visibility store to have it") == [job_id]
     status = await platform.workflow(job_id).query("status")
     assert json.loads(json.dumps(status))["state"] == "COMPLETED"
+
+
+async def test_a_worker_that_evicts_running_jobs_from_its_cache_goes_on(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    """Eviction cancels a workflow's tasks; one that took that for a user's cancel would never let go."""
+    async with Platform.start(temporal, sqlite_store, tmp_path, TWO_HOSTS, cached=2) as platform:
+        job_ids = [await platform.submit(shell("sleep 600", grace_s=1)) for _ in range(4)]
+        for job_id in job_ids:
+            await platform.reaches(job_id, JobState.RUNNING)
+        await asyncio.gather(*[platform.signal(job_id, "cancel") for job_id in job_ids])
+        for job_id in job_ids:
+            await platform.ends(job_id, JobState.CANCELLED)
+        await platform.nothing_leaked()
