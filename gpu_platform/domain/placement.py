@@ -18,6 +18,8 @@ class TopologyLevel(StrEnum):
     SOCKET = "socket"
     HOST = "host"
     """One host, across sockets; only with ``allow_cross_numa``."""
+    NVLINK_DOMAIN = "nvlink_domain"
+    """Several hosts that one NVLink domain joins (NVL72 racks)."""
     LEAF = "leaf"
     SPINE = "spine"
     ANY = "any"

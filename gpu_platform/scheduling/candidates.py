@@ -53,6 +53,8 @@ class CandidateIndex:
             request.memory_mib,
             request.min_compute_capability,
             request.allow_cross_numa,
+            request.required_level,
+            request.preferred_level,
             request.strategy,
         )
         shape = self._shapes.pop(key, None)

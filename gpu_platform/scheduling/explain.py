@@ -16,6 +16,7 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.framework import CODES, FITS, Ask, Framework
+from gpu_platform.scheduling.plugins.gang import is_between_hosts, together
 from gpu_platform.scheduling.snapshot import Change, Snapshot
 
 
@@ -33,7 +34,7 @@ def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kep
     """Why ``request`` was not placed on ``snapshot``."""
     fits = int(candidates.fits.sum())
     counts = _counts(request, snapshot, candidates, kept)
-    if int(candidates.after_health.sum()) < request.hosts:
+    if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
         if len(snapshot) == 0:
             code, next_step = "no_hosts", "start a node worker: no host is registered yet"
         else:
@@ -64,7 +65,7 @@ def could_ever_fit(request: GpuRequest, hosts: Iterable[HostRow], framework: Fra
         snapshot.upsert_host(host)
     slots, ask = np.arange(len(snapshot)), Ask(request)
     able = framework.could_serve(ask, snapshot, slots, Change.HEALTH)
-    if int(able.sum()) >= request.hosts:
+    if int(together(request, snapshot, able).sum()) >= request.hosts:
         return None
     return explain(request, snapshot, Candidates(framework.examine(ask, snapshot, slots), able, able), None)
 
@@ -97,7 +98,9 @@ def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], le
 
 def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """What must happen, when the machines themselves would do."""
-    if int(candidates.after_use.sum()) >= request.hosts:
+    if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
+        if int(candidates.fits.sum()) >= request.hosts:
+            return f"running jobs must free hosts {_within(request)}"
         missing = request.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
         best = int(candidates.offers.left[waiting_for].max())
@@ -117,10 +120,17 @@ def _smaller(request: GpuRequest, snapshot: Snapshot) -> str:
 
 
 def _needs(request: GpuRequest) -> str:
-    together = ""
+    place = ""
     if request.gpus_per_host > 1:
-        together = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
-    return describe(request) + together
+        anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
+        place = _INSIDE.get(request.required_level or "", anywhere)
+    if request.hosts > 1 and is_between_hosts(request.required_level):
+        place += f" {_within(request)}"
+    return describe(request) + place
+
+
+def _within(request: GpuRequest) -> str:
+    return "of one NVLink domain" if request.required_level == "nvlink" else f"under one {request.required_level}"
 
 
 def _gpus(count: int) -> str:
@@ -130,6 +140,12 @@ def _gpus(count: int) -> str:
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
+
+_INSIDE = {
+    "nvlink": " of one NVLink ring",
+    "numa": " of one NUMA node",
+    "socket": " of one socket",
+}
 
 _REMEDIES = {
     ReasonCode.UNHEALTHY: "GPUs must come back to health",

@@ -155,7 +155,14 @@ class Framework:
         fitting = np.flatnonzero(offers.code == FITS)
         machines = snapshot.machine[hosts[fitting]].tolist()
         for i, machine, free in zip(fitting.tolist(), machines, gpus[fitting].tolist(), strict=True):
-            best = best_subset(snapshot.machines[machine], free, request.gpus_per_host, request.allow_cross_numa)
+            best = best_subset(
+                snapshot.machines[machine],
+                free,
+                request.gpus_per_host,
+                request.allow_cross_numa,
+                request.required_level,
+                request.preferred_level,
+            )
             if best is None:
                 offers.code[i], offers.left[i] = _CODE_NUMBER[ReasonCode.TOPOLOGY], free.bit_count()
             else:

@@ -13,6 +13,7 @@ from gpu_platform.scheduling.plugins.facts import Fact, TooFew
 from gpu_platform.scheduling.plugins.gang import choose_hosts
 from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
 from gpu_platform.scheduling.plugins.strategy import PackOrSpread
+from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
 """A step between topology levels (0.2 x 20) outweighs everything below it."""
@@ -26,6 +27,7 @@ class Policy:
     """A proposal that nobody confirmed is forgotten after this."""
     weights: Mapping[str, float] = field(default_factory=lambda: DEFAULT_WEIGHTS)
     """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS."""
+    fabric: FabricConfig = field(default_factory=FabricConfig)
 
 
 def framework_of(policy: Policy) -> Framework:

@@ -19,9 +19,11 @@ from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.explain import Kept, explain
 from gpu_platform.scheduling.plan import place
+from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.queue import JobQueue
 from gpu_platform.scheduling.snapshot import Snapshot
+from gpu_platform.topology.fabric import FabricConfig
 
 _NOBODY = np.iinfo(np.int64).max
 
@@ -57,13 +59,17 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, epoch: int = 0) -> None:
         self.policy = policy or Policy()
         self.epoch = epoch
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot(self.policy.fabric)
         self.queue = JobQueue(self.policy.order)
         self.framework = framework_of(self.policy)
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals: dict[tuple[str, int], _Proposal] = {}
         self._reasons: dict[str, Reason] = {}
         self._settled = (-1, -1)
+
+    def configure_fabric(self, config: FabricConfig) -> None:
+        """The fabric is another one; the next decision knows."""
+        self.snapshot.rewire(config)
 
     def upsert_host(self, row: HostRow) -> None:
         self.snapshot.upsert_host(row)
@@ -137,8 +143,9 @@ class Scheduler:
             if chosen is None:
                 # Nothing that follows in this round frees a host: the whole class waits.
                 waiting[class_key] = _Waiting(row, turn)
-                if int(candidates.after_use.sum()) >= row.gpus.hosts:
-                    keeper[candidates.after_use & (keeper == _NOBODY)] = turn
+                useful = together(row.gpus, self.snapshot, candidates.after_use)
+                if int(useful.sum()) >= row.gpus.hosts:
+                    keeper[useful & (keeper == _NOBODY)] = turn
                 continue
             placement = place(row.gpus, self.snapshot, candidates.offers, chosen, len(open_hosts), self.epoch)
             for slot, gpus in zip(chosen.tolist(), candidates.offers.gpus[chosen].tolist(), strict=True):

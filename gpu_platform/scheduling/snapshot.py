@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.topology.fabric import Fabric
+from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.machine import Machine, machine_of, members
 
 Slots = NDArray[np.intp]
@@ -53,7 +53,7 @@ class Snapshot:
     ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fabric: FabricConfig | None = None) -> None:
         self.version = 0
         self.facts_version = 0
         """``version`` at the last change of any machine's facts."""
@@ -64,7 +64,8 @@ class Snapshot:
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
         self._gpus: dict[str, _Flags] = {}
-        self._fabric = Fabric()
+        self._fabric = Fabric(fabric)
+        self._rows: list[HostRow] = []
         self._kinds: dict[frozenset[str], int] = {}
         self._machine_number: dict[Machine, int] = {}
         self._matching: dict[Hashable, list[int]] = {}
@@ -78,7 +79,8 @@ class Snapshot:
         self._arrays: dict[str, NDArray[np.generic]] = {
             **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held")},
             **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
-            **{name: np.zeros(capacity, np.intp) for name in ("machine", "leaf", "spine", "kind", "size")},
+            **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size")},
+            **{f"in_{level}": np.zeros(capacity, np.intp) for level in self._fabric.levels},
             "ready": np.zeros(capacity, bool),
         }
         self._view()
@@ -102,8 +104,9 @@ class Snapshot:
         """Equal for hosts whose GPUs are of the same models."""
         self.size = cast(Slots, arrays["size"])
         """Number of GPUs."""
-        self.leaf = cast(Slots, arrays["leaf"])
-        self.spine = cast(Slots, arrays["spine"])
+        self.domains = {level: cast(Slots, arrays[f"in_{level}"]) for level in self._fabric.levels}
+        """Level -> number of each host's domain; levels nearest first."""
+        self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
         self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}
 
     @property
@@ -139,18 +142,27 @@ class Snapshot:
             known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
         return np.array(known, np.uint64)
 
+    def rewire(self, config: FabricConfig) -> None:
+        """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
+        self._fabric = Fabric(config)
+        capacity = len(self._arrays["ready"])
+        for key in [key for key in self._arrays if key.startswith("in_")]:
+            del self._arrays[key]
+        self._arrays.update({f"in_{level}": np.full(capacity, -1, np.intp) for level in self._fabric.levels})
+        self._view()
+        for slot in range(len(self)):
+            self._locate(slot)
+
     def upsert_host(self, row: HostRow) -> None:
         """Raises ValueError for a host with more than 64 GPUs."""
         slot = self._slot_of.get(row.name)
         if slot is None:
-            slot = self._append(row.name)
+            slot = self._append(row)
             self._install(slot, row.inventory)
         elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
             self._install(slot, row.inventory)
-        leaf, spine = self._fabric.locate(row.name, row.leaf, row.spine)
-        if (self.leaf[slot], self.spine[slot]) != (leaf, spine):
-            self.leaf[slot], self.spine[slot] = leaf, spine
-            self._touch(slot, Change.FACTS)
+        self._rows[slot] = row
+        self._locate(slot)
         if self.states[slot] != row.state:
             self.states[slot] = row.state
             self.ready[slot] = row.state is HostState.READY
@@ -184,18 +196,29 @@ class Snapshot:
                 self.held[slot] &= ~np.uint64(1 << bit)
                 self._touch(slot, Change.USE)
 
-    def _append(self, name: str) -> int:
-        slot = len(self.names)
+    def _locate(self, slot: int) -> None:
+        row = self._rows[slot]
+        told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        domains = self._fabric.locate(row.name, told, row.inventory.nvlink_domain)
+        if domains != tuple(int(array[slot]) for array in self.domains.values()):
+            for array, domain in zip(self.domains.values(), domains, strict=True):
+                array[slot] = domain
+            self._touch(slot, Change.FACTS)
+
+    def _append(self, row: HostRow) -> int:
+        slot, name = len(self.names), row.name
         if slot == len(self._arrays["ready"]):
             self._arrays = {key: np.concatenate([a, np.zeros_like(a)]) for key, a in self._arrays.items()}
         self._slot_of[name] = slot
         self.names.append(name)
+        self._rows.append(row)
         self.states.append(HostState.LOST)
         self._inventories.append(HostInventory(machine="", gpus=[]))
         self._uuids.append([])
         self._ranks = None
         self._view()
-        self.leaf[slot] = self.spine[slot] = -1
+        for array in self.domains.values():
+            array[slot] = -1
         return slot
 
     def _install(self, slot: int, inventory: HostInventory) -> None:
