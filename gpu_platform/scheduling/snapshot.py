@@ -144,11 +144,13 @@ class Snapshot:
 
     def rewire(self, config: FabricConfig) -> None:
         """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
-        self._fabric = Fabric(config)
-        capacity = len(self._arrays["ready"])
-        for key in [key for key in self._arrays if key.startswith("in_")]:
+        self._fabric = self._fabric.rewired(config)
+        kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
+        for key in kept:
             del self._arrays[key]
-        self._arrays.update({f"in_{level}": np.full(capacity, -1, np.intp) for level in self._fabric.levels})
+        for level in self._fabric.levels:
+            unknown = np.full(len(self._arrays["ready"]), -1, np.intp)
+            self._arrays[f"in_{level}"] = kept.get(f"in_{level}", unknown)
         self._view()
         for slot in range(len(self)):
             self._locate(slot)
@@ -203,7 +205,8 @@ class Snapshot:
         if domains != tuple(int(array[slot]) for array in self.domains.values()):
             for array, domain in zip(self.domains.values(), domains, strict=True):
                 array[slot] = domain
-            self._touch(slot, Change.FACTS)
+            # What the host can offer stays the same; what that is worth may not.
+            self._touch(slot, Change.USE)
 
     def _append(self, row: HostRow) -> int:
         slot, name = len(self.names), row.name

@@ -6,8 +6,9 @@ then those of the configuration, nearest first: ``leaf`` and ``spine`` unless it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -71,14 +72,21 @@ class Fabric:
     def __init__(self, config: FabricConfig | None = None) -> None:
         self.config = config or FabricConfig()
         self.levels = (NVLINK, *self.config.levels)
+        self._rules = [(re.compile(translate(rule.hosts)), rule.domains) for rule in self.config.rules]
         self._numbers: dict[Sequence[str | None], int] = {}
+
+    def rewired(self, config: FabricConfig) -> Fabric:
+        """The fabric that ``config`` describes; a domain that is in both keeps its number."""
+        fabric = Fabric(config)
+        fabric._numbers = self._numbers
+        return fabric
 
     def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
         """The numbers of a host's domains, one per level. ``told``: level -> domain, as the host says."""
         domains = dict(told)
-        for rule in self.config.rules:
-            if fnmatchcase(host, rule.hosts):
-                domains.update(rule.domains)
+        for hosts, where in self._rules:
+            if hosts.match(host):
+                domains.update(where)
         names = [domains.get(level) for level in self.config.levels]
         keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
         nearer: tuple[str | None, ...] = (host,)
