@@ -142,6 +142,14 @@ class job:
         self._row = replace(self._row, priority=priority)
         return self
 
+    def lasting(self, time_limit_s: float) -> job:
+        self._row = replace(self._row, time_limit_s=time_limit_s)
+        return self
+
+    def of(self, namespace: str, user: str = "anna") -> job:
+        self._row = replace(self._row, namespace=namespace, user=user)
+        return self
+
     def arrived(self, at: float) -> job:
         self._row = replace(self._row, enqueued_at=at)
         return self

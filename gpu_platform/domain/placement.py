@@ -98,10 +98,12 @@ class Reason(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     code: str
-    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``."""
+    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``, ``over_quota``."""
     message: str
     counts: list[HostCount] = []
     next_step: str = ""
     """What would unblock it."""
+    starts_by: float | None = None
+    """Unix seconds: promised, if running jobs keep their time limits and nobody comes in before it."""
     position: int | None = None
     """Place in the queue, 1 is next."""

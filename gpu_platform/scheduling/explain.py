@@ -30,7 +30,13 @@ class Kept:
     """The first of those jobs."""
 
 
-def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> Reason:
+def explain(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    candidates: Candidates,
+    kept: Kept | None,
+    starts_by: float | None = None,
+) -> Reason:
     """Why ``request`` was not placed on ``snapshot``."""
     fits = int(candidates.fits.sum())
     counts = _counts(request, snapshot, candidates, kept)
@@ -51,7 +57,20 @@ def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kep
     if free:
         parts.append(f"{free} free")
     return Reason(
-        code=code, message=f"{message}; {', '.join(parts)}" if parts else message, counts=counts, next_step=next_step
+        code=code,
+        message=f"{message}; {', '.join(parts)}" if parts else message,
+        counts=counts,
+        next_step=next_step,
+        starts_by=starts_by,
+    )
+
+
+def over_quota(request: GpuRequest, denial: str) -> Reason:
+    """Its namespace or user has what it may have, or may never have this."""
+    return Reason(
+        code="over_quota",
+        message=f"needs {_needs(request)}: {denial}",
+        next_step="wait until jobs of the namespace end, or have the quota raised",
     )
 
 

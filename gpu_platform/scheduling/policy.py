@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.quota import Quotas
 from gpu_platform.scheduling.framework import Framework
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
@@ -22,7 +23,16 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "str
 @dataclass(frozen=True)
 class Policy:
     order: str = "priority"
-    """``priority`` (then first come, first served) or ``fcfs``."""
+    """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
+    ageing_per_hour: float = 0.0
+    """Priority that an hour of waiting is worth; above 0 no job starves."""
+    half_life_s: float = 7 * 24 * 3600.0
+    """After it, use counts half against its namespace (``fair_share``)."""
+    backfill: str = "easy"
+    """What a waiting job leaves to those behind it: ``easy`` whatever does not delay its promised start,
+    ``keep`` the hosts that it cannot use, ``none`` nothing. A job whose start depends on jobs without a time limit
+    has no promised start: ``easy`` is ``keep`` then."""
+    quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
     """A proposal that nobody confirmed is forgotten after this."""
     weights: Mapping[str, float] = field(default_factory=lambda: DEFAULT_WEIGHTS)

@@ -130,6 +130,14 @@ class Snapshot:
         machine = self.machines[self.machine[slot]]
         return [(self._uuids[slot][p], machine.gpus[p].index) for p in members(gpus)]
 
+    def is_free(self, gpu_uuid: str) -> bool:
+        """As far as the store told."""
+        flags = self._gpus.get(gpu_uuid)
+        return flags is not None and flags.free
+
+    def uuid(self, slot: int, position: int) -> str:
+        return self._uuids[slot][position]
+
     def inventory(self, slot: int) -> HostInventory:
         return self._inventories[slot]
 
@@ -207,6 +215,13 @@ class Snapshot:
                 array[slot] = domain
             # What the host can offer stays the same; what that is worth may not.
             self._touch(slot, Change.USE)
+
+    def touch(self, gpu_uuids: Iterable[str]) -> None:
+        """Something changed about who has these GPUs, though not whether anybody has."""
+        for uuid in gpu_uuids:
+            place = self.locate(uuid)
+            if place is not None:
+                self._touch(place[0], Change.USE)
 
     def _append(self, row: HostRow) -> int:
         slot, name = len(self.names), row.name

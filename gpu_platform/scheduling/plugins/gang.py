@@ -29,7 +29,7 @@ def choose_hosts(request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts:
         best = hosts[score == score.max()]
         return best[[np.argmin(snapshot.by_name[best])]]
     everywhere = np.zeros(len(hosts), np.intp)
-    allowed = _bounds(request, snapshot, hosts)
+    allowed = domains_of(request, snapshot, hosts)
     levels = _from_preferred(request, snapshot)
     for domain in (*(numbers[hosts] for numbers in levels), everywhere):
         for kind in (snapshot.kind[hosts], everywhere):
@@ -47,7 +47,7 @@ def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) 
         return hosts
     answer = np.zeros(len(hosts), bool)
     if len(slots) >= request.hosts:
-        allowed = _bounds(request, snapshot, slots)
+        allowed = domains_of(request, snapshot, slots)
         answer[slots[np.bincount(allowed)[allowed] >= request.hosts]] = True
     return answer
 
@@ -57,7 +57,7 @@ def is_between_hosts(level: str | None) -> bool:
     return level is not None and level != "any" and level not in INSIDE_ONE_HOST
 
 
-def _bounds(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray[np.intp]:
+def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray[np.intp]:
     """Numbers of the domains that the gang may not cross."""
     level = request.required_level
     if level is None or not is_between_hosts(level):
