@@ -70,3 +70,14 @@ class Quotas(BaseModel):
             if node.parent is None:
                 return tuple(reversed(path))
             name = node.parent
+
+    def refusal(self, namespace: str, time_limit_s: float | None, waiting: int) -> str | None:
+        """Why a submission cannot be taken, with ``waiting`` jobs of the namespace in the queue; None if it can."""
+        for node in self.path(namespace):
+            longest = node.max_job_duration_s
+            if longest is not None and (time_limit_s is None or time_limit_s > longest):
+                asked = "no time limit" if time_limit_s is None else f"a time limit of {time_limit_s:g} s"
+                return f"{asked} was asked for; namespace {node.name} allows at most {longest} s: set time_limit_s"
+            if node.name == namespace and node.max_queue_size is not None and waiting >= node.max_queue_size:
+                return f"{waiting} jobs of namespace {namespace} wait; at most {node.max_queue_size} may: try later"
+        return None
