@@ -73,6 +73,8 @@ class ReasonCode(StrEnum):
     """The host never had enough matching GPUs."""
     UNHEALTHY = "unhealthy"
     """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
+    TOO_HOT = "too_hot"
+    """Enough healthy GPUs, but too many are above the temperature limit."""
     BUSY = "busy"
     """Enough healthy GPUs, but other jobs hold them."""
     TOPOLOGY = "topology"

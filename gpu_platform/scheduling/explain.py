@@ -168,6 +168,7 @@ _INSIDE = {
 
 _REMEDIES = {
     ReasonCode.UNHEALTHY: "GPUs must come back to health",
+    ReasonCode.TOO_HOT: "GPUs must cool down",
     ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
     ReasonCode.EXCLUDED: "add hosts, or submit again: earlier attempts failed on the only GPUs that fit",
 }
@@ -180,6 +181,7 @@ _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
     ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.TOO_HOT: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
     ReasonCode.KEPT: lambda request: _gpus(request.gpus_per_host),
@@ -199,6 +201,7 @@ _PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
     ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
     ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
     ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy (best has {count.available} working)",
+    ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
     ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
     ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
     ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",

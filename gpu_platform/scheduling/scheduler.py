@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
 from gpu_platform.scheduling.backfill import Backfill, Reservation
@@ -114,6 +115,14 @@ class Scheduler:
         for row in rows:
             if row.free and (holder := self.ledger.holder(row.uuid)):
                 self._end_unless_proposed(holder)
+
+    def measured(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
+        """What a host's GPUs do right now: for the limit of temperature and the scores that look at it."""
+        self.snapshot.measure(host, telemetry, self.policy.max_temperature_c)
+
+    def ran(self, hosts: Iterable[str], speed: float) -> None:
+        """A job ran on ``hosts`` at ``speed`` times what was expected: for the score ``history``."""
+        self.snapshot.remember_speed(hosts, speed)
 
     def started(self, row: RunningRow) -> None:
         """A job that another leader placed holds GPUs. Those that were confirmed here are known."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.topology.fabric import Fabric, FabricConfig
@@ -25,6 +26,9 @@ Slots = NDArray[np.intp]
 GpuSets = NDArray[np.uint64]
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
+LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
+SPEED_WEIGHT = 0.2
+"""Of the newest job in the average."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
@@ -77,9 +81,11 @@ class Snapshot:
 
     def _reserve(self, capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
-            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held")},
+            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot")},
             **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
-            **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size")},
+            **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
+            **{name: np.zeros(capacity) for name in ("load", "heat")},
+            "speed": np.ones(capacity),
             **{f"in_{level}": np.zeros(capacity, np.intp) for level in self._fabric.levels},
             "ready": np.zeros(capacity, bool),
         }
@@ -97,6 +103,16 @@ class Snapshot:
         """Those that nobody has, as far as the store told; see :meth:`available`."""
         self.held = cast(GpuSets, arrays["held"])
         """Those that proposals on their way to the store will take."""
+        self.hot = cast(GpuSets, arrays["hot"])
+        """Those above the temperature limit."""
+        self.load = cast(NDArray[np.float64], arrays["load"])
+        """Mean measured utilisation of each host's GPUs, 0 to 1, in steps of LOAD_STEP."""
+        self.heat = cast(NDArray[np.float64], arrays["heat"])
+        """Hottest GPU of each host, degrees Celsius, in steps of HEAT_STEP_C; 0 is unknown."""
+        self.speed = cast(NDArray[np.float64], arrays["speed"])
+        """How fast jobs ran on this kind of GPU in this leaf, against what was expected; 1 is as expected."""
+        self.uses = cast(Slots, arrays["uses"])
+        """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
         self.machine = cast(Slots, arrays["machine"])
         """Index into ``machines``."""
@@ -192,9 +208,40 @@ class Snapshot:
                 self._show(flags)
                 self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
 
+    def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
+        """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
+        slot = self._slot_of.get(host)
+        if slot is None:
+            return
+        hot, heat, loads = 0, 0, []
+        for gpu in telemetry:
+            place = self.locate(gpu.uuid)
+            if gpu.temperature_c is not None and place is not None:
+                heat = max(heat, gpu.temperature_c)
+                hot |= (gpu.temperature_c > max_temperature_c) << place[1]
+            loads.append((gpu.utilization_percent or 0) / 100.0)
+        load = round(sum(loads) / max(len(loads), 1) / LOAD_STEP) * LOAD_STEP
+        seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))
+        if int(self.hot[slot]) != hot:
+            self.hot[slot] = hot
+            self._touch(slot, Change.HEALTH)
+        if (self.load[slot], self.heat[slot]) != seen:
+            self.load[slot], self.heat[slot] = seen
+            self._touch(slot, Change.USE)
+
+    def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
+        """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
+        slots = [slot for host in hosts if (slot := self._slot_of.get(host)) is not None]
+        for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
+            alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind))
+            self.speed[alike] += SPEED_WEIGHT * (speed - self.speed[alike])
+            for slot in alike.tolist():
+                self._touch(slot, Change.USE)
+
     def hold(self, slot: int, gpus: int) -> None:
         """Keep a set of GPUs for a proposal."""
         self.held[slot] |= np.uint64(gpus)
+        self.uses[slot] += 1
         self._touch(slot, Change.USE)
 
     def let_go(self, gpu_uuids: Iterable[str]) -> None:
@@ -226,7 +273,10 @@ class Snapshot:
     def _append(self, row: HostRow) -> int:
         slot, name = len(self.names), row.name
         if slot == len(self._arrays["ready"]):
-            self._arrays = {key: np.concatenate([a, np.zeros_like(a)]) for key, a in self._arrays.items()}
+            self._arrays = {
+                key: np.concatenate([a, np.ones_like(a) if key == "speed" else np.zeros_like(a)])
+                for key, a in self._arrays.items()
+            }
         self._slot_of[name] = slot
         self.names.append(name)
         self._rows.append(row)

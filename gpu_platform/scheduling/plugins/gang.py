@@ -1,26 +1,46 @@
 """Which hosts a gang gets: one host, or as many as asked, as close together as can be.
 
 Of the domains (one NVLink domain, then one leaf, then one spine, then all hosts) that have enough hosts,
-those with one kind of GPU go first; then the best mean score decides and, when packing, the
-tightest domain. Within a spine, whole leaves go first.
+those with one kind of GPU go first; then the domain score decides: how tightly the gang fills the
+domain, how well connected its best hosts are, how idle, and how fast earlier jobs ran there. Within
+a spine, whole leaves go first.
 A required level keeps the gang inside one of its domains; with a preferred level no nearer one is looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest, Strategy
 from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
 
-TIGHT_DOMAIN_WEIGHT = 1.0
+
+@dataclass(frozen=True)
+class DomainWeights:
+    """Parts of the score that chooses among domains; each part is between 0 and 1."""
+
+    resources: float = 0.4
+    topology: float = 0.3
+    utilisation: float = 0.2
+    history: float = 0.1
 
 
-def choose_hosts(request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots) -> Slots | None:
+DOMAIN_WEIGHTS = DomainWeights()
+
+
+def choose_hosts(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    hosts: Slots,
+    weights: DomainWeights = DOMAIN_WEIGHTS,
+) -> Slots | None:
     """The gang's hosts in rank order, out of ``hosts``, which all have an offer; None if they are too few."""
     if len(hosts) < request.hosts:
         return None
@@ -34,7 +54,7 @@ def choose_hosts(request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts:
     for domain in (*(numbers[hosts] for numbers in levels), everywhere):
         for kind in (snapshot.kind[hosts], everywhere):
             group = _both(_both(allowed, domain), kind)
-            chosen = _best_group(request, snapshot, offers, hosts, group)
+            chosen = _best_group(request, snapshot, offers, hosts, group, weights)
             if chosen is not None:
                 return _closest(request.hosts, snapshot, offers, chosen, levels)
     return None
@@ -81,7 +101,12 @@ def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _best_group(
-    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots, group: NDArray[np.intp]
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    hosts: Slots,
+    group: NDArray[np.intp],
+    weights: DomainWeights,
 ) -> Slots | None:
     """All hosts of the best group with enough of them."""
     _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
@@ -95,11 +120,18 @@ def _best_group(
     starts, sizes = starts[enough], sizes[enough]
     if not len(starts):
         return None
-    total = np.concatenate(([0.0], np.cumsum(score[order])))
+    in_order = hosts[order]
+    filled = request.hosts / sizes
+    value = (
+        weights.topology * (closeness(offers)[in_order] + speed_of_links(offers)[in_order]) / 2.0
+        + weights.utilisation * (1.0 - snapshot.load[in_order])
+        + weights.history * np.clip(snapshot.speed[in_order] / 2.0, 0.0, 1.0)
+    )
+    total = np.concatenate(([0.0], np.cumsum(value)))
     mean = (total[starts + request.hosts] - total[starts]) / request.hosts
-    tight = request.hosts / sizes * (TIGHT_DOMAIN_WEIGHT if request.strategy is Strategy.PACK else -TIGHT_DOMAIN_WEIGHT)
+    resources = weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled)
     # Sums round differently at different places of the array: equal must stay equal.
-    worth = np.round(mean + tight, 9)
+    worth = np.round(mean + resources, 9)
     best = np.lexsort((name[order[starts]], -worth))[0]
     return hosts[order[starts[best] : starts[best] + sizes[best]]]
 
