@@ -44,6 +44,10 @@ class Policy:
     """What a waiting job leaves to those behind it: ``easy`` whatever does not delay its promised start,
     ``keep`` the hosts that it cannot use, ``none`` nothing. A job whose start depends on jobs without a time limit
     has no promised start: ``easy`` is ``keep`` then."""
+    preemption: bool = False
+    """May jobs be stopped for others of higher priority, and borrowers for those whose guarantee it is?"""
+    min_run_s: float = 300.0
+    """No job is preempted before it has run so long."""
     quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
     """A proposal that nobody confirmed is forgotten after this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
@@ -58,6 +59,16 @@ class QuotaBook:
         if free - gpus < reserved:
             return f"{guarantee}, and of {free} free ones {reserved} are reserved for others"
         return None
+
+    def excess(self, running: Iterable[str]) -> dict[str, int]:
+        """Of the namespaces in ``running``, how many GPUs each holds beyond its guarantee; borrowed ones."""
+        if self._quotas.policy is not AllocationPolicy.HYBRID:
+            return {}
+        found = {}
+        for namespace in set(running):
+            owner = self._owner(self._path(namespace))
+            found[namespace] = max(0, self._held[owner.name] - owner.guaranteed_gpus)
+        return found
 
     def is_guaranteed(self, namespace: str, gpus: int) -> bool:
         """Would the namespace still be within its guarantee with ``gpus`` more (or within, with 0, as it is)?"""

@@ -27,11 +27,16 @@ from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
 from gpu_platform.scheduling.queue import JobQueue, Order
 from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
 
+PREEMPTORS = 8
+"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+PREEMPT_AGAIN_S = 5.0
+"""Jobs get old enough to be stopped without anything else happening."""
 _NOBODY = np.iinfo(np.int64).max
 
 
@@ -43,6 +48,8 @@ class Decision:
     """Per class of jobs why it waits, where that changed."""
     expired: list[QueueRow] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time: they wait again."""
+    preemptions: list[Preemption] = field(default_factory=list)
+    """Jobs to stop for one that waits; told once. See ``Policy.preemption``."""
 
 
 @dataclass(slots=True)
@@ -95,8 +102,10 @@ class Scheduler:
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals: dict[tuple[str, int], _Proposal] = {}
         self._reasons: dict[str, Reason] = {}
-        self._settled = (-1, -1)
+        self._settled = (-1, -1, 0.0)
         self._now = 0.0
+        self._leaving: set[tuple[str, int]] = set()
+        """Who was told to make room and still holds GPUs."""
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
         if self.policy.backfill not in ("easy", "keep", "none"):
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: easy, keep, none")
@@ -183,12 +192,13 @@ class Scheduler:
         """
         self._now = now
         expired = self._expire(now)
-        if self._settled == (self.snapshot.version, self.queue.version):
+        period = now // PREEMPT_AGAIN_S if self.policy.preemption else 0.0
+        if self._settled == (self.snapshot.version, self.queue.version, period):
             return Decision(expired=expired)
         found = self._serve(now)
         reasons = self._explain(found, now)
-        self._settled = (self.snapshot.version, self.queue.version)
-        return Decision(found.placements, reasons, expired)
+        self._settled = (self.snapshot.version, self.queue.version, period)
+        return Decision(found.placements, reasons, expired, self._preempt(found, now))
 
     def _serve(self, now: float) -> _Round:
         """Give each group of jobs its turn."""
@@ -281,6 +291,28 @@ class Scheduler:
                 return reservation.start if math.isfinite(reservation.start) else None
         keeper[useful & (keeper == _NOBODY)] = turn
         return None
+
+    def _preempt(self, found: _Round, now: float) -> list[Preemption]:
+        """Make room for the first job that waits and may have it made. One at a time: it must get what it is given."""
+        if not self.policy.preemption:
+            return []
+        running = [row for row in self.ledger if (row.job_id, row.attempt) not in self._proposals]
+        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
+        staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
+        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
+        excess = self.quotas.excess(row.namespace for row in staying)
+        first = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
+        for entry in first[:PREEMPTORS]:
+            row = entry.row
+            reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpus.gpus)
+            borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
+            eligible = eligible_victims(row.priority, staying, self.policy.min_run_s, now, borrowed)
+            victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving) if eligible else None
+            if victims is not None:
+                keys = tuple((victim.job_id, victim.attempt) for victim in victims)
+                self._leaving |= set(keys)
+                return [Preemption(row.job_id, row.attempt, keys)] if keys else []
+        return []
 
     def _explain(self, found: _Round, now: float) -> dict[str, Reason]:
         """Reasons as things stand after this round; only those that are new."""
