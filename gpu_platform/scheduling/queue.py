@@ -35,6 +35,7 @@ class JobQueue:
         self._ageing_per_s = ageing_per_hour / 3600.0
         self._jobs: dict[str, QueueRow] = {}
         self._groups: dict[Group, list[Order]] = {}
+        self._of_class: dict[str, dict[Group, None]] = {}
         self.version = 0
 
     def __len__(self) -> int:
@@ -63,7 +64,9 @@ class JobQueue:
             return
         self.remove(row.job_id)
         self._jobs[row.job_id] = row
-        insort(self._groups.setdefault(self.group(row), []), self.order(row))
+        group = self.group(row)
+        insort(self._groups.setdefault(group, []), self.order(row))
+        self._of_class.setdefault(row.class_key, {})[group] = None
         self.version += 1
 
     def remove(self, job_id: str) -> QueueRow | None:
@@ -75,6 +78,9 @@ class JobQueue:
         del members[bisect_left(members, self.order(row))]
         if not members:
             del self._groups[group]
+            del self._of_class[row.class_key][group]
+            if not self._of_class[row.class_key]:
+                del self._of_class[row.class_key]
         self.version += 1
         return row
 
@@ -86,8 +92,13 @@ class JobQueue:
         members = self._groups.get(group)
         return self._jobs[members[0][2]] if members else None
 
-    def groups(self) -> list[Group]:
-        return list(self._groups)
+    def classes(self) -> list[list[Group]]:
+        """The groups of each class: alike in all but user and time limit."""
+        return [list(groups) for groups in self._of_class.values()]
+
+    def earliest(self, groups: list[Group]) -> Group:
+        """That whose first job goes before those of the others."""
+        return min(groups, key=lambda group: self._groups[group][0])
 
 
 def _class_key(row: QueueRow) -> str:

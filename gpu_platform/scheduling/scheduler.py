@@ -28,7 +28,7 @@ from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
-from gpu_platform.scheduling.queue import JobQueue, Order
+from gpu_platform.scheduling.queue import Group, JobQueue, Order
 from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
@@ -204,7 +204,7 @@ class Scheduler:
         """Give each group of jobs its turn."""
         n = len(self.snapshot)
         found = _Round(np.full(n, _NOBODY, np.int64), np.zeros(n, bool))
-        turns = [(self._order(row, now), group) for group in self.queue.groups() if (row := self.queue.first(group))]
+        turns = [(self._order(row, now), group) for group in self._worth_a_turn() if (row := self.queue.first(group))]
         heapq.heapify(turns)
         turn = 0
         while turns:
@@ -222,6 +222,17 @@ class Scheduler:
             if following is not None:
                 heapq.heappush(turns, (self._order(following, now), group))
         return found
+
+    def _worth_a_turn(self) -> list[Group]:
+        """All groups; of a class that fits nowhere now only the first, since the others cannot start either."""
+        chosen = []
+        for groups in self.queue.classes():
+            if len(groups) > 1 and not self._fair and self.quotas.idle:
+                row = self.queue.first(groups[0])
+                if row is not None and np.count_nonzero(self._candidates.of(row).fits) < row.gpus.hosts:
+                    groups = [self.queue.earliest(groups)]
+            chosen += groups
+        return chosen
 
     def _order(self, row: QueueRow, now: float) -> tuple[Share, Order]:
         return (self.shares.order(row.namespace, row.user, now) if self._fair else (), self.queue.order(row))

@@ -151,6 +151,9 @@ class Snapshot:
         flags = self._gpus.get(gpu_uuid)
         return flags is not None and flags.free
 
+    def host_row(self, host: str) -> HostRow:
+        return self._rows[self._slot_of[host]]
+
     def uuid(self, slot: int, position: int) -> str:
         return self._uuids[slot][position]
 
