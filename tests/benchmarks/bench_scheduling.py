@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 from gpu_platform.domain.rows import GpuRow
@@ -74,7 +75,10 @@ def single_hosts(hosts: int) -> None:
 
 
 def gangs(hosts: int, gang_hosts: int) -> None:
-    """The same cluster; a gang arrives and is placed, and one like it ends. Half hosts if it takes more than 1,000 have free."""
+    """The same cluster; a gang arrives and is placed, and one like it ends.
+
+    1,000 hosts have too few free for 128 whole ones: there it takes half ones.
+    """
     scheduler, _ = _mixed(hosts)
     gpus_per_host = 8 if gang_hosts < 128 or hosts > 1_000 else 4
     times, placed = [], 0
@@ -86,10 +90,8 @@ def gangs(hosts: int, gang_hosts: int) -> None:
         times.append(time.perf_counter() - begin)
         scheduler.reject(row.job_id, row.attempt)
         scheduler.remove(row.job_id)
-    _print(
-        f"{hosts} hosts, 80 % full, a gang of {gang_hosts} x {gpus_per_host} GPUs ({placed} of 40 fit): decide",
-        times[5:],
-    )
+    what = f"a gang of {gang_hosts} x {gpus_per_host} GPUs ({placed} of 40 fit)"
+    _print(f"{hosts} hosts, 80 % full, {what}: decide", times[5:])
 
 
 def many_classes(hosts: int, classes: int) -> None:
@@ -119,9 +121,7 @@ def many_time_limits(hosts: int, waiting: int) -> None:
     for number in range(20):
         scheduler.snapshot.touch([scheduler.snapshot.uuid(number, 0)])
         times.append(_timed(lambda: scheduler.decide(1.0)))
-    _print(
-        f"{hosts} hosts, {waiting} gangs of 10 kinds with different time limits wait, one host changes: decide", times
-    )
+    _print(f"{hosts} hosts, {waiting} gangs of 10 kinds, each its own time limit, one host changes: decide", times)
 
 
 def gain_of_topology() -> None:
@@ -134,9 +134,8 @@ def gain_of_topology() -> None:
             if best is None or size > machine.size:
                 continue
             rings = ring_bandwidths(machine.pair_gb_s)
-            blind = statistics.mean(
-                float(rings[sum(1 << p for p in s)]) for s in combinations(range(machine.size), size)
-            )
+            sets = combinations(range(machine.size), size)
+            blind = statistics.mean(float(rings[sum(1 << p for p in gpus)]) for gpus in sets)
             parts.append(f"{size} GPUs {best.bandwidth_gb_s:.0f} against {blind:.0f} GB/s")
         print(f"topology against blind choice, {name}: {', '.join(parts)}")
 
@@ -149,11 +148,11 @@ def feed(hosts: int) -> None:
     for _ in range(2_000):
         name, uuid = rng.choice(machines)
         row = GpuRow(uuid, name, 0, GpuState.AVAILABLE, free=rng.random() < 0.5)
-        updates.append(_timed(lambda: scheduler.upsert_gpus([row])))
+        updates.append(_timed(partial(scheduler.upsert_gpus, [row])))
     for _ in range(200):
         row = scheduler.snapshot.host_row(rng.choice(machines)[0])
         moved = replace(row, leaf=f"leaf-{rng.randrange(99)}")
-        moves.append(_timed(lambda: scheduler.upsert_host(moved)))
+        moves.append(_timed(partial(scheduler.upsert_host, moved)))
     _print(f"{hosts} hosts: one GPU row", updates)
     _print(f"{hosts} hosts: one host moves to another leaf", moves)
 
