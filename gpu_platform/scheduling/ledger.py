@@ -16,6 +16,8 @@ class Ledger:
     def __init__(self) -> None:
         self._rows: dict[Key, RunningRow] = {}
         self._of_gpu: dict[str, Key] = {}
+        self.limited = 0
+        """How many of the jobs have a time limit."""
 
     def __iter__(self) -> Iterator[RunningRow]:
         return iter(self._rows.values())
@@ -26,11 +28,13 @@ class Ledger:
     def begin(self, row: RunningRow) -> None:
         self.end((row.job_id, row.attempt))
         self._rows[row.job_id, row.attempt] = row
+        self.limited += row.time_limit_s is not None
         for uuid in row.gpu_uuids:
             self._of_gpu[uuid] = (row.job_id, row.attempt)
 
     def end(self, key: Key) -> RunningRow | None:
         row = self._rows.pop(key, None)
+        self.limited -= row is not None and row.time_limit_s is not None
         for uuid in row.gpu_uuids if row else ():
             if self._of_gpu.get(uuid) == key:
                 del self._of_gpu[uuid]

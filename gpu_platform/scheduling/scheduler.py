@@ -294,7 +294,7 @@ class Scheduler:
             return None
         if (useful & found.dated).any():
             return None  # its turn comes once that job has started, which has a date
-        if self.policy.backfill == "easy" and len(self.ledger) and not (useful & (keeper != _NOBODY)).any():
+        if self.policy.backfill == "easy" and self.ledger.limited and not (useful & (keeper != _NOBODY)).any():
             reservation = self._backfill.reserve(row, candidates)
             if reservation is not None:
                 found.reservations.append((turn, reservation))
