@@ -14,8 +14,8 @@ class AllocationPolicy(StrEnum):
     DYNAMIC = "dynamic"
     """Whoever comes gets what is free, up to the limits; guarantees are ignored."""
     HYBRID = "hybrid"
-    """A part of each guarantee is always kept free for its owner, the rest of an idle one is lent out until it is
-    wanted back."""
+    """A part of each guarantee is kept free for its owner, the rest of an idle one is lent out until it is wanted
+    back. Who is within a guarantee may use the reserve of others too: those that borrow make room for them."""
 
 
 class Namespace(BaseModel):

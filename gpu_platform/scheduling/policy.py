@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
+
+from pydantic import PlainValidator
 
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.quota import Quotas
@@ -55,7 +58,7 @@ class Policy:
     """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS, and else nothing."""
     domain_weights: DomainWeights = DOMAIN_WEIGHTS
     """How a gang's leaf (NVLink domain, spine) is chosen."""
-    plugins: Mapping[str, Score] = field(default_factory=dict)
+    plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
     """More scores, by name: see ``extensions.load_plugins``."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
     """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
