@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
-.PHONY: help run up setup dev test test-chaos test-scale check format bench lock docs clean
+.PHONY: help run up setup dev test test-chaos test-scale check format bench bench-scheduler lock docs clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,9 @@ format: dev  ## Mend what ruff can mend
 
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 	@$(PYTHON) -m tests.benchmarks $(ONLY)
+
+bench-scheduler: dev  ## Measure what deciding costs and print (no servers)
+	@$(PYTHON) -m tests.benchmarks.bench_scheduling
 
 COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"

@@ -66,6 +66,10 @@ class NodeSettings(_Section):
     """Leaf switch above the host; gangs prefer hosts under one leaf."""
     spine: str | None = None
     """Spine above the leaf."""
+    labels: dict[str, str] = {}
+    """Whatever else to say of the place, e.g. ``{row: "7"}``; the scheduler's levels can be made of them."""
+    nvlink_domain: str | None = None
+    """Shared by hosts whose NVLinks meet in one rack's switches."""
     health_interval_s: Annotated[float, Field(gt=0)] = 0.1
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0

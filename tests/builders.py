@@ -17,7 +17,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.topology.description import load_description, simulated_uuid
+from gpu_platform.topology.description import load_description, load_rack, simulated_uuid
 
 
 class cluster:
@@ -27,11 +27,26 @@ class cluster:
         self.host_rows: dict[str, HostRow] = {}
         self.gpu_rows: dict[str, GpuRow] = {}
 
-    def host(self, name: str, machine: str = "dgx-h100", leaf: str | None = None, spine: str | None = None) -> cluster:
-        inventory = load_description(machine).inventory(name)
+    def host(
+        self,
+        name: str,
+        machine: str = "dgx-h100",
+        leaf: str | None = None,
+        spine: str | None = None,
+        nvlink_domain: str | None = None,
+        **labels: str,
+    ) -> cluster:
+        inventory = load_description(machine).inventory(name, nvlink_domain).model_copy(update={"labels": labels})
         self.host_rows[name] = HostRow(name, HostState.READY, inventory, leaf, spine)
         for gpu in inventory.gpus:
             self.gpu_rows[gpu.uuid] = GpuRow(gpu.uuid, name, gpu.index, GpuState.AVAILABLE, free=True)
+        return self
+
+    def rack(self, name: str, rack: str = "gb200-nvl72", leaf: str | None = None) -> cluster:
+        """Hosts ``<name>-00``, ``<name>-01``, … of one NVLink domain."""
+        description = load_rack(rack)
+        for host in description.inventories(name):
+            self.host(host, description.machine, leaf, nvlink_domain=name)
         return self
 
     def hosts(
@@ -114,11 +129,25 @@ class job:
     def across_sockets(self) -> job:
         return self._ask(allow_cross_numa=True)
 
+    def requires(self, level: str) -> job:
+        return self._ask(required_level=level)
+
+    def prefers(self, level: str) -> job:
+        return self._ask(preferred_level=level)
+
     def spread(self) -> job:
         return self._ask(strategy=Strategy.SPREAD)
 
     def priority(self, priority: int) -> job:
         self._row = replace(self._row, priority=priority)
+        return self
+
+    def lasting(self, time_limit_s: float) -> job:
+        self._row = replace(self._row, time_limit_s=time_limit_s)
+        return self
+
+    def of(self, namespace: str, user: str = "anna") -> job:
+        self._row = replace(self._row, namespace=namespace, user=user)
         return self
 
     def arrived(self, at: float) -> job:

@@ -54,6 +54,10 @@ class HostInventory(BaseModel):
     nvlinks: list[NvLink] = []
     nvlink_generation: int | None = None
     """2 Volta (25 GB/s a link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50); one direction."""
+    nvlink_domain: str | None = None
+    """Hosts with equal ones reach each other's GPUs by NVLink (NVL72): NVML's ``<cluster uuid>.<clique id>``."""
+    labels: dict[str, str] = {}
+    """What an operator says of the host, e.g. ``{"row": "7"}``; topology levels can be made of them."""
 
 
 class Gpu(BaseModel):

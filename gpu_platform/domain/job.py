@@ -21,6 +21,10 @@ MAX_HOSTS = 4096
 MAX_GPUS_PER_HOST = 64
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
 
+LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
+INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
+"""Levels that no gang of several hosts can have."""
+
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -57,6 +61,25 @@ class GpuRequest(BaseModel):
         bool, Field(description="May the GPUs of one host sit on different sockets without NVLink?")
     ] = False
     strategy: Strategy = Strategy.PACK
+    required_level: Annotated[
+        str | None,
+        Field(
+            pattern=LEVEL_PATTERN,
+            description="How close the GPUs must be: nvlink, numa, socket, host, leaf, spine, any, "
+            "or a level that the configuration makes of host labels",
+        ),
+    ] = None
+    preferred_level: Annotated[
+        str | None, Field(pattern=LEVEL_PATTERN, description="As required_level, where it can be had")
+    ] = None
+
+    @model_validator(mode="after")
+    def _level_can_hold_the_gang(self) -> Self:
+        if self.hosts > 1 and self.required_level in INSIDE_ONE_HOST:
+            raise ValueError(
+                f"required_level {self.required_level!r} lies inside one host, but {self.hosts} hosts were asked for"
+            )
+        return self
 
     @property
     def gpus(self) -> int:

@@ -18,6 +18,8 @@ class TopologyLevel(StrEnum):
     SOCKET = "socket"
     HOST = "host"
     """One host, across sockets; only with ``allow_cross_numa``."""
+    NVLINK_DOMAIN = "nvlink_domain"
+    """Several hosts that one NVLink domain joins (NVL72 racks)."""
     LEAF = "leaf"
     SPINE = "spine"
     ANY = "any"
@@ -71,6 +73,8 @@ class ReasonCode(StrEnum):
     """The host never had enough matching GPUs."""
     UNHEALTHY = "unhealthy"
     """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
+    TOO_HOT = "too_hot"
+    """Enough healthy GPUs, but too many are above the temperature limit."""
     BUSY = "busy"
     """Enough healthy GPUs, but other jobs hold them."""
     TOPOLOGY = "topology"
@@ -96,10 +100,12 @@ class Reason(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     code: str
-    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``."""
+    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``, ``over_quota``."""
     message: str
     counts: list[HostCount] = []
     next_step: str = ""
     """What would unblock it."""
+    starts_by: float | None = None
+    """Unix seconds: promised, if running jobs keep their time limits and nobody comes in before it."""
     position: int | None = None
     """Place in the queue, 1 is next."""

@@ -48,3 +48,23 @@ class QueueRow:
     """Jobs with one key have the same request and exclusions: one answer serves them all."""
     task_token: bytes = b""
     """Temporal's handle for the activity that waits for the placement."""
+    time_limit_s: float | None = None
+    """None: may run for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRow:
+    """A job that holds GPUs."""
+
+    job_id: str
+    attempt: int
+    namespace: str
+    user: str
+    priority: int
+    gpu_uuids: tuple[str, ...]
+    started_at: float
+    """Unix seconds."""
+    time_limit_s: float | None = None
+    checkpoint_at: float | None = None
+    """When its work was last saved; None: never."""
+    preemptible: bool = True

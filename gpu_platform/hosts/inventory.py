@@ -39,6 +39,8 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
                 "cuda_version": _cuda_version(nvml),
                 "cpus": os.cpu_count(),
                 "missing_guarantees": _PLAIN_PROCESS_LACKS,
+                "nvlink_domain": node.nvlink_domain,
+                "labels": node.labels,
             }
         )
     sysfs = sysfs or Sysfs()
@@ -61,6 +63,8 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
         gpus=gpus,
         nvlinks=links,
         nvlink_generation=generation,
+        nvlink_domain=node.nvlink_domain,
+        labels=node.labels,
     )
 
 

@@ -35,6 +35,35 @@ class Candidates:
         return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
 
 
+def shape_of(request: GpuRequest) -> tuple[object, ...]:
+    """All that matters to one host."""
+    return (
+        request.gpus_per_host,
+        request.model,
+        request.memory_mib,
+        request.min_compute_capability,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+        request.strategy,
+    )
+
+
+def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
+    """Slot -> GPUs that the job must not get there."""
+    excluded: dict[int, int] = {}
+    for name in row.excluded_hosts:
+        slot = snapshot.slot(name)
+        if slot is not None:
+            excluded[slot] = int(snapshot.everything[slot])
+    for uuid in row.excluded_gpus:
+        place = snapshot.locate(uuid)
+        if place is not None:
+            slot, bit = place
+            excluded[slot] = excluded.get(slot, 0) | 1 << bit
+    return excluded
+
+
 class CandidateIndex:
     """Requests of one shape (all but the number of hosts) share their answers. Exclusions are laid over them."""
 
@@ -46,20 +75,12 @@ class CandidateIndex:
 
     def of(self, row: QueueRow) -> Candidates:
         """Valid until the snapshot changes; not to be written to."""
-        request = row.gpus
-        key = (
-            request.gpus_per_host,
-            request.model,
-            request.memory_mib,
-            request.min_compute_capability,
-            request.allow_cross_numa,
-            request.strategy,
-        )
+        key = shape_of(row.gpus)
         shape = self._shapes.pop(key, None)
         if shape is None:
             if len(self._shapes) >= MAX_SHAPES:
                 del self._shapes[next(iter(self._shapes))]
-            shape = _Shape(self._framework, self._snapshot, request)
+            shape = _Shape(self._framework, self._snapshot, row.gpus)
         self._shapes[key] = shape  # last: the least recently used one is first
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
@@ -87,16 +108,7 @@ class _Overlay:
 
     @classmethod
     def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
-        excluded: dict[int, int] = {}
-        for name in row.excluded_hosts:
-            slot = snapshot.slot(name)
-            if slot is not None:
-                excluded[slot] = int(snapshot.everything[slot])
-        for uuid in row.excluded_gpus:
-            place = snapshot.locate(uuid)
-            if place is not None:
-                slot, bit = place
-                excluded[slot] = excluded.get(slot, 0) | 1 << bit
+        excluded = exclusions(snapshot, row)
         ask, hosts = Ask(row.gpus, excluded), np.array(sorted(excluded), np.intp)
         offers = framework.examine(ask, snapshot, hosts)
         after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)

@@ -16,6 +16,7 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.framework import CODES, FITS, Ask, Framework
+from gpu_platform.scheduling.plugins.gang import is_between_hosts, together
 from gpu_platform.scheduling.snapshot import Change, Snapshot
 
 
@@ -29,11 +30,17 @@ class Kept:
     """The first of those jobs."""
 
 
-def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> Reason:
+def explain(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    candidates: Candidates,
+    kept: Kept | None,
+    starts_by: float | None = None,
+) -> Reason:
     """Why ``request`` was not placed on ``snapshot``."""
     fits = int(candidates.fits.sum())
     counts = _counts(request, snapshot, candidates, kept)
-    if int(candidates.after_health.sum()) < request.hosts:
+    if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
         if len(snapshot) == 0:
             code, next_step = "no_hosts", "start a node worker: no host is registered yet"
         else:
@@ -50,7 +57,20 @@ def explain(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kep
     if free:
         parts.append(f"{free} free")
     return Reason(
-        code=code, message=f"{message}; {', '.join(parts)}" if parts else message, counts=counts, next_step=next_step
+        code=code,
+        message=f"{message}; {', '.join(parts)}" if parts else message,
+        counts=counts,
+        next_step=next_step,
+        starts_by=starts_by,
+    )
+
+
+def over_quota(request: GpuRequest, denial: str) -> Reason:
+    """Its namespace or user has what it may have, or may never have this."""
+    return Reason(
+        code="over_quota",
+        message=f"needs {_needs(request)}: {denial}",
+        next_step="wait until jobs of the namespace end, or have the quota raised",
     )
 
 
@@ -64,7 +84,7 @@ def could_ever_fit(request: GpuRequest, hosts: Iterable[HostRow], framework: Fra
         snapshot.upsert_host(host)
     slots, ask = np.arange(len(snapshot)), Ask(request)
     able = framework.could_serve(ask, snapshot, slots, Change.HEALTH)
-    if int(able.sum()) >= request.hosts:
+    if int(together(request, snapshot, able).sum()) >= request.hosts:
         return None
     return explain(request, snapshot, Candidates(framework.examine(ask, snapshot, slots), able, able), None)
 
@@ -97,7 +117,9 @@ def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], le
 
 def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """What must happen, when the machines themselves would do."""
-    if int(candidates.after_use.sum()) >= request.hosts:
+    if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
+        if int(candidates.fits.sum()) >= request.hosts:
+            return f"running jobs must free hosts {_within(request)}"
         missing = request.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
         best = int(candidates.offers.left[waiting_for].max())
@@ -117,10 +139,17 @@ def _smaller(request: GpuRequest, snapshot: Snapshot) -> str:
 
 
 def _needs(request: GpuRequest) -> str:
-    together = ""
+    place = ""
     if request.gpus_per_host > 1:
-        together = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
-    return describe(request) + together
+        anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
+        place = _INSIDE.get(request.required_level or "", anywhere)
+    if request.hosts > 1 and is_between_hosts(request.required_level):
+        place += f" {_within(request)}"
+    return describe(request) + place
+
+
+def _within(request: GpuRequest) -> str:
+    return "of one NVLink domain" if request.required_level == "nvlink" else f"under one {request.required_level}"
 
 
 def _gpus(count: int) -> str:
@@ -131,8 +160,15 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+_INSIDE = {
+    "nvlink": " of one NVLink ring",
+    "numa": " of one NUMA node",
+    "socket": " of one socket",
+}
+
 _REMEDIES = {
     ReasonCode.UNHEALTHY: "GPUs must come back to health",
+    ReasonCode.TOO_HOT: "GPUs must cool down",
     ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
     ReasonCode.EXCLUDED: "add hosts, or submit again: earlier attempts failed on the only GPUs that fit",
 }
@@ -145,6 +181,7 @@ _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
     ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.TOO_HOT: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
     ReasonCode.KEPT: lambda request: _gpus(request.gpus_per_host),
@@ -164,6 +201,7 @@ _PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
     ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
     ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
     ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy (best has {count.available} working)",
+    ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
     ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
     ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
     ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",

@@ -136,6 +136,14 @@ class Framework:
         self._connect(ask.request, snapshot, hosts, gpus, offers)
         return offers.code == FITS
 
+    def usable(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> GpuSets:
+        """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
+        gpus = snapshot.everything[hosts]
+        for step in self.filters:
+            if step.lifted_by > after:
+                gpus = gpus & step(ask, snapshot, hosts)
+        return gpus
+
     def _narrow(self, ask: Ask, snapshot: Snapshot, hosts: Slots, filters: Sequence[Filter], offers: Offers) -> GpuSets:
         gpus = snapshot.everything[hosts]
         needed = ask.request.gpus_per_host
@@ -155,7 +163,14 @@ class Framework:
         fitting = np.flatnonzero(offers.code == FITS)
         machines = snapshot.machine[hosts[fitting]].tolist()
         for i, machine, free in zip(fitting.tolist(), machines, gpus[fitting].tolist(), strict=True):
-            best = best_subset(snapshot.machines[machine], free, request.gpus_per_host, request.allow_cross_numa)
+            best = best_subset(
+                snapshot.machines[machine],
+                free,
+                request.gpus_per_host,
+                request.allow_cross_numa,
+                request.required_level,
+                request.preferred_level,
+            )
             if best is None:
                 offers.code[i], offers.left[i] = _CODE_NUMBER[ReasonCode.TOPOLOGY], free.bit_count()
             else:

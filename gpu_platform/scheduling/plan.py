@@ -16,6 +16,7 @@ _IN_WORDS = {
     TopologyLevel.NUMA: "on one NUMA node",
     TopologyLevel.SOCKET: "on one socket",
     TopologyLevel.HOST: "across sockets",
+    TopologyLevel.NVLINK_DOMAIN: "of one NVLink domain",
     TopologyLevel.LEAF: "under one leaf switch",
     TopologyLevel.SPINE: "under one spine switch",
     TopologyLevel.ANY: "on any hosts",
@@ -41,7 +42,10 @@ def place(
     level = inside if len(slots) == 1 else _level_between(snapshot, chosen)
     bandwidth = float(offers.bandwidth_gb_s[chosen].min())
     if len(slots) > 1:
-        bandwidth = min(bandwidth, NETWORK_GB_S) if request.gpus_per_host > 1 else NETWORK_GB_S
+        machines = [snapshot.machines[number] for number in snapshot.machine[chosen].tolist()]
+        joined = level is TopologyLevel.NVLINK_DOMAIN
+        between = min(machine.port_gb_s for machine in machines) if joined else NETWORK_GB_S
+        bandwidth = min(bandwidth, between) if request.gpus_per_host > 1 else between
     return Placement(
         slices=slices,
         level=level,
@@ -53,6 +57,8 @@ def place(
 
 
 def _level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
+    if len(set(snapshot.domains["nvlink"][chosen].tolist())) == 1:
+        return TopologyLevel.NVLINK_DOMAIN
     if len(set(snapshot.leaf[chosen].tolist())) == 1:
         return TopologyLevel.LEAF
     if len(set(snapshot.spine[chosen].tolist())) == 1:

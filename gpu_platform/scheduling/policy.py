@@ -4,36 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated
+
+from pydantic import PlainValidator
 
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.framework import Framework
+from gpu_platform.domain.quota import Quotas
+from gpu_platform.scheduling.framework import Framework, Score
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
 from gpu_platform.scheduling.plugins.facts import Fact, TooFew
-from gpu_platform.scheduling.plugins.gang import choose_hosts
+from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmentation
+from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts
+from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
 from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
-from gpu_platform.scheduling.plugins.strategy import PackOrSpread
+from gpu_platform.scheduling.plugins.strategy import PackOrSpread, Resources
+from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
-"""A step between topology levels (0.2 x 20) outweighs everything below it."""
+"""A step between topology levels (0.2 x 20) outweighs everything below it. Scores without a weight are not computed."""
+
+WEIGHTS: Mapping[str, Mapping[str, float]] = {
+    "default": DEFAULT_WEIGHTS,
+    "fragmentation": {"fragmentation": 100.0, "topology": 1.0, "bandwidth": 0.1, "strategy": 0.5},
+    "least_loaded": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.1, "utilisation": 4.0},
+    "round_robin": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.0, "round_robin": 1.0},
+    "thermal": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.1, "thermal": 4.0},
+}
+"""Weights to start from, for ``Policy.weights``."""
 
 
 @dataclass(frozen=True)
 class Policy:
     order: str = "priority"
-    """``priority`` (then first come, first served) or ``fcfs``."""
+    """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
+    ageing_per_hour: float = 0.0
+    """Priority that an hour of waiting is worth; above 0 no job starves."""
+    half_life_s: float = 7 * 24 * 3600.0
+    """After it, use counts half against its namespace (``fair_share``)."""
+    backfill: str = "easy"
+    """What a waiting job leaves to those behind it: ``easy`` whatever does not delay its promised start,
+    ``keep`` the hosts that it cannot use, ``none`` nothing. A job whose start depends on jobs without a time limit
+    has no promised start: ``easy`` is ``keep`` then."""
+    preemption: bool = False
+    """May jobs be stopped for others of higher priority, and borrowers for those whose guarantee it is?"""
+    min_run_s: float = 300.0
+    """No job is preempted before it has run so long."""
+    quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
     """A proposal that nobody confirmed is forgotten after this."""
     weights: Mapping[str, float] = field(default_factory=lambda: DEFAULT_WEIGHTS)
-    """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS."""
+    """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS, and else nothing."""
+    domain_weights: DomainWeights = DOMAIN_WEIGHTS
+    """How a gang's leaf (NVLink domain, spine) is chosen."""
+    plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
+    """More scores, by name: see ``extensions.load_plugins``."""
+    typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
+    """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
+    max_temperature_c: float = 85.0
+    """A GPU that is hotter gets no new work."""
+    fabric: FabricConfig = field(default_factory=FabricConfig)
 
 
 def framework_of(policy: Policy) -> Framework:
     """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""
-    scores = (Topology(), Bandwidth(), PackOrSpread())
-    unknown = set(policy.weights) - {score.name for score in scores}
-    if unknown:
-        raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(DEFAULT_WEIGHTS)}")
+    shipped = (
+        Topology(),
+        Bandwidth(),
+        PackOrSpread(),
+        Resources(),
+        Utilisation(),
+        Fragmentation(policy.typical_sizes),
+        ThermalSpread(),
+        RoundRobin(),
+        History(),
+    )
+    scores = {**{score.name: score for score in shipped}, **policy.plugins}
+    if unknown := set(policy.weights) - set(scores):
+        raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(scores)}")
     weights = {**DEFAULT_WEIGHTS, **policy.weights}
     return Framework(
         filters=(
@@ -44,8 +93,9 @@ def framework_of(policy: Policy) -> Framework:
             Fact(ReasonCode.COMPUTE_CAPABILITY),
             TooFew(),  # from here on every host had enough GPUs of the right kind
             Working(),  # before Free: a GPU under repair is no reason to wait for its job
+            Cool(),  # also a matter of the GPU, not of who has it
             Free(),  # last: the filter that changes all the time, and the reason people know best
         ),
-        scores=tuple((score, weights[score.name]) for score in scores),
-        choose=choose_hosts,
+        scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
+        choose=partial(choose_hosts, weights=policy.domain_weights),
     )

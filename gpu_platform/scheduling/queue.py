@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,22 +10,32 @@ from dataclasses import replace
 from gpu_platform.domain.rows import QueueRow
 
 Order = tuple[float, float, str]
+Group = tuple[str, str, float]
+"""(class key, user or nothing, time limit)."""
+ORDERS = ("priority", "fcfs", "fair_share")
 
 
 class JobQueue:
-    """Waiting jobs by priority (``order="fcfs"``: ignoring it), then time of arrival, then id.
+    """Waiting jobs, in groups that one look answers.
 
-    Jobs with one ``class_key`` ask for the same, so if the first of a class cannot be placed, none
-    can: a decision looks at the first job of each class, never at every job.
+    Order inside a group, and between groups unless shares decide (``fair_share``): by priority
+    (``fcfs``: ignoring it), then time of arrival, then id. With ageing every hour of waiting is worth so much
+    priority; as all jobs age alike, who is ahead of whom never changes, and nothing is sorted again.
+
+    Jobs of a group ask for the same for the same time, so if its first cannot be placed, none can: a
+    decision looks at the first job of each group, never at every job.
     """
 
-    def __init__(self, order: str = "priority") -> None:
-        """Raises ValueError for an unknown order."""
-        if order not in ("priority", "fcfs"):
-            raise ValueError(f"there is no queue order {order!r}; there are: priority, fcfs")
-        self._by_priority = order == "priority"
+    def __init__(self, order: str = "priority", ageing_per_hour: float = 0.0, by_user: bool = False) -> None:
+        """``by_user``: users are told apart. Raises ValueError for an unknown order."""
+        if order not in ORDERS:
+            raise ValueError(f"there is no queue order {order!r}; there are: {', '.join(ORDERS)}")
+        self._by_priority = order != "fcfs"
+        self._by_user = by_user
+        self._ageing_per_s = ageing_per_hour / 3600.0
         self._jobs: dict[str, QueueRow] = {}
-        self._classes: dict[str, list[Order]] = {}
+        self._groups: dict[Group, list[Order]] = {}
+        self._of_class: dict[str, dict[Group, None]] = {}
         self.version = 0
 
     def __len__(self) -> int:
@@ -39,7 +50,11 @@ class JobQueue:
 
     def order(self, row: QueueRow) -> Order:
         """Sorts before later jobs."""
-        return (float(-row.priority) if self._by_priority else 0.0, row.enqueued_at, row.job_id)
+        urgency = row.priority - self._ageing_per_s * row.enqueued_at
+        return (-urgency if self._by_priority else 0.0, row.enqueued_at, row.job_id)
+
+    def group(self, row: QueueRow) -> Group:
+        return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
 
     def add(self, row: QueueRow) -> None:
         """Also replaces: a job waits once, for its newest attempt."""
@@ -49,34 +64,41 @@ class JobQueue:
             return
         self.remove(row.job_id)
         self._jobs[row.job_id] = row
-        insort(self._classes.setdefault(row.class_key, []), self.order(row))
+        group = self.group(row)
+        insort(self._groups.setdefault(group, []), self.order(row))
+        self._of_class.setdefault(row.class_key, {})[group] = None
         self.version += 1
 
     def remove(self, job_id: str) -> QueueRow | None:
         row = self._jobs.pop(job_id, None)
         if row is None:
             return None
-        members = self._classes[row.class_key]
+        group = self.group(row)
+        members = self._groups[group]
         del members[bisect_left(members, self.order(row))]
         if not members:
-            del self._classes[row.class_key]
+            del self._groups[group]
+            del self._of_class[row.class_key][group]
+            if not self._of_class[row.class_key]:
+                del self._of_class[row.class_key]
         self.version += 1
         return row
 
     def get(self, job_id: str) -> QueueRow | None:
         return self._jobs.get(job_id)
 
-    def first(self, class_key: str) -> tuple[Order, QueueRow] | None:
-        """The first waiting job of a class."""
-        members = self._classes.get(class_key)
-        return (members[0], self._jobs[members[0][2]]) if members else None
+    def first(self, group: Group) -> QueueRow | None:
+        """The first waiting job of a group."""
+        members = self._groups.get(group)
+        return self._jobs[members[0][2]] if members else None
 
-    def heads(self) -> list[tuple[Order, str]]:
-        """(order of its first job, class), sorted: who may choose first."""
-        return sorted((members[0], class_key) for class_key, members in self._classes.items())
+    def classes(self) -> list[list[Group]]:
+        """The groups of each class: alike in all but user and time limit."""
+        return [list(groups) for groups in self._of_class.values()]
 
-    def classes(self) -> set[str]:
-        return set(self._classes)
+    def earliest(self, groups: list[Group]) -> Group:
+        """That whose first job goes before those of the others."""
+        return min(groups, key=lambda group: self._groups[group][0])
 
 
 def _class_key(row: QueueRow) -> str:

@@ -1,28 +1,42 @@
 """The deciding core: state in, decisions out. No I/O and no clock: the same calls give the same answers.
 
-The order of service: by priority, then first come, first served, with one rule against starvation. A
-job that waits because other jobs have its GPUs **keeps the hosts it could use**: jobs behind it may
-pass it only on other hosts, so that those hosts run empty and the job starts.
+The order of service is the policy's, with one rule against starvation: the first job that waits because others
+have its GPUs gets a **dated reservation** (see ``backfill``). Where time limits do not give a
+date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
+hosts run empty and the job starts.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
-from gpu_platform.scheduling.candidates import CandidateIndex
-from gpu_platform.scheduling.explain import Kept, explain
+from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.scheduling.backfill import Backfill, Reservation
+from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.explain import Kept, explain, over_quota
+from gpu_platform.scheduling.fair_share import FairShare, Share
+from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
+from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy, framework_of
-from gpu_platform.scheduling.queue import JobQueue
+from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
+from gpu_platform.scheduling.queue import Group, JobQueue, Order
+from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.snapshot import Snapshot
+from gpu_platform.topology.fabric import FabricConfig
 
+PREEMPTORS = 8
+"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+PREEMPT_AGAIN_S = 5.0
+"""Jobs get old enough to be stopped without anything else happening."""
 _NOBODY = np.iinfo(np.int64).max
 
 
@@ -34,12 +48,14 @@ class Decision:
     """Per class of jobs why it waits, where that changed."""
     expired: list[QueueRow] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time: they wait again."""
+    preemptions: list[Preemption] = field(default_factory=list)
+    """Jobs to stop for one that waits; told once. See ``Policy.preemption``."""
 
 
 @dataclass(slots=True)
 class _Proposal:
     row: QueueRow
-    gpu_uuids: list[str]
+    gpu_uuids: tuple[str, ...]
     expires_at: float
     wanted: bool = True
     """Does the job wait again if nobody confirms?"""
@@ -49,6 +65,25 @@ class _Proposal:
 class _Waiting:
     row: QueueRow
     turn: int
+    denial: str | None = None
+    starts_by: float | None = None
+
+
+@dataclass
+class _Round:
+    """What one decision has found so far."""
+
+    keeper: NDArray[np.int64]
+    """Per host the turn of the first job that keeps it."""
+    dated: NDArray[np.bool_]
+    """Hosts that a job with a reservation could use."""
+    reservations: list[tuple[int, Reservation]] = field(default_factory=list)
+    """With the turns of their jobs."""
+    placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    """Turn -> job, of those that keep or reserve something."""
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    """Per class of jobs its first one that waits."""
 
 
 class Scheduler:
@@ -57,19 +92,53 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, epoch: int = 0) -> None:
         self.policy = policy or Policy()
         self.epoch = epoch
-        self.snapshot = Snapshot()
-        self.queue = JobQueue(self.policy.order)
+        self.snapshot = Snapshot(self.policy.fabric)
         self.framework = framework_of(self.policy)
+        self.ledger = Ledger()
+        self.quotas = QuotaBook(self.policy.quotas)
+        self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
+        self._fair = self.policy.order == "fair_share"
+        self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, self._fair or self.quotas.by_user)
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals: dict[tuple[str, int], _Proposal] = {}
         self._reasons: dict[str, Reason] = {}
-        self._settled = (-1, -1)
+        self._settled = (-1, -1, 0.0)
+        self._now = 0.0
+        self._leaving: set[tuple[str, int]] = set()
+        """Who was told to make room and still holds GPUs."""
+        self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
+        if self.policy.backfill not in ("easy", "keep", "none"):
+            raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: easy, keep, none")
+
+    def configure_fabric(self, config: FabricConfig) -> None:
+        """The fabric is another one; the next decision knows."""
+        self.snapshot.rewire(config)
 
     def upsert_host(self, row: HostRow) -> None:
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
+        """A GPU that is free ends the job that had it: see ``started``."""
+        rows = list(rows)
         self.snapshot.upsert_gpus(rows)
+        for row in rows:
+            if row.free and (holder := self.ledger.holder(row.uuid)):
+                self._end_unless_proposed(holder)
+
+    def measured(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
+        """What a host's GPUs do right now: for the limit of temperature and the scores that look at it."""
+        self.snapshot.measure(host, telemetry, self.policy.max_temperature_c)
+
+    def ran(self, hosts: Iterable[str], speed: float) -> None:
+        """A job ran on ``hosts`` at ``speed`` times what was expected: for the score ``history``."""
+        self.snapshot.remember_speed(hosts, speed)
+
+    def started(self, row: RunningRow) -> None:
+        """A job that another leader placed holds GPUs. Those that were confirmed here are known."""
+        self._release(row.job_id, row.attempt)
+        self._charge(row, 1, row.started_at)
+        self.ledger.begin(row)
+        self.snapshot.touch(row.gpu_uuids)
 
     def add(self, row: QueueRow) -> None:
         """A job waits, or waits again; repeating changes nothing.
@@ -92,7 +161,12 @@ class Scheduler:
 
     def confirm(self, job_id: str, attempt: int) -> None:
         """The store has the reservation: pass its GPU rows to ``upsert_gpus`` before. Unknown ones are ignored."""
-        self._let_go(job_id, attempt)
+        proposal = self._proposals.pop((job_id, attempt), None)
+        if proposal is None:
+            return
+        self.snapshot.let_go(proposal.gpu_uuids)
+        if any(self.snapshot.is_free(uuid) for uuid in proposal.gpu_uuids):
+            self._release(job_id, attempt)  # it has ended already
 
     def reject(self, job_id: str, attempt: int) -> None:
         """The proposal came to nothing. The job waits again only when it is added again."""
@@ -101,6 +175,11 @@ class Scheduler:
     def proposed(self) -> list[tuple[str, int]]:
         """(job id, attempt) of the proposals that are on their way."""
         return list(self._proposals)
+
+    @property
+    def reasons(self) -> dict[str, Reason]:
+        """Per class of jobs why it waits, as of the last decision."""
+        return self._reasons
 
     def next_expiry(self) -> float | None:
         """When ``decide`` should be called at the latest for a proposal's sake."""
@@ -111,61 +190,168 @@ class Scheduler:
 
         Costs what changed since the last call and one look per class of waiting jobs.
         """
+        self._now = now
         expired = self._expire(now)
-        if self._settled == (self.snapshot.version, self.queue.version):
+        period = now // PREEMPT_AGAIN_S if self.policy.preemption else 0.0
+        if self._settled == (self.snapshot.version, self.queue.version, period):
             return Decision(expired=expired)
-        placements, waiting, keeper = self._serve(now)
-        reasons = self._explain(waiting, keeper)
-        self._settled = (self.snapshot.version, self.queue.version)
-        return Decision(placements, reasons, expired)
+        found = self._serve(now)
+        reasons = self._explain(found, now)
+        self._settled = (self.snapshot.version, self.queue.version, period)
+        return Decision(found.placements, reasons, expired, self._preempt(found, now))
 
-    def _serve(self, now: float) -> tuple[list[tuple[QueueRow, Placement]], dict[str, _Waiting], NDArray[np.int64]]:
-        """Give each class its turn. Also returns per host the turn of the first job that keeps it."""
-        placements: list[tuple[QueueRow, Placement]] = []
-        waiting: dict[str, _Waiting] = {}
-        keeper = np.full(len(self.snapshot), _NOBODY, np.int64)
-        turns = self.queue.heads()
+    def _serve(self, now: float) -> _Round:
+        """Give each group of jobs its turn."""
+        n = len(self.snapshot)
+        found = _Round(np.full(n, _NOBODY, np.int64), np.zeros(n, bool))
+        turns = [(self._order(row, now), group) for group in self._worth_a_turn() if (row := self.queue.first(group))]
+        heapq.heapify(turns)
         turn = 0
         while turns:
-            _, class_key = heapq.heappop(turns)
-            head = self.queue.first(class_key)
-            assert head is not None, "a class is listed while it has jobs"
-            row, turn = head[1], turn + 1
-            candidates = self._candidates.of(row)
-            open_hosts = np.flatnonzero(candidates.fits & (keeper == _NOBODY))
-            chosen = self.framework.choose(row.gpus, self.snapshot, candidates.offers, open_hosts)
-            if chosen is None:
-                # Nothing that follows in this round frees a host: the whole class waits.
-                waiting[class_key] = _Waiting(row, turn)
-                if int(candidates.after_use.sum()) >= row.gpus.hosts:
-                    keeper[candidates.after_use & (keeper == _NOBODY)] = turn
+            order, group = heapq.heappop(turns)
+            row = self.queue.first(group)
+            assert row is not None, "a group is listed while it has jobs"
+            if self._fair and turns and (current := self._order(row, now)) > order and current > turns[0][0]:
+                # What was placed in this round counts: another share is behind now.
+                heapq.heappush(turns, (current, group))
                 continue
-            placement = place(row.gpus, self.snapshot, candidates.offers, chosen, len(open_hosts), self.epoch)
-            for slot, gpus in zip(chosen.tolist(), candidates.offers.gpus[chosen].tolist(), strict=True):
-                self.snapshot.hold(slot, gpus)
-            self.queue.remove(row.job_id)
-            self._proposals[row.job_id, row.attempt] = _Proposal(
-                row, placement.gpu_uuids, now + self.policy.proposal_timeout_s
-            )
-            placements.append((row, placement))
-            following = self.queue.first(class_key)
+            turn += 1
+            if not self._place(row, turn, found, now):
+                continue  # nothing that follows in this round frees a GPU: the whole group waits
+            following = self.queue.first(group)
             if following is not None:
-                heapq.heappush(turns, (following[0], class_key))
-        return placements, waiting, keeper
+                heapq.heappush(turns, (self._order(following, now), group))
+        return found
 
-    def _explain(self, waiting: dict[str, _Waiting], keeper: NDArray[np.int64]) -> dict[str, Reason]:
+    def _worth_a_turn(self) -> list[Group]:
+        """All groups; of a class that fits nowhere now only the first, since the others cannot start either."""
+        chosen = []
+        for groups in self.queue.classes():
+            if len(groups) > 1 and not self._fair and self.quotas.idle:
+                row = self.queue.first(groups[0])
+                if row is not None and np.count_nonzero(self._candidates.of(row).fits) < row.gpus.hosts:
+                    groups = [self.queue.earliest(groups)]
+            chosen += groups
+        return chosen
+
+    def _order(self, row: QueueRow, now: float) -> tuple[Share, Order]:
+        return (self.shares.order(row.namespace, row.user, now) if self._fair else (), self.queue.order(row))
+
+    def _place(self, row: QueueRow, turn: int, found: _Round, now: float) -> bool:
+        denial = None
+        if not self.quotas.idle:
+            free = int(np.bitwise_count(self.snapshot.free & ~self.snapshot.held).sum())
+            denial = self.quotas.denial(row.namespace, row.user, row.gpus.gpus, free)
+        if denial is not None:
+            # It keeps nothing: what it waits for is not GPUs.
+            found.waiting.setdefault(row.class_key, _Waiting(row, turn, denial))
+            return False
+        candidates = self._candidates.of(row)
+        offered = self._unreserved(row, candidates, found, turn, now)
+        open_hosts = np.flatnonzero(offered.fits & (found.keeper == _NOBODY))
+        chosen = self.framework.choose(row.gpus, self.snapshot, offered.offers, open_hosts)
+        if chosen is None:
+            starts_by = self._wait(row, turn, candidates, found)
+            found.waiting.setdefault(row.class_key, _Waiting(row, turn, starts_by=starts_by))
+            return False
+        placement = place(row.gpus, self.snapshot, offered.offers, chosen, len(open_hosts), self.epoch)
+        for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
+            self.snapshot.hold(slot, gpus)
+        self.queue.remove(row.job_id)
+        gpu_uuids = tuple(placement.gpu_uuids)
+        self._proposals[row.job_id, row.attempt] = _Proposal(row, gpu_uuids, now + self.policy.proposal_timeout_s)
+        holder = RunningRow(
+            job_id=row.job_id,
+            attempt=row.attempt,
+            namespace=row.namespace,
+            user=row.user,
+            priority=row.priority,
+            gpu_uuids=gpu_uuids,
+            started_at=now,
+            time_limit_s=row.time_limit_s,
+        )
+        self.ledger.begin(holder)
+        self._charge(holder, 1, now)
+        found.placements.append((row, placement))
+        return True
+
+    def _unreserved(self, row: QueueRow, candidates: Candidates, found: _Round, turn: int, now: float) -> Candidates:
+        """Without what is reserved for jobs ahead and needed before ``row`` would end."""
+        for reserved_at, reservation in found.reservations:
+            if reserved_at < turn and reservation.binds(row, now):
+                candidates = self._backfill.around(reservation, row, candidates)
+        return candidates
+
+    def _wait(self, row: QueueRow, turn: int, candidates: Candidates, found: _Round) -> float | None:
+        """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
+        keeper = found.keeper
+        found.names[turn] = row.job_id
+        useful = together(row.gpus, self.snapshot, candidates.after_use)
+        if int(np.count_nonzero(useful)) < row.gpus.hosts:
+            return None
+        if self.policy.backfill == "none":
+            keeper[keeper == _NOBODY] = turn
+            return None
+        if (useful & found.dated).any():
+            return None  # its turn comes once that job has started, which has a date
+        if self.policy.backfill == "easy" and self.ledger.limited and not (useful & (keeper != _NOBODY)).any():
+            reservation = self._backfill.reserve(row, candidates)
+            if reservation is not None:
+                found.reservations.append((turn, reservation))
+                found.dated |= useful
+                return reservation.start if math.isfinite(reservation.start) else None
+        keeper[useful & (keeper == _NOBODY)] = turn
+        return None
+
+    def _preempt(self, found: _Round, now: float) -> list[Preemption]:
+        """Make room for the first job that waits and may have it made. One at a time: it must get what it is given."""
+        if not self.policy.preemption:
+            return []
+        running = [row for row in self.ledger if (row.job_id, row.attempt) not in self._proposals]
+        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
+        staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
+        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
+        excess = self.quotas.excess(row.namespace for row in staying)
+        first = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
+        for entry in first[:PREEMPTORS]:
+            row = entry.row
+            reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpus.gpus)
+            borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
+            eligible = eligible_victims(row.priority, staying, self.policy.min_run_s, now, borrowed)
+            victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving) if eligible else None
+            if victims is not None:
+                keys = tuple((victim.job_id, victim.attempt) for victim in victims)
+                self._leaving |= set(keys)
+                return [Preemption(row.job_id, row.attempt, keys)] if keys else []
+        return []
+
+    def _explain(self, found: _Round, now: float) -> dict[str, Reason]:
         """Reasons as things stand after this round; only those that are new."""
-        by_turn = {entry.turn: entry.row.job_id for entry in waiting.values()}
         reasons, changed = {}, {}
-        for class_key, entry in waiting.items():
-            ahead = keeper < entry.turn
-            kept = Kept(ahead, by_turn[int(keeper[ahead].min())]) if ahead.any() else None
-            reason = explain(entry.row.gpus, self.snapshot, self._candidates.of(entry.row), kept)
+        for class_key, entry in found.waiting.items():
+            reason = self._reason(entry, found, now)
             reasons[class_key] = reason
             if self._reasons.get(class_key) != reason:
                 changed[class_key] = reason
         self._reasons = reasons
         return changed
+
+    def _reason(self, entry: _Waiting, found: _Round, now: float) -> Reason:
+        row = entry.row
+        if entry.denial is not None:
+            return over_quota(row.gpus, entry.denial)
+        candidates = self._candidates.of(row)
+        shut = found.keeper < entry.turn
+        ahead = [int(found.keeper[shut].min())] if shut.any() else []
+        for turn, reservation in found.reservations:
+            if turn < entry.turn and reservation.binds(row, now):
+                around = self._backfill.around(reservation, row, candidates)
+                closed = candidates.fits & ~around.fits
+                if closed.any():
+                    shut = shut | closed
+                    ahead.append(turn)
+        kept = Kept(shut, found.names[min(ahead)]) if ahead else None
+        return explain(row.gpus, self.snapshot, candidates, kept, entry.starts_by)
 
     def _expire(self, now: float) -> list[QueueRow]:
         late = [key for key, proposal in self._proposals.items() if proposal.expires_at <= now]
@@ -187,3 +373,21 @@ class Scheduler:
         proposal = self._proposals.pop((job_id, attempt), None)
         if proposal is not None:
             self.snapshot.let_go(proposal.gpu_uuids)
+            self._release(job_id, attempt)
+
+    def _end_unless_proposed(self, row: RunningRow) -> None:
+        """Until the store confirms, a proposal's GPUs are free there."""
+        if (row.job_id, row.attempt) not in self._proposals:
+            self._release(row.job_id, row.attempt)
+
+    def _release(self, job_id: str, attempt: int) -> None:
+        row = self.ledger.end((job_id, attempt))
+        if row is not None:
+            self._charge(row, -1, self._now)
+            self.snapshot.touch(row.gpu_uuids)
+
+    def _charge(self, row: RunningRow, sign: int, now: float) -> None:
+        gpus = sign * len(row.gpu_uuids)
+        self.quotas.charge(row.namespace, row.user, gpus)
+        if self._fair:
+            self.shares.charge(row.namespace, row.user, gpus, now)

@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.topology.fabric import Fabric
+from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.machine import Machine, machine_of, members
 
 Slots = NDArray[np.intp]
 GpuSets = NDArray[np.uint64]
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
+LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
+SPEED_WEIGHT = 0.2
+"""Of the newest job in the average."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
@@ -53,7 +57,7 @@ class Snapshot:
     ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fabric: FabricConfig | None = None) -> None:
         self.version = 0
         self.facts_version = 0
         """``version`` at the last change of any machine's facts."""
@@ -64,7 +68,8 @@ class Snapshot:
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
         self._gpus: dict[str, _Flags] = {}
-        self._fabric = Fabric()
+        self._fabric = Fabric(fabric)
+        self._rows: list[HostRow] = []
         self._kinds: dict[frozenset[str], int] = {}
         self._machine_number: dict[Machine, int] = {}
         self._matching: dict[Hashable, list[int]] = {}
@@ -76,9 +81,12 @@ class Snapshot:
 
     def _reserve(self, capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
-            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held")},
+            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot")},
             **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
-            **{name: np.zeros(capacity, np.intp) for name in ("machine", "leaf", "spine", "kind", "size")},
+            **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
+            **{name: np.zeros(capacity) for name in ("load", "heat")},
+            "speed": np.ones(capacity),
+            **{f"in_{level}": np.zeros(capacity, np.intp) for level in self._fabric.levels},
             "ready": np.zeros(capacity, bool),
         }
         self._view()
@@ -95,6 +103,16 @@ class Snapshot:
         """Those that nobody has, as far as the store told; see :meth:`available`."""
         self.held = cast(GpuSets, arrays["held"])
         """Those that proposals on their way to the store will take."""
+        self.hot = cast(GpuSets, arrays["hot"])
+        """Those above the temperature limit."""
+        self.load = cast(NDArray[np.float64], arrays["load"])
+        """Mean measured utilisation of each host's GPUs, 0 to 1, in steps of LOAD_STEP."""
+        self.heat = cast(NDArray[np.float64], arrays["heat"])
+        """Hottest GPU of each host, degrees Celsius, in steps of HEAT_STEP_C; 0 is unknown."""
+        self.speed = cast(NDArray[np.float64], arrays["speed"])
+        """How fast jobs ran on this kind of GPU in this leaf, against what was expected; 1 is as expected."""
+        self.uses = cast(Slots, arrays["uses"])
+        """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
         self.machine = cast(Slots, arrays["machine"])
         """Index into ``machines``."""
@@ -102,8 +120,9 @@ class Snapshot:
         """Equal for hosts whose GPUs are of the same models."""
         self.size = cast(Slots, arrays["size"])
         """Number of GPUs."""
-        self.leaf = cast(Slots, arrays["leaf"])
-        self.spine = cast(Slots, arrays["spine"])
+        self.domains = {level: cast(Slots, arrays[f"in_{level}"]) for level in self._fabric.levels}
+        """Level -> number of each host's domain; levels nearest first."""
+        self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
         self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}
 
     @property
@@ -127,6 +146,17 @@ class Snapshot:
         machine = self.machines[self.machine[slot]]
         return [(self._uuids[slot][p], machine.gpus[p].index) for p in members(gpus)]
 
+    def is_free(self, gpu_uuid: str) -> bool:
+        """As far as the store told."""
+        flags = self._gpus.get(gpu_uuid)
+        return flags is not None and flags.free
+
+    def host_row(self, host: str) -> HostRow:
+        return self._rows[self._slot_of[host]]
+
+    def uuid(self, slot: int, position: int) -> str:
+        return self._uuids[slot][position]
+
     def inventory(self, slot: int) -> HostInventory:
         return self._inventories[slot]
 
@@ -139,18 +169,29 @@ class Snapshot:
             known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
         return np.array(known, np.uint64)
 
+    def rewire(self, config: FabricConfig) -> None:
+        """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
+        self._fabric = self._fabric.rewired(config)
+        kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
+        for key in kept:
+            del self._arrays[key]
+        for level in self._fabric.levels:
+            unknown = np.full(len(self._arrays["ready"]), -1, np.intp)
+            self._arrays[f"in_{level}"] = kept.get(f"in_{level}", unknown)
+        self._view()
+        for slot in range(len(self)):
+            self._locate(slot)
+
     def upsert_host(self, row: HostRow) -> None:
         """Raises ValueError for a host with more than 64 GPUs."""
         slot = self._slot_of.get(row.name)
         if slot is None:
-            slot = self._append(row.name)
+            slot = self._append(row)
             self._install(slot, row.inventory)
         elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
             self._install(slot, row.inventory)
-        leaf, spine = self._fabric.locate(row.name, row.leaf, row.spine)
-        if (self.leaf[slot], self.spine[slot]) != (leaf, spine):
-            self.leaf[slot], self.spine[slot] = leaf, spine
-            self._touch(slot, Change.FACTS)
+        self._rows[slot] = row
+        self._locate(slot)
         if self.states[slot] != row.state:
             self.states[slot] = row.state
             self.ready[slot] = row.state is HostState.READY
@@ -170,9 +211,40 @@ class Snapshot:
                 self._show(flags)
                 self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
 
+    def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
+        """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
+        slot = self._slot_of.get(host)
+        if slot is None:
+            return
+        hot, heat, loads = 0, 0, []
+        for gpu in telemetry:
+            place = self.locate(gpu.uuid)
+            if gpu.temperature_c is not None and place is not None:
+                heat = max(heat, gpu.temperature_c)
+                hot |= (gpu.temperature_c > max_temperature_c) << place[1]
+            loads.append((gpu.utilization_percent or 0) / 100.0)
+        load = round(sum(loads) / max(len(loads), 1) / LOAD_STEP) * LOAD_STEP
+        seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))
+        if int(self.hot[slot]) != hot:
+            self.hot[slot] = hot
+            self._touch(slot, Change.HEALTH)
+        if (self.load[slot], self.heat[slot]) != seen:
+            self.load[slot], self.heat[slot] = seen
+            self._touch(slot, Change.USE)
+
+    def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
+        """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
+        slots = [slot for host in hosts if (slot := self._slot_of.get(host)) is not None]
+        for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
+            alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind))
+            self.speed[alike] += SPEED_WEIGHT * (speed - self.speed[alike])
+            for slot in alike.tolist():
+                self._touch(slot, Change.USE)
+
     def hold(self, slot: int, gpus: int) -> None:
         """Keep a set of GPUs for a proposal."""
         self.held[slot] |= np.uint64(gpus)
+        self.uses[slot] += 1
         self._touch(slot, Change.USE)
 
     def let_go(self, gpu_uuids: Iterable[str]) -> None:
@@ -184,18 +256,40 @@ class Snapshot:
                 self.held[slot] &= ~np.uint64(1 << bit)
                 self._touch(slot, Change.USE)
 
-    def _append(self, name: str) -> int:
-        slot = len(self.names)
+    def _locate(self, slot: int) -> None:
+        row = self._rows[slot]
+        told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        domains = self._fabric.locate(row.name, told, row.inventory.nvlink_domain)
+        if domains != tuple(int(array[slot]) for array in self.domains.values()):
+            for array, domain in zip(self.domains.values(), domains, strict=True):
+                array[slot] = domain
+            # What the host can offer stays the same; what that is worth may not.
+            self._touch(slot, Change.USE)
+
+    def touch(self, gpu_uuids: Iterable[str]) -> None:
+        """Something changed about who has these GPUs, though not whether anybody has."""
+        for uuid in gpu_uuids:
+            place = self.locate(uuid)
+            if place is not None:
+                self._touch(place[0], Change.USE)
+
+    def _append(self, row: HostRow) -> int:
+        slot, name = len(self.names), row.name
         if slot == len(self._arrays["ready"]):
-            self._arrays = {key: np.concatenate([a, np.zeros_like(a)]) for key, a in self._arrays.items()}
+            self._arrays = {
+                key: np.concatenate([a, np.ones_like(a) if key == "speed" else np.zeros_like(a)])
+                for key, a in self._arrays.items()
+            }
         self._slot_of[name] = slot
         self.names.append(name)
+        self._rows.append(row)
         self.states.append(HostState.LOST)
         self._inventories.append(HostInventory(machine="", gpus=[]))
         self._uuids.append([])
         self._ranks = None
         self._view()
-        self.leaf[slot] = self.spine[slot] = -1
+        for array in self.domains.values():
+            array[slot] = -1
         return slot
 
     def _install(self, slot: int, inventory: HostInventory) -> None:

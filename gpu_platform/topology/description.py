@@ -45,6 +45,8 @@ class MachineDescription(BaseModel):
     id: str
     name: str
     numa_nodes: list[NumaNode]
+    assumed: str | None = None
+    """What no source gave, what stands in for it, and why that."""
     gpu: GpuModel
     gpus: list[GpuSlot]
     nvlink_generation: int | None
@@ -61,8 +63,11 @@ class MachineDescription(BaseModel):
             return [NvLink(a=a, b=b, links=count) for a in range(n) for b in range(a + 1, n)]
         return [NvLink(a=a, b=b, links=links) for a, b, links in self.nvlink]
 
-    def inventory(self, host: str) -> HostInventory:
-        """What a host of this type would register; GPU uuids follow from ``host`` and index alone."""
+    def inventory(self, host: str, nvlink_domain: str | None = None) -> HostInventory:
+        """What a host of this type would register; GPU uuids follow from ``host`` and index alone.
+
+        ``nvlink_domain``: see :class:`HostInventory`; a tray of a rack has one.
+        """
         socket_of = {node.id: node.socket for node in self.numa_nodes}
         return HostInventory(
             machine=self.id,
@@ -85,7 +90,27 @@ class MachineDescription(BaseModel):
             ],
             nvlinks=self.links,
             nvlink_generation=self.nvlink_generation,
+            nvlink_domain=nvlink_domain,
         )
+
+
+class RackDescription(BaseModel):
+    """Hosts of one type whose NVLinks meet in the rack's switches: one NVLink domain."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    name: str
+    machine: str
+    """Id of the hosts' :class:`MachineDescription`."""
+    hosts: int
+    sources: list[str]
+
+    def inventories(self, rack: str) -> dict[str, HostInventory]:
+        """Host name -> what it would register, for a rack of this type that is called ``rack``."""
+        tray = load_description(self.machine)
+        names = [f"{rack}-{number:02d}" for number in range(self.hosts)]
+        return {name: tray.inventory(name, nvlink_domain=rack) for name in names}
 
 
 def simulated_uuid(host: str, index: int) -> str:
@@ -95,15 +120,33 @@ def simulated_uuid(host: str, index: int) -> str:
 
 
 def machine_ids() -> list[str]:
-    files = (resources.files("gpu_platform.topology") / "machines").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return _ids("machines")
+
+
+def rack_ids() -> list[str]:
+    return _ids("racks")
 
 
 @cache
 def load_description(machine_id: str) -> MachineDescription:
     """The description of a known machine type. Raises :class:`NotFound` with the known ones."""
-    file = resources.files("gpu_platform.topology") / "machines" / f"{machine_id}.yaml"
+    return MachineDescription.model_validate(_load("machines", machine_id))
+
+
+@cache
+def load_rack(rack_id: str) -> RackDescription:
+    """The description of a known rack type. Raises :class:`NotFound` with the known ones."""
+    return RackDescription.model_validate(_load("racks", rack_id))
+
+
+def _ids(folder: str) -> list[str]:
+    files = (resources.files("gpu_platform.topology") / folder).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def _load(folder: str, name: str) -> dict[str, Any]:
+    file = resources.files("gpu_platform.topology") / folder / f"{name}.yaml"
     if not file.is_file():
-        raise NotFound(f"there is no machine description {machine_id!r}; there are: {', '.join(machine_ids())}")
-    data: dict[str, Any] = yaml.safe_load(file.read_text())
-    return MachineDescription.model_validate(data)
+        known = ", ".join(_ids(folder))
+        raise NotFound(f"there is no {folder.removesuffix('s')} description {name!r}; there are: {known}")
+    return yaml.safe_load(file.read_text())

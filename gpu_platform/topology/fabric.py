@@ -1,6 +1,17 @@
-"""How hosts are connected: hosts under leaf switches, leaf switches under spines."""
+"""How hosts are connected: hosts under leaf switches, leaf switches under spines, racks that NVLink spans.
+
+A **level** divides the hosts into domains. There is always ``nvlink`` (NVLink domains over several hosts),
+then those of the configuration, nearest first: ``leaf`` and ``spine`` unless it names more.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpu_platform.domain.placement import TopologyLevel
 
@@ -8,26 +19,78 @@ NETWORK_GB_S = 12.0
 """One rank's way to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in ``src/graph/topo.h``).
 Hosts do not report their NICs, so this is an assumption, the same at every level."""
 
-FABRIC_LEVELS = (TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
-"""Levels between hosts, best first."""
+FABRIC_LEVELS = (TopologyLevel.NVLINK_DOMAIN, TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
+"""Levels between hosts that a placement names, best first."""
+
+NVLINK = "nvlink"
+_RESERVED = frozenset({NVLINK, "numa", "socket", "host", "any"})
+
+
+class FabricRule(BaseModel):
+    """Where hosts of matching names stand, whatever they tell themselves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: str
+    """As a shell matches names: ``dgx-a*``."""
+    domains: dict[str, str]
+    """Level -> domain, e.g. ``{"leaf": "l7", "spine": "s1"}``."""
+
+
+class FabricConfig(BaseModel):
+    """The levels, and what is known of the hosts' places beside what they tell.
+
+    A level that is not ``leaf`` or ``spine`` takes its domains from the host label of its name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    levels: tuple[str, ...] = ("leaf", "spine")
+    """Nearest first; a domain lies inside one domain of every later level."""
+    rules: tuple[FabricRule, ...] = ()
+    """The last one that names a level decides."""
+
+    @model_validator(mode="after")
+    def _levels_make_sense(self) -> Self:
+        if len(set(self.levels)) != len(self.levels) or not {"leaf", "spine"} <= set(self.levels):
+            raise ValueError(f"levels must name leaf, spine and each level once, not {', '.join(self.levels)}")
+        if taken := _RESERVED & set(self.levels):
+            raise ValueError(f"{', '.join(sorted(taken))}: these levels are built in")
+        if unknown := {level for rule in self.rules for level in rule.domains} - set(self.levels):
+            raise ValueError(f"rules name unknown levels {', '.join(sorted(unknown))}; there are: {self.levels}")
+        return self
 
 
 class Fabric:
-    """Numbers for leaf and spine switches, so that arrays can hold them.
+    """Numbers for domains, so that arrays can hold them.
 
-    A leaf's name needs to be unique only under its spine. A host that does not tell its leaf or
-    spine shares it with nobody.
+    A domain's name needs to be unique only inside the domains of the later levels. A host whose
+    domain is not known shares it with the hosts of its domain one level nearer (one leaf has one
+    spine, whatever its name), and else with nobody.
     """
 
-    def __init__(self) -> None:
-        self._leaves: dict[tuple[str | None, ...], int] = {}
-        self._spines: dict[tuple[str | None, ...], int] = {}
+    def __init__(self, config: FabricConfig | None = None) -> None:
+        self.config = config or FabricConfig()
+        self.levels = (NVLINK, *self.config.levels)
+        self._rules = [(re.compile(translate(rule.hosts)), rule.domains) for rule in self.config.rules]
+        self._numbers: dict[Sequence[str | None], int] = {}
 
-    def locate(self, host: str, leaf: str | None, spine: str | None) -> tuple[int, int]:
-        """(leaf number, spine number) of a host."""
-        leaf_key = (spine, leaf) if leaf is not None else (None, None, host)
-        spine_key = (spine,) if spine is not None else (None, host)
-        return (
-            self._leaves.setdefault(leaf_key, len(self._leaves)),
-            self._spines.setdefault(spine_key, len(self._spines)),
-        )
+    def rewired(self, config: FabricConfig) -> Fabric:
+        """The fabric that ``config`` describes; a domain that is in both keeps its number."""
+        fabric = Fabric(config)
+        fabric._numbers = self._numbers
+        return fabric
+
+    def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
+        """The numbers of a host's domains, one per level. ``told``: level -> domain, as the host says."""
+        domains = dict(told)
+        for hosts, where in self._rules:
+            if hosts.match(host):
+                domains.update(where)
+        names = [domains.get(level) for level in self.config.levels]
+        keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
+        nearer: tuple[str | None, ...] = (host,)
+        for number, (level, name) in enumerate(zip(self.config.levels, names, strict=True)):
+            nearer = (level, *names[number:]) if name is not None else (level, None, *nearer)
+            keys.append(nearer)
+        return tuple(self._numbers.setdefault(key, len(self._numbers)) for key in keys)

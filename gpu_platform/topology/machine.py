@@ -48,6 +48,11 @@ class Machine:
     """Sets of GPUs that NVLinks connect, directly or through others."""
 
     @property
+    def port_gb_s(self) -> float:
+        """What one GPU's NVLinks carry together, to an NVLink domain over several hosts."""
+        return float(self.nvlink_gb_s.max(initial=0.0))
+
+    @property
     def size(self) -> int:
         return len(self.gpus)
 

@@ -7,6 +7,7 @@ is rated once, answers are remembered per free set, so that choosing is a look-u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,42 +47,59 @@ class Subset:
     """Free GPUs left behind in the NUMA nodes that this set opens."""
 
 
-def best_subset(machine: Machine, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+def best_subset(
+    machine: Machine,
+    free: int,
+    size: int,
+    allow_cross_numa: bool,
+    required: str | None = None,
+    preferred: str | None = None,
+) -> Subset | None:
     """The best ``size`` GPUs out of ``free``, or None.
 
-    Without ``allow_cross_numa`` the set must be one NVLink ring or lie on one socket.
+    Without ``allow_cross_numa`` the set must be one NVLink ring or lie on one socket. It also must have
+    the level ``required``, and has ``preferred`` if any set has: ``nvlink`` is a ring of
+    NVLinks, ``numa`` and ``socket`` one of those, every other level is no matter of one host.
     """
     chooser = _choosers.get(machine)
     if chooser is None:
         chooser = _choosers[machine] = _Chooser(machine)
-    return chooser.best(free, size, allow_cross_numa)
+    return chooser.best(free, size, allow_cross_numa, required, preferred)
 
 
 class _Chooser:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._answers: dict[tuple[int, int, bool], Subset | None] = {}
+        self._answers: dict[_Question, Subset | None] = {}
         self._ranked: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
-    def best(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
-        question = (free, size, allow_cross_numa)
+    def best(self, *question: *_Question) -> Subset | None:
         try:
             return self._answers[question]
         except KeyError:
             if len(self._answers) >= REMEMBERED:
                 self._answers.clear()
-            answer = self._answers[question] = self._find(free, size, allow_cross_numa)
+            answer = self._answers[question] = self._find(*question)
             return answer
 
-    def _find(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+    def _find(
+        self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
+    ) -> Subset | None:
         machine = self._machine
         free &= machine.everything
         if not 0 < size <= free.bit_count():
             return None
         if machine.size > ENUMERABLE:
-            return self._find_along_groups(free, size, allow_cross_numa)
+            return self._find_along_groups(free, size, allow_cross_numa, required, preferred)
         sets, classes = self._ranking(size)
         possible = np.flatnonzero(sets & ~free == 0)
+        if required in _MEETS:
+            possible = possible[_MEETS[required](self._ratings)[sets[possible]]]
+            if not len(possible):
+                return None
+        if preferred in _MEETS:
+            better = possible[_MEETS[preferred](self._ratings)[sets[possible]]]
+            possible = better if len(better) else possible
         # The first one is as good as any; of the equals take the one that leaves most to others.
         equals = sets[possible[classes[possible] == classes[possible[0]]]]
         gpus = int(equals[np.argmax(self._whole(free & ~equals))])
@@ -120,7 +138,9 @@ class _Chooser:
         stranded = (free & opened & ~gpus).bit_count()
         return Subset(gpus, HOST_LEVELS[level], bandwidth, stranded)
 
-    def _find_along_groups(self, free: int, size: int, allow_cross_numa: bool) -> Subset | None:
+    def _find_along_groups(
+        self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
+    ) -> Subset | None:
         machine = self._machine
         groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.everything)
         # A NUMA node's part of an island before the node itself, or NVLink would go unseen.
@@ -132,14 +152,15 @@ class _Chooser:
                 continue
             gpus = sum(1 << gpu for gpu in inside[:size])
             level, bandwidth = _rate(machine, gpus)
-            if level != _HOST or allow_cross_numa:
-                found.append((level, -bandwidth, len(inside), gpus))
+            if (level != _HOST or allow_cross_numa) and _has(machine, gpus, level, required):
+                found.append((not _has(machine, gpus, level, preferred), level, -bandwidth, len(inside), gpus))
         if not found:
             return None
-        level, bandwidth, _, gpus = min(found)
+        _, level, bandwidth, _, gpus = min(found)
         return self._subset(gpus, free, level, -bandwidth)
 
 
+_Question = tuple[int, int, bool, str | None, str | None]
 _choosers: dict[Machine, _Chooser] = {}
 
 
@@ -149,8 +170,11 @@ class _Ratings:
     def __init__(self, machine: Machine) -> None:
         sets = np.arange(1 << machine.size)
         nvlink_ring = ring_bandwidths(machine.nvlink_gb_s)
-        one_numa, one_socket = _inside(sets, machine.numa_nodes), _inside(sets, machine.sockets)
+        self.one_numa = one_numa = _inside(sets, machine.numa_nodes)
+        self.one_socket = one_socket = _inside(sets, machine.sockets)
         ring = nvlink_ring > 0
+        # One GPU alone lacks no link.
+        self.nvlink = ring | (np.bitwise_count(sets) == 1)
         self.level = np.select(
             [ring & one_numa, ring, one_numa, one_socket], [_NVLINK_NUMA, _NVLINK, _NUMA, _SOCKET], _HOST
         )
@@ -158,6 +182,21 @@ class _Ratings:
         self.switches = sum(((sets & switch) != 0).astype(np.int64) for switch in machine.switches) + np.zeros_like(
             sets
         )
+
+
+_MEETS: dict[str | None, Callable[[_Ratings], NDArray[np.bool_]]] = {
+    "nvlink": lambda ratings: ratings.nvlink,
+    "numa": lambda ratings: ratings.one_numa,
+    "socket": lambda ratings: ratings.one_socket,
+}
+
+
+def _has(machine: Machine, gpus: int, level: int, wanted: str | None) -> bool:
+    """As _MEETS, for one set of a machine too large to enumerate."""
+    if wanted == "nvlink":
+        return level in (_NVLINK_NUMA, _NVLINK) or gpus.bit_count() == 1
+    groups = {"numa": machine.numa_nodes, "socket": machine.sockets}.get(wanted or "")
+    return groups is None or any(gpus & ~group == 0 for group in groups)
 
 
 def _inside(sets: NDArray[np.int64], groups: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -90,6 +90,49 @@ def test_the_best_subset_is_the_best_of_all(inventory: HostInventory, free: int,
     assert (HOST_LEVELS.index(best.level), -best.bandwidth_gb_s) == min(allowed)[:2]
 
 
+def meets(machine: Machine, gpus: tuple[int, ...], level: str | None) -> bool:
+    infos = [machine.gpus[gpu] for gpu in gpus]
+    sockets, nodes = {socket_of(info) for info in infos}, {info.numa_node for info in infos}
+    return {
+        "nvlink": len(gpus) == 1 or slowest_hop_of_best_ring(machine, gpus, nvlink_only=True) > 0,
+        "numa": len(sockets) == 1 and len(nodes) == 1,
+        "socket": len(sockets) == 1,
+    }.get(level or "", True)
+
+
+levels = st.sampled_from([None, "nvlink", "numa", "socket", "host", "leaf"])
+
+
+@given(
+    inventory=inventories(),
+    free=st.integers(0, 63),
+    size=st.integers(1, 6),
+    cross=st.booleans(),
+    required=levels,
+    preferred=levels,
+)
+@settings(max_examples=300, deadline=None)
+def test_a_required_level_is_never_broken_and_a_preferred_one_kept_if_possible(
+    inventory: HostInventory, free: int, size: int, cross: bool, required: str | None, preferred: str | None
+) -> None:
+    machine = machine_of(inventory)
+    free &= machine.everything
+    allowed = [
+        gpus
+        for gpus in combinations(members(free), size)
+        if meets(machine, gpus, required) and (cross or HOST_LEVELS[worth(machine, gpus)[0]] is not TopologyLevel.HOST)
+    ]
+    best = best_subset(machine, free, size, cross, required, preferred)
+    if best is None:
+        assert not allowed
+        return
+    chosen = tuple(members(best.gpus))
+    assert chosen in allowed
+    liked = [gpus for gpus in allowed if meets(machine, gpus, preferred)] or allowed
+    assert chosen in liked
+    assert worth(machine, chosen) == min(worth(machine, gpus) for gpus in liked)
+
+
 @given(
     hosts=st.lists(inventories(), min_size=1, max_size=3),
     size=st.integers(1, 7),

@@ -20,7 +20,7 @@ class Topology:
     name = "topology"
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
-        return 1.0 - offers.level / len(HOST_LEVELS)
+        return closeness(offers)
 
 
 class Bandwidth:
@@ -29,4 +29,12 @@ class Bandwidth:
     name = "bandwidth"
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
-        return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / np.log1p(FASTEST_GB_S))
+        return speed_of_links(offers)
+
+
+def closeness(offers: Offers) -> NDArray[np.float64]:
+    return 1.0 - offers.level / len(HOST_LEVELS)
+
+
+def speed_of_links(offers: Offers) -> NDArray[np.float64]:
+    return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / np.log1p(FASTEST_GB_S))

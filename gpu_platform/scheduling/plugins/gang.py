@@ -1,23 +1,46 @@
 """Which hosts a gang gets: one host, or as many as asked, as close together as can be.
 
-Of the domains (one leaf, then one spine, then all hosts) that have enough hosts, those with one kind of
-GPU go first; then the best mean score decides and, when packing, the tightest domain. Within
+Of the domains (one NVLink domain, then one leaf, then one spine, then all hosts) that have enough hosts,
+those with one kind of GPU go first; then the domain score decides: how tightly the gang fills the
+domain, how well connected its best hosts are, how idle, and how fast earlier jobs ran there. Within
 a spine, whole leaves go first.
+A required level keeps the gang inside one of its domains; with a preferred level no nearer one is looked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest, Strategy
 from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
 
-TIGHT_DOMAIN_WEIGHT = 1.0
+
+@dataclass(frozen=True)
+class DomainWeights:
+    """Parts of the score that chooses among domains; each part is between 0 and 1."""
+
+    resources: float = 0.4
+    topology: float = 0.3
+    utilisation: float = 0.2
+    history: float = 0.1
 
 
-def choose_hosts(request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots) -> Slots | None:
+DOMAIN_WEIGHTS = DomainWeights()
+
+
+def choose_hosts(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    hosts: Slots,
+    weights: DomainWeights = DOMAIN_WEIGHTS,
+) -> Slots | None:
     """The gang's hosts in rank order, out of ``hosts``, which all have an offer; None if they are too few."""
     if len(hosts) < request.hosts:
         return None
@@ -26,19 +49,69 @@ def choose_hosts(request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts:
         best = hosts[score == score.max()]
         return best[[np.argmin(snapshot.by_name[best])]]
     everywhere = np.zeros(len(hosts), np.intp)
-    for domain in (snapshot.leaf[hosts], snapshot.spine[hosts], everywhere):
+    allowed = domains_of(request, snapshot, hosts)
+    levels = _from_preferred(request, snapshot)
+    for domain in (*(numbers[hosts] for numbers in levels), everywhere):
         for kind in (snapshot.kind[hosts], everywhere):
-            group = domain * (int(kind.max()) + 1) + kind
-            chosen = _best_group(request, snapshot, offers, hosts, group)
+            group = _both(_both(allowed, domain), kind)
+            chosen = _best_group(request, snapshot, offers, hosts, group, weights)
             if chosen is not None:
-                return _closest(request.hosts, snapshot, offers, chosen)
-    raise AssertionError("all hosts together are one group, and they were enough")
+                return _closest(request.hosts, snapshot, offers, chosen, levels)
+    return None
+
+
+def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of ``hosts`` (by slot) those in domains of the required level that have enough of them for the gang."""
+    slots = np.flatnonzero(hosts)
+    if request.hosts == 1:
+        return hosts
+    answer = np.zeros(len(hosts), bool)
+    if len(slots) >= request.hosts:
+        allowed = domains_of(request, snapshot, slots)
+        answer[slots[np.bincount(allowed)[allowed] >= request.hosts]] = True
+    return answer
+
+
+def is_between_hosts(level: str | None) -> bool:
+    """Does the level say anything about a gang of several hosts?"""
+    return level is not None and level != "any" and level not in INSIDE_ONE_HOST
+
+
+def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray[np.intp]:
+    """Numbers of the domains that the gang may not cross."""
+    level = request.required_level
+    if level is None or not is_between_hosts(level):
+        return np.zeros(len(hosts), np.intp)
+    if level not in snapshot.domains:  # nobody has a domain of an unknown level
+        return np.arange(len(hosts))
+    return snapshot.domains[level][hosts]
+
+
+def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[Slots]:
+    """Domain numbers of the levels worth caring for, nearest first."""
+    levels = list(snapshot.domains)
+    if request.preferred_level == "any":
+        return []
+    first = levels.index(request.preferred_level) if request.preferred_level in levels else 0
+    return [snapshot.domains[level] for level in levels[first:]]
+
+
+def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
+    return a * (int(b.max()) + 1) + b
 
 
 def _best_group(
-    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots, group: NDArray[np.intp]
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    hosts: Slots,
+    group: NDArray[np.intp],
+    weights: DomainWeights,
 ) -> Slots | None:
     """All hosts of the best group with enough of them."""
+    _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    if sizes.max() < request.hosts:
+        return None
     score, name = offers.score[hosts], snapshot.by_name[hosts]
     order = np.lexsort((name, -score, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -47,21 +120,36 @@ def _best_group(
     starts, sizes = starts[enough], sizes[enough]
     if not len(starts):
         return None
-    total = np.concatenate(([0.0], np.cumsum(score[order])))
+    in_order = hosts[order]
+    filled = request.hosts / sizes
+    value = (
+        weights.topology * (closeness(offers)[in_order] + speed_of_links(offers)[in_order]) / 2.0
+        + weights.utilisation * (1.0 - snapshot.load[in_order])
+        + weights.history * np.clip(snapshot.speed[in_order] / 2.0, 0.0, 1.0)
+    )
+    total = np.concatenate(([0.0], np.cumsum(value)))
     mean = (total[starts + request.hosts] - total[starts]) / request.hosts
-    tight = request.hosts / sizes * (TIGHT_DOMAIN_WEIGHT if request.strategy is Strategy.PACK else -TIGHT_DOMAIN_WEIGHT)
+    resources = weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled)
     # Sums round differently at different places of the array: equal must stay equal.
-    worth = np.round(mean + tight, 9)
+    worth = np.round(mean + resources, 9)
     best = np.lexsort((name[order[starts]], -worth))[0]
     return hosts[order[starts[best] : starts[best] + sizes[best]]]
 
 
-def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots) -> Slots:
-    """The best ``count`` of a group: best level first, then on as few leaves as can be, neighbours side by side."""
+def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots, levels: Sequence[Slots]) -> Slots:
+    """The best ``count`` of a group: best level first, then in as few domains as can be, neighbours side by side."""
     name = snapshot.by_name[hosts]
-    _, leaf, leaf_size = np.unique(snapshot.leaf[hosts], return_inverse=True, return_counts=True)
-    first_name = np.full(len(leaf_size), len(snapshot), np.int64)
-    np.minimum.at(first_name, leaf, name)
-    keys = (name, -offers.score[hosts], first_name[leaf], -leaf_size[leaf], offers.level[hosts])
-    taken = np.lexsort(keys)[:count]
-    return hosts[taken[np.lexsort((name[taken], first_name[leaf[taken]]))]]
+    sizes, firsts = [], []
+    for numbers in levels:
+        _, domain, size = np.unique(numbers[hosts], return_inverse=True, return_counts=True)
+        first_name = np.full(len(size), len(snapshot), np.int64)
+        np.minimum.at(first_name, domain, name)
+        sizes.append(-size[domain])
+        # Being alone in a domain is no reason to be first.
+        firsts.append(np.where(size == 1, -1, first_name)[domain])
+    nested = [key for pair in zip(firsts, sizes, strict=True) for key in pair]
+    # A host without a known leaf may yet be in a rack that NVLink joins: that goes first.
+    if len(levels) == len(snapshot.domains):
+        nested = nested[2:] + nested[:2]
+    taken = np.lexsort((name, -offers.score[hosts], *nested, offers.level[hosts]))[:count]
+    return hosts[taken[np.lexsort((name[taken], *(first[taken] for first in firsts)))]]

@@ -12,6 +12,16 @@ from gpu_platform.scheduling.snapshot import Slots, Snapshot
 _LARGEST_LEFT = 32.0
 
 
+class Resources:
+    """What part of a host's free GPUs the job would use: 1 is an exact fit."""
+
+    name = "resources"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts])
+        return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
+
+
 class PackOrSpread:
     """As the request says.
 

@@ -1,0 +1,20 @@
+"""A scoring plugin: hosts that carry the label ``quiet: "no"`` come last (say, those in the room with the desks)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.snapshot import Slots, Snapshot
+
+
+class QuietHosts:
+    """Scores are 0 to 1, one per host of ``hosts``; they may depend on the request and that host alone."""
+
+    name = "quiet_hosts"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        loud = [snapshot.inventory(slot).labels.get("quiet") == "no" for slot in hosts.tolist()]
+        return np.where(loud, 0.0, 1.0)

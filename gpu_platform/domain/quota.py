@@ -1,0 +1,83 @@
+"""Who may have how much: namespaces, their shares and their limits."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class AllocationPolicy(StrEnum):
+    STATIC = "static"
+    """Each namespace has its guarantee, and nothing else."""
+    DYNAMIC = "dynamic"
+    """Whoever comes gets what is free, up to the limits; guarantees are ignored."""
+    HYBRID = "hybrid"
+    """A part of each guarantee is kept free for its owner, the rest of an idle one is lent out until it is wanted
+    back. Who is within a guarantee may use the reserve of others too: those that borrow make room for them."""
+
+
+class Namespace(BaseModel):
+    """One node of the tree. GPUs of a namespace are its own and those of all below it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    parent: str | None = None
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Share among its siblings, for ``fair_share``."""
+    guaranteed_gpus: Annotated[int, Field(ge=0)] = 0
+    limit_gpus: Annotated[int, Field(ge=0)] | None = None
+    max_gpus_per_user: Annotated[int, Field(ge=0)] | None = None
+    max_job_duration_s: Annotated[int, Field(gt=0)] | None = None
+    max_queue_size: Annotated[int, Field(ge=0)] | None = None
+
+
+class Quotas(BaseModel):
+    """The tree. A namespace that is not named hangs at the top, with weight 1, no guarantee and no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: AllocationPolicy = AllocationPolicy.DYNAMIC
+    reserved_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """With ``hybrid``: the part of each guarantee that is not lent out."""
+    namespaces: tuple[Namespace, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_a_forest(self) -> Self:
+        parents = {namespace.name: namespace.parent for namespace in self.namespaces}
+        if len(parents) != len(self.namespaces):
+            raise ValueError("a namespace is named twice")
+        for name in parents:
+            seen, parent = {name}, parents[name]
+            while parent is not None:
+                if parent not in parents:
+                    raise ValueError(f"the parent {parent!r} is no namespace")
+                if parent in seen:
+                    raise ValueError(f"namespace {name!r} lies below itself")
+                seen.add(parent)
+                parent = parents[parent]
+        return self
+
+    def path(self, namespace: str) -> tuple[Namespace, ...]:
+        """From the top of the tree down to ``namespace``."""
+        nodes = {node.name: node for node in self.namespaces}
+        path, name = [], namespace
+        while True:
+            node = nodes.get(name, Namespace(name=name))
+            path.append(node)
+            if node.parent is None:
+                return tuple(reversed(path))
+            name = node.parent
+
+    def refusal(self, namespace: str, time_limit_s: float | None, waiting: int) -> str | None:
+        """Why a submission cannot be taken, with ``waiting`` jobs of the namespace in the queue; None if it can."""
+        for node in self.path(namespace):
+            longest = node.max_job_duration_s
+            if longest is not None and (time_limit_s is None or time_limit_s > longest):
+                asked = "no time limit" if time_limit_s is None else f"a time limit of {time_limit_s:g} s"
+                return f"{asked} was asked for; namespace {node.name} allows at most {longest} s: set time_limit_s"
+            if node.name == namespace and node.max_queue_size is not None and waiting >= node.max_queue_size:
+                return f"{waiting} jobs of namespace {namespace} wait; at most {node.max_queue_size} may: try later"
+        return None

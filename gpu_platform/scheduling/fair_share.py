@@ -1,0 +1,57 @@
+"""Whose turn it is: who has used least for its weight, level by level of the namespace tree.
+
+A node's use is what it holds now plus the decayed average of what it held before, in GPUs. The
+average makes up for the past and forgets it with a half-life (Kay and Lauder, "A fair share
+scheduler", 1988); what is held now counts at once, so that GPUs freed together are shared, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpu_platform.domain.quota import Quotas
+
+Share = tuple[tuple[float, str], ...]
+
+
+@dataclass(slots=True)
+class _Use:
+    average: float = 0.0
+    held: int = 0
+    at: float = 0.0
+
+
+class FairShare:
+    """``half_life_s`` in seconds; times are those of ``Scheduler.decide``. Users of a namespace weigh the same."""
+
+    def __init__(self, quotas: Quotas, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._uses: dict[tuple[str, ...], _Use] = {}
+        self._path = lru_cache(maxsize=10_000)(lambda namespace: _with_prefixes(quotas, namespace))
+
+    def charge(self, namespace: str, user: str, gpus: int, now: float) -> None:
+        """From ``now`` on ``user`` holds so many GPUs more (or less)."""
+        for node, _ in (*self._path(namespace), ((namespace, "", user), 1.0)):
+            use = self._uses.setdefault(node, _Use(at=now))
+            use.average, use.at = self._average(use, now), now
+            use.held += gpus
+
+    def order(self, namespace: str, user: str, now: float) -> Share:
+        """Smaller goes first. Nodes of one level and equal use go by name."""
+        return tuple(
+            (self.use(node, now) / weight, node[-1])
+            for node, weight in (*self._path(namespace), ((namespace, "", user), 1.0))
+        )
+
+    def use(self, node: tuple[str, ...], now: float) -> float:
+        use = self._uses.get(node)
+        return 0.0 if use is None else self._average(use, now) + use.held
+
+    def _average(self, use: _Use, now: float) -> float:
+        kept = 0.5 ** (max(0.0, now - use.at) / self._half_life_s)
+        return use.average * kept + use.held * (1.0 - kept)
+
+
+def _with_prefixes(quotas: Quotas, namespace: str) -> tuple[tuple[tuple[str, ...], float], ...]:
+    return tuple(((node.name,), node.weight) for node in quotas.path(namespace))

@@ -1,0 +1,51 @@
+"""Fragmentation gradient descent: take the GPUs whose loss leaves the rest most useful.
+
+Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
+USENIX ATC 2023: a host's fragmentation is the number of its free GPUs that a task of the typical mix
+cannot use, in expectation. Here for whole GPUs, where "cannot use" includes that they are not connected
+as jobs need by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.snapshot import Slots, Snapshot
+from gpu_platform.topology.machine import Machine
+from gpu_platform.topology.subsets import best_subset
+
+TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
+"""GPUs per host -> how often. After the multi-GPU part of the traces that Weng et al. publish; set your own."""
+
+
+class Fragmentation:
+    """1 where the host gets less fragmented, 0.5 where it stays the same, 0 where all that is left becomes useless."""
+
+    name = "fragmentation"
+
+    def __init__(self, sizes: Mapping[int, float] = TYPICAL_SIZES) -> None:
+        total = sum(sizes.values())
+        self._sizes = {size: part / total for size, part in sizes.items()}
+        self._known: dict[tuple[Machine, int], float] = {}
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        free = (snapshot.free[hosts] & ~snapshot.held[hosts]).tolist()
+        machines = [snapshot.machines[number] for number in snapshot.machine[hosts].tolist()]
+        growth = [
+            self.unusable(machine, before & ~taken) - self.unusable(machine, before) if taken else 0.0
+            for machine, before, taken in zip(machines, free, offers.gpus.tolist(), strict=True)
+        ]
+        return 0.5 - np.clip(np.array(growth) / np.maximum(snapshot.size[hosts], 1), -1.0, 1.0) / 2.0
+
+    def unusable(self, machine: Machine, free: int) -> float:
+        """Expected number of ``free`` GPUs that the next task cannot use."""
+        key = (machine, free)
+        if key not in self._known:
+            lost = sum(part for size, part in self._sizes.items() if best_subset(machine, free, size, False) is None)
+            self._known[key] = lost * free.bit_count()
+        return self._known[key]

@@ -1,0 +1,59 @@
+"""What hosts do right now: how busy and how hot they are, and how often they were chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.scheduling.framework import Ask, Offers
+from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+
+COLD_C, HOT_C = 30.0, 90.0
+
+
+class Utilisation:
+    """Least loaded first: 1 for a host whose GPUs measured idle, 0 for one whose GPUs all work."""
+
+    name = "utilisation"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return 1.0 - snapshot.load[hosts]
+
+
+class ThermalSpread:
+    """Cool hosts first, so that heat spreads: 1 at 30 °C, 0 at 90 °C of the hottest GPU. Unknown counts as cool."""
+
+    name = "thermal"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return np.clip((HOT_C - snapshot.heat[hosts]) / (HOT_C - COLD_C), 0.0, 1.0)
+
+
+class RoundRobin:
+    """The host that was chosen least often first."""
+
+    name = "round_robin"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
+
+
+class History:
+    """Where jobs ran faster than expected before, on this kind of GPU under this leaf; 0.5 is as expected."""
+
+    name = "history"
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
+
+
+class Cool:
+    """No work for a GPU above the limit, until it has cooled down."""
+
+    code = ReasonCode.TOO_HOT
+    lifted_by = Change.HEALTH
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        return snapshot.everything[hosts] & ~snapshot.hot[hosts]

@@ -1,0 +1,212 @@
+"""Who must make room: the cheapest set of running jobs without which a whole gang fits as it requires.
+
+Cheaper is, in this order: lower priority (of the highest victim); less work lost since the last checkpoint
+(GPU-seconds); fewer victims. For one host, and for gangs among few jobs, the answer is the cheapest there
+is; for gangs among many jobs it is a greedy one, of which no victim can be spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.candidates import exclusions
+from gpu_platform.scheduling.framework import Ask, Framework
+from gpu_platform.scheduling.plugins.gang import domains_of, together
+from gpu_platform.scheduling.snapshot import Change, Snapshot
+from gpu_platform.topology.subsets import best_subset
+
+EXACT_UP_TO = 12
+"""So many possible victims: every set of them is considered (4,096)."""
+
+Cost = tuple[float, int]
+"""(lost GPU-seconds, victims); priorities are dealt with before."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """``victims`` (job id, attempt) are to be stopped, so that the job can start."""
+
+    job_id: str
+    attempt: int
+    victims: tuple[tuple[str, int], ...]
+
+
+def lost_work(row: RunningRow, now: float) -> float:
+    """GPU-seconds since the last checkpoint."""
+    return max(0.0, now - max(row.started_at, row.checkpoint_at or row.started_at)) * len(row.gpu_uuids)
+
+
+def choose_victims(
+    row: QueueRow,
+    snapshot: Snapshot,
+    framework: Framework,
+    eligible: Iterable[RunningRow],
+    now: float,
+    leaving: Iterable[RunningRow] = (),
+) -> tuple[RunningRow, ...] | None:
+    """The victims for ``row`` out of ``eligible``; None if not even all of them would do.
+
+    GPUs that are free, and those of jobs that are ``leaving`` anyway, count. Empty if they are enough.
+    """
+    room = _Room(row, snapshot, framework, leaving)
+    jobs = [job for job in eligible if room.helps(job)]
+    if room.fits(()):
+        return ()
+    if not room.fits(jobs):
+        return None
+    for priority in sorted({job.priority for job in jobs}):
+        lower = [job for job in jobs if job.priority <= priority]
+        if room.fits(lower):
+            return _cheapest(room, lower, now)
+    return None
+
+
+class _Room:
+    """What would be free without some jobs."""
+
+    def __init__(self, row: QueueRow, snapshot: Snapshot, framework: Framework, leaving: Iterable[RunningRow]) -> None:
+        self.request, self._snapshot = row.gpus, snapshot
+        slots = np.arange(len(snapshot))
+        ask = Ask(row.gpus, exclusions(snapshot, row))
+        usable = framework.usable(ask, snapshot, slots, Change.USE)
+        self._usable = usable.tolist()
+        self._free = (usable & snapshot.free & ~snapshot.held).tolist()
+        for job in leaving:
+            for slot, gpus in self.of(job).items():
+                self._free[slot] |= gpus
+        self._ready = np.array([self._offers(slot, 0) for slot in slots.tolist()], bool)
+
+    def of(self, job: RunningRow) -> dict[int, int]:
+        """Slot -> usable GPUs that the job has there."""
+        found: dict[int, int] = {}
+        for uuid in job.gpu_uuids:
+            place = self._snapshot.locate(uuid)
+            if place is not None and self._usable[place[0]] >> place[1] & 1:
+                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+        return found
+
+    def helps(self, job: RunningRow) -> bool:
+        return bool(self.of(job))
+
+    def ready(self, without: Iterable[RunningRow]) -> NDArray[np.bool_]:
+        """Hosts that could take a slice then."""
+        freed: dict[int, int] = {}
+        for job in without:
+            for slot, gpus in self.of(job).items():
+                freed[slot] = freed.get(slot, 0) | gpus
+        ready = self._ready.copy()
+        for slot, gpus in freed.items():
+            ready[slot] = self._offers(slot, gpus)
+        return ready
+
+    def fits(self, without: Iterable[RunningRow]) -> bool:
+        request = self.request
+        return int(np.count_nonzero(together(request, self._snapshot, self.ready(without)))) >= request.hosts
+
+    def domains(self) -> NDArray[np.intp]:
+        """Of every host, the number of the domain that the gang may not leave."""
+        return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
+
+    def _offers(self, slot: int, freed: int) -> bool:
+        request, machine = self.request, self._snapshot.machines[self._snapshot.machine[slot]]
+        free = self._free[slot] | freed
+        if free.bit_count() < request.gpus_per_host:
+            return False
+        cross, required = request.allow_cross_numa, request.required_level
+        return best_subset(machine, free, request.gpus_per_host, cross, required) is not None
+
+
+def _cheapest(room: _Room, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
+    costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
+    jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
+    if len(jobs) <= EXACT_UP_TO:
+        found = _search(room, jobs, costs)
+    elif room.request.hosts == 1:
+        found = None
+        for slot in sorted({slot for job in jobs for slot in room.of(job)}):
+            there = [job for job in jobs if slot in room.of(job)]
+            best = _search(room, there, costs, found[0] if found else None)
+            found = best or found
+    else:
+        found = _greedily(room, jobs, costs)
+    assert found is not None, "all of them together were enough"
+    return found[1]
+
+
+def _search(
+    room: _Room, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
+) -> tuple[Cost, tuple[RunningRow, ...]] | None:
+    """The cheapest set out of ``jobs`` (ascending by cost) that is cheaper than ``bound``: branch and bound."""
+    best: tuple[Cost, tuple[RunningRow, ...]] | None = None
+
+    def extend(chosen: tuple[RunningRow, ...], cost: Cost, start: int) -> None:
+        nonlocal best
+        for number in range(start, len(jobs)):
+            job = jobs[number]
+            new = (cost[0] + costs[job.job_id, job.attempt], cost[1] + 1)
+            limit = best[0] if best else bound
+            if limit is not None and new >= limit:
+                if new[0] > limit[0]:
+                    return  # those that follow cost at least as much
+                continue
+            if room.fits((*chosen, job)):
+                best = (new, (*chosen, job))
+            else:
+                extend((*chosen, job), new, number + 1)
+
+    # With all that could still be chosen it must fit, or there is nothing to search.
+    if room.fits(jobs):
+        extend((), (0.0, 0), 0)
+    return best
+
+
+def _greedily(
+    room: _Room, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
+) -> tuple[Cost, tuple[RunningRow, ...]] | None:
+    """Per domain: evict, cheapest first, until the gang fits; then spare everyone that can be spared, dearest first."""
+    domains, best = room.domains(), None
+    for domain in np.unique(domains).tolist():
+        inside = [job for job in jobs if any(domains[slot] == domain for slot in room.of(job))]
+        if not room.fits(inside):
+            continue
+        low, high = 0, len(inside)
+        while low < high:  # the shortest beginning of the list that is enough
+            middle = (low + high) // 2
+            low, high = (low, middle) if room.fits(inside[:middle]) else (middle + 1, high)
+        victims = inside[:low]
+        for job in reversed(inside[:low]):
+            without = [other for other in victims if other is not job]
+            if room.fits(without):
+                victims = without
+        cost = (sum(costs[job.job_id, job.attempt] for job in victims), len(victims))
+        if best is None or cost < best[0]:
+            best = (cost, tuple(victims))
+    return best
+
+
+def eligible_victims(
+    priority: int, running: Iterable[RunningRow], min_run_s: float, now: float, excess: dict[str, int] | None = None
+) -> list[RunningRow]:
+    """Who may be stopped for a job of ``priority``.
+
+    Preemptible jobs of lower priority that had their guaranteed run time. And, where the job is within its
+    own guarantee, whoever borrows: ``excess`` is the number of GPUs by which a namespace exceeds its
+    guarantee; the newest jobs that fit into it, so that no guarantee is broken in turn. They count as of lowest
+    priority.
+    """
+    left = dict(excess or {})
+    found = []
+    for job in sorted(running, key=lambda job: (-job.started_at, job.job_id)):
+        if not job.preemptible or now - job.started_at < min_run_s:
+            continue
+        if len(job.gpu_uuids) <= left.get(job.namespace, 0):
+            left[job.namespace] -= len(job.gpu_uuids)
+            found.append(replace(job, priority=min(job.priority, -(10**6))))
+        elif job.priority < priority:
+            found.append(job)
+    return found

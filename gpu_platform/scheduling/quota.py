@@ -1,0 +1,84 @@
+"""What a namespace or user may still have: the quotas, against what is held now."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+
+
+class QuotaBook:
+    """Counts GPUs per namespace (with all below it) and per user of a namespace."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._held: Counter[str] = Counter()
+        self._of_user: Counter[tuple[str, str]] = Counter()
+        self._path = lru_cache(maxsize=10_000)(quotas.path)
+        named = {node.name: node for node in quotas.namespaces}
+        self._owners = [
+            node
+            for node in quotas.namespaces
+            if node.guaranteed_gpus and not any(above.guaranteed_gpus for above in quotas.path(node.name)[:-1])
+        ]
+        """Guarantees that lie in no other guarantee."""
+        self.by_user = any(node.max_gpus_per_user is not None for node in named.values())
+        self.idle = not named and quotas.policy is AllocationPolicy.DYNAMIC
+        """Nothing is limited."""
+
+    def charge(self, namespace: str, user: str, gpus: int) -> None:
+        """``user`` holds so many GPUs more (or less)."""
+        for node in self._path(namespace):
+            self._held[node.name] += gpus
+            self._of_user[node.name, user] += gpus
+
+    def held(self, namespace: str) -> int:
+        return self._held[namespace]
+
+    def denial(self, namespace: str, user: str, gpus: int, free: int) -> str | None:
+        """Why ``gpus`` more may not be had now, out of ``free`` in the whole cluster; None if they may."""
+        if self.idle:
+            return None
+        path = self._path(namespace)
+        for node in path:
+            if node.limit_gpus is not None and self._held[node.name] + gpus > node.limit_gpus:
+                return f"namespace {node.name} holds {self._held[node.name]} of at most {node.limit_gpus} GPUs"
+            used = self._of_user[node.name, user]
+            if node.max_gpus_per_user is not None and used + gpus > node.max_gpus_per_user:
+                return f"{user} holds {used} of at most {node.max_gpus_per_user} GPUs in namespace {node.name}"
+        if self._quotas.policy is AllocationPolicy.DYNAMIC or self.is_guaranteed(namespace, gpus):
+            return None
+        owner = self._owner(path)
+        guarantee = f"namespace {owner.name} holds {self._held[owner.name]} of {owner.guaranteed_gpus} guaranteed GPUs"
+        if self._quotas.policy is AllocationPolicy.STATIC:
+            return guarantee
+        reserved = sum(self._reserved(other) for other in self._owners if other not in path)
+        if free - gpus < reserved:
+            return f"{guarantee}, and of {free} free ones {reserved} are reserved for others"
+        return None
+
+    def excess(self, running: Iterable[str]) -> dict[str, int]:
+        """Of the namespaces in ``running``, how many GPUs each holds beyond its guarantee; borrowed ones."""
+        if self._quotas.policy is not AllocationPolicy.HYBRID:
+            return {}
+        found = {}
+        for namespace in set(running):
+            owner = self._owner(self._path(namespace))
+            found[namespace] = max(0, self._held[owner.name] - owner.guaranteed_gpus)
+        return found
+
+    def is_guaranteed(self, namespace: str, gpus: int) -> bool:
+        """Would the namespace still be within its guarantee with ``gpus`` more (or within, with 0, as it is)?"""
+        owner = self._owner(self._path(namespace))
+        return self._held[owner.name] + gpus <= owner.guaranteed_gpus
+
+    def _owner(self, path: tuple[Namespace, ...]) -> Namespace:
+        """Whose guarantee counts: the nearest one, going up."""
+        return next((node for node in reversed(path) if node.guaranteed_gpus), path[-1])
+
+    def _reserved(self, node: Namespace) -> int:
+        kept = math.ceil(self._quotas.reserved_ratio * node.guaranteed_gpus - 1e-9)
+        return max(0, kept - self._held[node.name])

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.quota import QuotaBook
+from tests.builders import cluster, job
+from tests.virtual_time import VirtualTime
+
+
+def quotas(policy: str, *namespaces: Namespace, reserved_ratio: float = 0.5) -> Quotas:
+    return Quotas(policy=AllocationPolicy(policy), reserved_ratio=reserved_ratio, namespaces=namespaces)
+
+
+def gpus_of(rules: Quotas, *rows: QueueRow) -> dict[str, int]:
+    """What each namespace gets of two hosts with 8 GPUs each."""
+    machines = cluster().hosts(2)
+    scheduler = machines.scheduler(Policy(quotas=rules))
+    for row in rows:
+        scheduler.add(row)
+    got = dict.fromkeys((row.namespace for row in rows), 0)
+    for row, placement in scheduler.decide(0.0).placements:
+        got[row.namespace] += len(placement.gpu_uuids)
+    return got
+
+
+def ones(namespace: str, count: int, user: str = "anna") -> list[QueueRow]:
+    return [job(1).of(namespace, user).row for _ in range(count)]
+
+
+A, B = Namespace(name="a", guaranteed_gpus=8), Namespace(name="b", guaranteed_gpus=4)
+
+
+def test_dynamic_gives_what_is_free() -> None:
+    assert gpus_of(quotas("dynamic", A, B), *ones("a", 20), *ones("b", 20)) == {"a": 16, "b": 0}
+
+
+def test_static_gives_the_guarantee_and_nothing_else() -> None:
+    assert gpus_of(quotas("static", A, B), *ones("a", 20), *ones("b", 20), *ones("c", 9)) == {"a": 8, "b": 4, "c": 0}
+
+
+@pytest.mark.parametrize(("ratio", "a"), [(0.0, 16), (0.5, 14), (1.0, 12)])
+def test_hybrid_lends_out_what_is_not_reserved(ratio: float, a: int) -> None:
+    assert gpus_of(quotas("hybrid", A, B, reserved_ratio=ratio), *ones("a", 20))["a"] == a
+
+
+def test_hybrid_gives_guarantees_their_reserve() -> None:
+    assert gpus_of(quotas("hybrid", A, B), *ones("a", 20), *ones("b", 20)) == {"a": 14, "b": 2}
+
+
+def test_a_limit_holds_for_all_below() -> None:
+    lab = Namespace(name="lab", limit_gpus=6)
+    x, y = Namespace(name="x", parent="lab"), Namespace(name="y", parent="lab")
+    assert gpus_of(quotas("dynamic", lab, x, y), *ones("x", 4), *ones("y", 4)) == {"x": 4, "y": 2}
+
+
+def test_a_user_has_a_limit_of_their_own() -> None:
+    rules = quotas("dynamic", Namespace(name="a", max_gpus_per_user=3))
+    assert gpus_of(rules, *ones("a", 5, "anna"), *ones("a", 2, "bert")) == {"a": 5}
+
+
+def test_whoever_waits_for_a_quota_is_told_and_keeps_nothing() -> None:
+    scheduler = cluster().hosts(1).scheduler(Policy(quotas=quotas("dynamic", Namespace(name="a", limit_gpus=4))))
+    scheduler.add(job(8, name="large").of("a").row)
+    scheduler.add(job(8, name="other").of("b").row)
+    decision = scheduler.decide(0.0)
+    assert [row.job_id for row, _ in decision.placements] == ["other"]
+    (reason,) = decision.reasons.values()
+    assert reason.code == "over_quota"
+    assert reason.message.endswith("namespace a holds 0 of at most 4 GPUs")
+
+
+def test_what_ends_may_be_had_again() -> None:
+    rules = quotas("static", Namespace(name="a", guaranteed_gpus=2))
+    machines = cluster().hosts(1)
+    play = VirtualTime(machines, machines.scheduler(Policy(quotas=rules)), lambda row: 1.0)
+    play.submit(*ones("a", 6))
+    assert len(play.running) == 2
+    play.step()
+    assert (len(play.running), len(play.ended)) == (2, 2)
+
+
+def test_a_proposal_that_came_to_nothing_is_given_back() -> None:
+    scheduler = cluster().hosts(1).scheduler(Policy(quotas=quotas("static", Namespace(name="a", guaranteed_gpus=8))))
+    for name in ("first", "second"):
+        scheduler.add(job(8, name=name).of("a").row)
+    scheduler.decide(0.0)
+    scheduler.reject("first", 1)
+    assert [row.job_id for row, _ in scheduler.decide(0.0).placements] == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "waiting", "refusal"),
+    [
+        (60.0, 0, None),
+        (None, 0, "no time limit was asked for; namespace lab allows at most 3600 s: set time_limit_s"),
+        (7200.0, 0, "a time limit of 7200 s was asked for; namespace lab allows at most 3600 s: set time_limit_s"),
+        (60.0, 5, "5 jobs of namespace x wait; at most 5 may: try later"),
+    ],
+)
+def test_submissions_beyond_the_limits_are_refused(limit: float | None, waiting: int, refusal: str | None) -> None:
+    lab = Namespace(name="lab", max_job_duration_s=3600)
+    x = Namespace(name="x", parent="lab", max_queue_size=5)
+    assert Quotas(namespaces=(lab, x)).refusal("x", limit, waiting) == refusal
+
+
+def test_a_tree_that_is_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="below itself"):
+        Quotas(namespaces=(Namespace(name="a", parent="b"), Namespace(name="b", parent="a")))
+    with pytest.raises(ValidationError, match="is no namespace"):
+        Quotas(namespaces=(Namespace(name="a", parent="x"),))
+
+
+@given(
+    policy=st.sampled_from(list(AllocationPolicy)),
+    asks=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("uv"), st.integers(1, 6)), max_size=20),
+    guarantees=st.tuples(st.integers(0, 8), st.integers(0, 8)),
+    limit=st.none() | st.integers(0, 10),
+    ratio=st.sampled_from([0.0, 0.3, 1.0]),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_quota_is_ever_broken(
+    policy: AllocationPolicy,
+    asks: list[tuple[str, str, int]],
+    guarantees: tuple[int, int],
+    limit: int | None,
+    ratio: float,
+) -> None:
+    rules = Quotas(
+        policy=policy,
+        reserved_ratio=ratio,
+        namespaces=(
+            Namespace(name="a", guaranteed_gpus=guarantees[0], limit_gpus=limit),
+            Namespace(name="b", guaranteed_gpus=guarantees[1], max_gpus_per_user=3),
+        ),
+    )
+    book, held, total = QuotaBook(rules), dict.fromkeys("abc", 0), 16
+    of_user: dict[tuple[str, str], int] = {}
+    for namespace, user, gpus in asks:
+        free = total - sum(held.values())
+        if gpus > free or book.denial(namespace, user, gpus, free) is not None:
+            continue
+        if policy is AllocationPolicy.HYBRID and not book.is_guaranteed(namespace, gpus):
+            # Who borrows leaves the others what of their reserve is still to come.
+            others = [(g, n) for g, n in zip(guarantees, "ab", strict=True) if n != namespace]
+            assert free - gpus >= sum(max(0, -(-int(10 * ratio * g) // 10) - held[n]) for g, n in others)
+        book.charge(namespace, user, gpus)
+        held[namespace] += gpus
+        of_user[namespace, user] = of_user.get((namespace, user), 0) + gpus
+    assert limit is None or held["a"] <= limit
+    assert all(count <= 3 for (namespace, _), count in of_user.items() if namespace == "b")
+    if policy is AllocationPolicy.STATIC:
+        assert (held["a"], held["b"], held["c"]) <= (guarantees[0], guarantees[1], 0)
+        assert held["b"] <= guarantees[1]
+        assert held["c"] == 0

@@ -1,0 +1,131 @@
+"""Each score alone decides as its name says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.scheduling.extensions import load_plugins
+from gpu_platform.scheduling.plugins.fragmentation import Fragmentation
+from gpu_platform.scheduling.policy import WEIGHTS, Policy
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.topology.description import load_description
+from gpu_platform.topology.machine import machine_of
+from tests.builders import cluster, job
+
+NOTHING = {"topology": 0.0, "bandwidth": 0.0, "strategy": 0.0}
+PLUGIN = Path(__file__).parents[3] / "examples" / "plugin-quiet-hosts"
+
+
+def only(score: str) -> Policy:
+    return Policy(weights={**NOTHING, score: 1.0})
+
+
+def hosts_of(scheduler: Scheduler, wanted: job) -> list[str]:
+    scheduler.add(wanted.row)
+    ((_, placement),) = scheduler.decide(0.0).placements
+    return placement.hosts
+
+
+def telemetry(machines: cluster, host: str, **values: int) -> list[GpuTelemetry]:
+    return [GpuTelemetry(uuid=row.uuid, **values) for row in machines.gpu_rows.values() if row.host == host]
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_every_set_of_weights_works(name: str) -> None:
+    assert hosts_of(cluster().hosts(2).scheduler(Policy(weights=WEIGHTS[name])), job(4)) == ["dgx-h100-0"]
+
+
+def test_resources_takes_the_exact_fit() -> None:
+    machines = cluster().hosts(3).busy("dgx-h100-1", 0, 1).busy("dgx-h100-2", 0, 1, 2)
+    assert hosts_of(machines.scheduler(only("resources")), job(5)) == ["dgx-h100-2"]
+
+
+def test_utilisation_takes_the_least_loaded_host() -> None:
+    machines = cluster().hosts(2)
+    scheduler = machines.scheduler(only("utilisation"))
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", utilization_percent=50))
+    assert hosts_of(scheduler, job()) == ["dgx-h100-1"]
+
+
+def test_heat_spreads() -> None:
+    machines = cluster().hosts(2)
+    scheduler = machines.scheduler(only("thermal"))
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=70))
+    scheduler.measured("dgx-h100-1", telemetry(machines, "dgx-h100-1", temperature_c=50))
+    assert hosts_of(scheduler, job()) == ["dgx-h100-1"]
+
+
+def test_nothing_is_placed_above_the_limit_until_it_has_cooled() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler()
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=86))
+    scheduler.add(job(1, name="a").row)
+    decision = scheduler.decide(0.0)
+    (reason,) = decision.reasons.values()
+    assert not decision.placements
+    assert "1 too hot (best has 0 GPUs cool)" in reason.message
+    assert reason.next_step == "GPUs must cool down"
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=85))
+    assert len(scheduler.decide(1.0).placements) == 1
+
+
+def test_small_changes_of_temperature_and_load_cost_nothing() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler()
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=50, utilization_percent=50))
+    before = scheduler.snapshot.version
+    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=51, utilization_percent=52))
+    assert scheduler.snapshot.version == before
+
+
+def test_round_robin_goes_round() -> None:
+    scheduler = cluster().hosts(3).scheduler(only("round_robin"))
+    assert sorted(hosts_of(scheduler, job())[0][-1] for _ in range(6)) == list("001122")
+
+
+def test_history_prefers_where_jobs_ran_fast() -> None:
+    machines = cluster().host("a", leaf="slow").host("b", leaf="fast").host("c", leaf="fast")
+    scheduler = machines.scheduler(only("history"))
+    scheduler.ran(["a"], 0.5)
+    scheduler.ran(["c"], 1.5)
+    assert hosts_of(scheduler, job()) == ["b"], "the same leaf and kind of GPU"
+
+
+def test_fragmentation_breaks_what_is_broken() -> None:
+    machines = cluster().hosts(3).busy("dgx-h100-0", 0, 1, 2, 3).busy("dgx-h100-1", 0)
+    assert hosts_of(machines.scheduler(only("fragmentation")), job(1)) == ["dgx-h100-1"]
+    assert hosts_of(machines.scheduler(only("fragmentation")), job(4)) == ["dgx-h100-0"]
+
+
+def test_unusable_gpus_are_counted_for_the_typical_mix() -> None:
+    score, machine = Fragmentation({1: 1.0, 8: 3.0}), machine_of(load_description("dgx-h100").inventory("h"))
+    assert score.unusable(machine, 0xFF) == 0.0
+    assert score.unusable(machine, 0x7F) == 0.75 * 7
+
+
+def test_a_gang_goes_where_domains_are_idle_and_were_fast() -> None:
+    machines = cluster().hosts(2, leaf="a").hosts(2, leaf="b").hosts(2, leaf="c")
+    scheduler = machines.scheduler()
+    for host in ("dgx-h100-0", "dgx-h100-1"):
+        scheduler.measured(host, telemetry(machines, host, utilization_percent=80))
+    scheduler.ran(["dgx-h100-4"], 2.0)
+    assert hosts_of(scheduler, job(8, hosts=2)) == ["dgx-h100-4", "dgx-h100-5"]
+
+
+def test_a_plugin_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = tmp_path / "quiet_hosts-0.1.0.dist-info"
+    announced.mkdir()
+    (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: quiet-hosts\nVersion: 0.1.0\n")
+    (announced / "entry_points.txt").write_text("[gpu_platform.plugins]\nquiet_hosts = quiet_hosts:QuietHosts\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(PLUGIN)
+    plugins = load_plugins()
+    monkeypatch.delitem(sys.modules, "quiet_hosts")
+    machines = cluster().host("a", quiet="no").host("b")
+    policy = Policy(weights={"quiet_hosts": 5.0}, plugins=plugins)
+    assert hosts_of(machines.scheduler(policy), job()) == ["b"]
+    assert hosts_of(machines.scheduler(Policy(plugins=plugins)), job()) == ["a"], "without a weight it does not count"
