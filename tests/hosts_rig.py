@@ -32,6 +32,9 @@ from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.stopping import attempt_processes
 from gpu_platform.settings import NodeSettings, Settings
 
+RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"
+"""A fault policy for tests that strike a GPU again and again."""
+
 
 class HostRig:
     """One simulated host. ``restart`` gives it a new agent, as a restarted node worker has."""

@@ -157,6 +157,8 @@ class HostAgent:
         await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
         await asyncio.to_thread(self._wait_for_launch, key)
+        if self._health is not None:
+            self._health.expect_kill(self.gpus_of(key))
         ranks = self._ranks(key)
         killed = await end_attempt(self._home, key, ranks, request.grace_s)
         self._open.discard(key)
