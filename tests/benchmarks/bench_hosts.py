@@ -95,7 +95,7 @@ async def bench_health(host: HostRig, seconds: float = 10.0) -> None:
     delays = []
     for count in range(50):
         began = time.perf_counter()
-        host.strike(count % 8, xid=13 + count)
+        host.strike(count % 8, xid=1000 + count)  # unknown ones, each another: none is a repetition
         await until(lambda count=count: len(faults) > count, "the fault")
         delays.append((faults[count][0] - began) * 1e3)
     show("XID injected -> fault reported", delays)
@@ -121,6 +121,8 @@ async def main() -> None:
                 await bench_launch(rig)
                 await bench_stop(rig)
                 await bench_work(rig)
+                if rig is not host:
+                    await rig.aclose()
             await bench_memory(host)
             await bench_health(host)
         finally:
