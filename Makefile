@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
-.PHONY: help run up setup dev test test-chaos test-scale check format bench bench-scheduler lock docs clean
+.PHONY: help run up setup dev test test-chaos test-scale check format bench bench-scheduler bench-host lock docs clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +37,9 @@ check: dev  ## Lint, format, types, import directions
 format: dev  ## Mend what ruff can mend
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
+
+bench-host: dev  ## Measure what a GPU host costs: start, stop, isolation, health
+	@$(PYTHON) -m tests.benchmarks hosts
 
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 	@$(PYTHON) -m tests.benchmarks $(ONLY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import (
@@ -84,6 +84,20 @@ class NodeSettings(_Section):
     """``platform``, ``vendor``, or the path of a YAML file."""
     checkpoint_root: Path | None = None
     """Where ranks keep checkpoints, best a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
+    isolation: Literal["auto", "plain", "required"] = "auto"
+    """``auto``: ranks are fenced in by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
+    plain processes, and plain on simulated hosts; ``required``: fenced, or the node worker does not start."""
+    rank_pids_max: Annotated[int, Field(ge=16)] = 16_384
+    """Tasks (processes and threads) of one fenced rank."""
+    rank_memory_mib: Annotated[int, Field(ge=16)] | None = None
+    """Memory of one fenced rank, with its files in ``/tmp`` and ``/dev/shm``; None: all but a reserve for the host."""
+    rank_tmp_mib: Annotated[int, Field(ge=1)] = 8_192
+    """Size of a fenced attempt's private ``/tmp``."""
+    writable_paths: list[Path] = []
+    """What fenced ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
+    users: dict[str, str] = {}
+    """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
+    Who is not named runs as the node worker's user, without its privileges."""
 
 
 class Settings(BaseSettings):

@@ -29,23 +29,37 @@ from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.stopping import attempt_processes
 from gpu_platform.settings import NodeSettings, Settings
+
+RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"
+"""A fault policy for tests that strike a GPU again and again."""
 
 
 class HostRig:
     """One simulated host. ``restart`` gives it a new agent, as a restarted node worker has."""
 
-    def __init__(self, state_dir: Path, *, machine: str = "dgx-h100", name: str = "box") -> None:
-        self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=machine))
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        machine: str = "dgx-h100",
+        name: str = "box",
+        dev: Path = Path("/dev"),
+        **node: Any,
+    ) -> None:
+        """``node``: more of its settings; ``dev``: where nodes of its GPUs are."""
+        self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=machine, **node))
+        self._dev = dev
         self.home = paths.node_dir(state_dir.resolve(), name)
         self.nvml = open_nvml(self.settings.node, self.home)
         self.inventory = read_inventory(self.nvml, self.settings.node)
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory)
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev)
         self.keys: list[AttemptKey] = []
 
     def restart(self) -> HostAgent:
         self.agent.close()
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory)
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev)
         return self.agent
 
     def key(self, attempt: int = 1, job_id: str | None = None) -> AttemptKey:
@@ -98,6 +112,11 @@ class HostRig:
         request = StopRequest(key=key, host=self.settings.node.name, grace_s=grace_s, reason="test")
         return await asyncio.wait_for(self.agent.stop(request), timeout_s)
 
+    def processes(self, key: AttemptKey) -> dict[int, int]:
+        """Living processes of the attempt: their pid as they see it themselves -> their pid here."""
+        ranks = self.agent._ranks(key)
+        return {own_pid(process.pid): process.pid for process in attempt_processes(self.home, key, ranks)}
+
     def log(self, plan: HostPlan, rank: int = 0) -> str:
         return self.agent.read_log(plan.key, rank).data.decode()
 
@@ -136,6 +155,13 @@ def is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def own_pid(pid: int) -> int:
+    """In the innermost PID namespace that it is in."""
+    with open(f"/proc/{pid}/status") as file:
+        [line] = [line for line in file if line.startswith("NSpid:")]
+    return int(line.split()[-1])
 
 
 def parent_of(pid: int) -> int:

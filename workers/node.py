@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 from temporalio.client import Client
@@ -90,6 +91,7 @@ async def main() -> None:
         max_temperature_c=settings.node.max_temperature_c,
         on_fault=lambda fault: faults.report(fault),
         history=FaultHistory(home / "gpu-history.jsonl"),
+        kernel_log=None if inventory.simulated else Path("/dev/kmsg"),
     )
     agent = HostAgent(settings, nvml, inventory, health)
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)

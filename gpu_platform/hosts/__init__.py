@@ -6,5 +6,6 @@
 - ``agent``: start, watch and stop ranks. ``spawner`` forks a ``supervisor`` per rank, which
   outlives both; ``records`` is what they agree on, on disk; ``process_tree`` finds and kills.
 
-Ranks are plain processes of the node worker's user so far (``HostInventory.isolation``).
+- ``isolation``: what this host can guarantee, and the orders for it. ``fence`` raises and takes down what
+  stands around an attempt, out of ``cgroup``, ``device_filter``, ``sandbox`` and ``privileges``.
 """

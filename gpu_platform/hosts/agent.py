@@ -36,7 +36,9 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
 from gpu_platform.hosts import gpu_reset, paths, preflight, records
 from gpu_platform.hosts.environment import base_environ, rank_environ
+from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.isolation import Fencing, choose_isolation
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
@@ -59,10 +61,17 @@ class HostAgent:
     """Thread-safe; ``watch`` and ``stop`` are coroutines, everything else returns within milliseconds.
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
+    ``dev`` is where device nodes of GPUs are found.
     """
 
     def __init__(
-        self, settings: Settings, nvml: Nvml, inventory: HostInventory, health: HealthMonitor | None = None
+        self,
+        settings: Settings,
+        nvml: Nvml,
+        inventory: HostInventory,
+        health: HealthMonitor | None = None,
+        *,
+        dev: Path = Path("/dev"),
     ) -> None:
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
@@ -71,6 +80,12 @@ class HostAgent:
         self._inventory = inventory
         self._health = health
         self._spawner = SpawnerClient()
+        isolation = choose_isolation(settings.node)
+        self._fencing = None
+        if isolation.fenced:
+            self._fencing = Fencing(
+                settings, isolation, inventory, home=self._home, checkpoints=self._checkpoints, dev=dev
+            )
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
         self._ports: dict[AttemptKey, int] = {}
         self._open = self._find_open_attempts()
@@ -142,6 +157,8 @@ class HostAgent:
         await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
         await asyncio.to_thread(self._wait_for_launch, key)
+        if self._health is not None:
+            self._health.expect_kill(self.gpus_of(key))
         ranks = self._ranks(key)
         killed = await end_attempt(self._home, key, ranks, request.grace_s)
         self._open.discard(key)
@@ -222,6 +239,8 @@ class HostAgent:
         for uuid in plan.gpu_uuids:
             self.verify_gpu(uuid)
         preflight.check_command(plan, base_environ(plan))
+        if self._fencing is not None:
+            self._fencing.check(plan)
         directory.mkdir(parents=True, exist_ok=True)
         (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
         port = preflight.free_port(self._ports.values())
@@ -239,17 +258,26 @@ class HostAgent:
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         checkpoint_dir = self._checkpoint_dir(plan.key)
+        account = {} if self._fencing is None else self._fencing.environ(plan)
         orders: list[dict[str, Any]] = [
             {
                 "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
                 "argv": plan.command,
-                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir),
+                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir) | account,
                 "workdir": plan.workdir,
                 "host": plan.host,
+                "kind": "rank",
+                "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec),
             }
             for spec in plan.ranks
         ]
+        if self._fencing is not None:
+            [answer] = self._spawner.start_ranks([self._fencing.fence_order(self._nvml, plan, checkpoint_dir)])
+            if answer["status"] == "closed":
+                raise _closed(plan.key)
+            if answer["status"] == "error":
+                raise HostUnavailable(f"{plan.host}: {answer['message']}")
         for spec, answer in zip(plan.ranks, self._spawner.start_ranks(orders), strict=True):
             match answer["status"]:
                 case "closed":
@@ -281,7 +309,7 @@ class HostAgent:
             if prepared is not None and not is_closed(self._home, key):
                 self._ports[key] = prepared["rendezvous_port"]
                 found.add(key)
-            elif any(rank.is_claimed for rank in self._ranks(key)):
+            elif any(rank.is_claimed for rank in self._ranks(key)) or _is_fenced(directory):
                 found.add(key)
         return found
 
@@ -308,6 +336,11 @@ def _started(rank: Rank) -> RankStarted:
             raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
         time.sleep(0.002)
     return started
+
+
+def _is_fenced(directory: Path) -> bool:
+    fence = Fence.of(str(directory))
+    return fence is not None and fence.stands
 
 
 def _by_rank(exits: list[RankExit]) -> list[RankExit]:

@@ -1,7 +1,7 @@
 """What to do about a fault: the policy table (``xid_policy.yaml``, or an operator's file), and how it is read.
 
 Order of decision: the driver's own recovery action, then the table, then how often the same thing
-struck the same GPU lately.
+struck the same GPU lately, and how often it was reset: what a reset has not healed, the next will not heal.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +19,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.faults import FaultAction
+
+COMPANION_MS = 30_000
+"""Faults of one GPU that come within this time have one cause."""
 
 Condition = Literal[
     "gpu_lost", "reset_required", "ecc_uncorrectable", "ecc_correctable", "remap_pending", "remap_failed"
@@ -59,6 +63,7 @@ class _ShippedTable(BaseModel):
     unknown: _Shipped
     conditions: dict[Condition, _Shipped]
     recovery_actions: dict[int, FaultAction]
+    reset_escalation: dict[int, FaultAction]
     escalation_window_h: float
     ecc_correctable_threshold: int
 
@@ -71,16 +76,18 @@ class _OperatorFile(BaseModel):
     unknown: RuleField | None = None
     conditions: dict[Condition, RuleField] = {}
     recovery_actions: dict[int, FaultAction] = {}
+    reset_escalation: dict[Annotated[int, Field(ge=2)], FaultAction] | None = None
     escalation_window_h: Annotated[float, Field(gt=0)] | None = None
     ecc_correctable_threshold: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
 class PastFault:
-    """What the history keeps of a fault: XID or condition, and when (Unix ms)."""
+    """What the history keeps of a fault: XID or condition, when (Unix ms), and what was done."""
 
     cause: int | str
     at_ms: int
+    action: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class FaultPolicy:
     names: dict[int | str, str]
     unknown: Rule
     recovery_actions: dict[int, FaultAction]
+    reset_escalation: dict[int, FaultAction]
+    """What to do instead of the n-th reset of one GPU within the escalation window; empty: reset again and again."""
     escalation_window_ms: float
     ecc_correctable_threshold: int
 
@@ -111,6 +120,7 @@ class FaultPolicy:
             names={cause: entry.what for cause, entry in shipped.items()},
             unknown=own.unknown or getattr(table.unknown, own.extends),
             recovery_actions=table.recovery_actions | own.recovery_actions,
+            reset_escalation=table.reset_escalation if own.reset_escalation is None else own.reset_escalation,
             escalation_window_ms=(own.escalation_window_h or table.escalation_window_h) * 3_600_000,
             ecc_correctable_threshold=own.ecc_correctable_threshold or table.ecc_correctable_threshold,
         )
@@ -128,6 +138,23 @@ class FaultPolicy:
         ``history`` holds earlier faults of the same GPU, without this one. ``recovery_action`` is the
         driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``.
         """
+        action = self._first_action(cause, history, now_ms, recovery_action)
+        if action is FaultAction.RESET:
+            times = 1 + self._earlier_resets(history, now_ms)
+            steps = [step for step in self.reset_escalation if step <= times]
+            return self.reset_escalation[max(steps)] if steps else action
+        return action
+
+    def _earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
+        """Incidents that asked for more than a restart of the job; what comes within seconds is one incident."""
+        grave = (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
+        times = sorted(past.at_ms for past in history if past.action in grave)
+        times = [at for at in times if at >= now_ms - self.escalation_window_ms]
+        return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
+
+    def _first_action(
+        self, cause: int | Condition, history: Sequence[PastFault], now_ms: int, recovery_action: int
+    ) -> FaultAction:
         if recovery_action in self.recovery_actions:
             return self.recovery_actions[recovery_action]
         rule = self.rules.get(cause, self.unknown)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -20,8 +21,9 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts import gpu_signals
-from gpu_platform.hosts.fault_policy import Condition, FaultPolicy
+from gpu_platform.hosts.fault_policy import COMPANION_MS, Condition, FaultPolicy
 from gpu_platform.hosts.history import FaultHistory
+from gpu_platform.hosts.kernel_log import KernelLog, place_of
 from gpu_platform.hosts.nvml import Nvml
 
 log = structlog.get_logger(__name__)
@@ -31,14 +33,15 @@ COOL_BY_C = 5
 _SLOW_SIGNALS_S = 1.0
 """ECC, row remapping and recovery action are asked this often: they change rarely and cost more."""
 _EVENT_WAIT_MS = 500
-_COMPANION_MS = 30_000
+CHANNEL_REMOVED = 45
+"""XID 45 follows every kill of a program that computes."""
 _XIDS_OF: dict[Condition, frozenset[int]] = {
     "gpu_lost": frozenset({79}),
     "ecc_uncorrectable": frozenset({48, 94, 95, 140}),
     "remap_failed": frozenset({64}),
     "remap_pending": frozenset({63}),
 }
-"""A condition and these XIDs are one fault when they come within ``_COMPANION_MS``."""
+"""A condition and these XIDs are one fault when they come within ``COMPANION_MS``."""
 _BURST_MS = 1000
 """The driver repeats an XID; within this time on one GPU it is the same fault."""
 
@@ -57,8 +60,10 @@ class _Gpu:
     """Conditions that were reported and still hold."""
     ecc_baseline: int = 0
     """Correctable errors at the last report."""
-    last_xid: tuple[int, int] = (0, 0)
-    """(XID, Unix ms)."""
+    xids: dict[int, int] = field(default_factory=dict)
+    """XID -> when it was last seen, Unix ms."""
+    killed_at_ms: int = 0
+    """When we last killed what ran on it."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Both threads report faults."""
 
@@ -77,6 +82,7 @@ class HealthMonitor:
         interval_s: float = 0.1,
         max_temperature_c: int = 85,
         history: FaultHistory | None = None,
+        kernel_log: Path | None = None,
     ) -> None:
         self._nvml = nvml
         self._policy = policy
@@ -91,6 +97,7 @@ class HealthMonitor:
         self._slow_every = max(1, round(_SLOW_SIGNALS_S / interval_s))
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
 
     def start(self) -> None:
         self._stopping.clear()
@@ -98,6 +105,9 @@ class HealthMonitor:
             threading.Thread(target=self._poll_for_ever, name="gpu-poll", daemon=True),
             threading.Thread(target=self._listen_for_ever, name="gpu-events", daemon=True),
         ]
+        if self._kernel_log is not None:
+            target = self._follow_kernel_log
+            self._threads.append(threading.Thread(target=target, name="gpu-kernel-log", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -121,6 +131,13 @@ class HealthMonitor:
             self._nvml.nvmlInit()
             if running:
                 self.start()
+
+    def expect_kill(self, uuids: Iterable[str]) -> None:
+        """What runs on these GPUs is being killed now: the driver will report that their channels were removed."""
+        wanted = set(uuids)
+        for gpu in self._gpus:
+            if gpu.info.uuid in wanted:
+                gpu.killed_at_ms = _now_ms()
 
     def telemetry(self) -> list[GpuTelemetry]:
         """The newest reading of each GPU; only its uuid while it does not answer."""
@@ -234,6 +251,17 @@ class HealthMonitor:
         finally:
             nvml.nvmlEventSetFree(event_set)
 
+    def _follow_kernel_log(self) -> None:
+        """NVML delivers critical XIDs only, and only those that come while it listens."""
+        assert self._kernel_log is not None
+        by_place = {place_of(gpu.info.pci_bus_id): gpu for gpu in self._gpus if gpu.info.pci_bus_id}
+        try:
+            for place, xid in self._kernel_log.follow(self._stopping):
+                if (gpu := by_place.get(place)) is not None:
+                    self._on_xid(gpu, xid)
+        except OSError as error:
+            log.warning("health.no_kernel_log", error=str(error))
+
     def _register(self, gpu: _Gpu, event_set: Any) -> bool:
         nvml = self._nvml
         try:
@@ -250,10 +278,12 @@ class HealthMonitor:
 
     def _on_xid(self, gpu: _Gpu, xid: int) -> None:
         with gpu.lock:
-            last, at_ms = gpu.last_xid
             now_ms = _now_ms()
-            gpu.last_xid = (xid, now_ms)
-            if xid == last and now_ms - at_ms < _BURST_MS:
+            seen_ms = gpu.xids.get(xid, 0)
+            gpu.xids[xid] = now_ms
+            if now_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
+                return
+            if xid == CHANNEL_REMOVED and self._is_a_consequence(gpu, now_ms):
                 return
             if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
                 return
@@ -263,6 +293,11 @@ class HealthMonitor:
                 recovery = 0  # it is lost: the table decides
             self._report(gpu, xid, recovery_action=recovery)
 
+    def _is_a_consequence(self, gpu: _Gpu, now_ms: int) -> bool:
+        """Of a kill of ours, or of another fault of the same GPU just now."""
+        others = [at_ms for xid, at_ms in gpu.xids.items() if xid != CHANNEL_REMOVED]
+        return now_ms - max([gpu.killed_at_ms, *others]) <= COMPANION_MS
+
     def _note(self, gpu: _Gpu, condition: Condition, holds: bool, detail: str = "") -> None:
         """Report a condition when it begins; forget it when it ends."""
         with gpu.lock:
@@ -271,8 +306,8 @@ class HealthMonitor:
                 self._history.clear(gpu.info.uuid, condition)
             elif holds and condition not in gpu.standing:
                 gpu.standing.add(condition)
-                xid, at_ms = gpu.last_xid
-                if xid not in _XIDS_OF.get(condition, ()) or _now_ms() - at_ms > _COMPANION_MS:
+                told_ms = max((gpu.xids.get(xid, 0) for xid in _XIDS_OF.get(condition, ())), default=0)
+                if _now_ms() - told_ms > COMPANION_MS:
                     self._report(gpu, condition, detail)
 
     def _report(self, gpu: _Gpu, cause: int | Condition, detail: str = "", recovery_action: int = 0) -> None:

@@ -89,7 +89,7 @@ class FaultHistory:
             self._standing[gpu_uuid].discard(record["cleared"])
             return
         faults = self._faults[gpu_uuid]
-        faults.append(PastFault(record["cause"], record["at_ms"]))
+        faults.append(PastFault(record["cause"], record["at_ms"], record.get("action")))
         del faults[:-_KEPT_PER_GPU]
         self._numbers[gpu_uuid] = record["number"]
         if isinstance(record["cause"], str):
@@ -106,7 +106,8 @@ class FaultHistory:
         for gpu_uuid, faults in self._faults.items():
             first = self._numbers[gpu_uuid] - len(faults) + 1
             for number, fault in enumerate(faults, first):
-                records.append({"uuid": gpu_uuid, "number": number, "cause": fault.cause, "at_ms": fault.at_ms})
+                what = {"cause": fault.cause, "at_ms": fault.at_ms, "action": fault.action}
+                records.append({"uuid": gpu_uuid, "number": number, **what})
             causes = {fault.cause for fault in faults if isinstance(fault.cause, str)}
             records += [{"uuid": gpu_uuid, "cleared": cause} for cause in causes - self._standing[gpu_uuid]]
         partial = path.with_suffix(".partial")

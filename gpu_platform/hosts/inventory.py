@@ -11,18 +11,13 @@ import structlog
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
 from gpu_platform.hosts.gpu_signals import unsupported
+from gpu_platform.hosts.isolation import choose_isolation
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
-
-_PLAIN_PROCESS_LACKS = [
-    "device isolation: a rank can open GPUs that it was not given",
-    "memory, process and CPU limits: ranks share the host's",
-    "file system and user isolation: ranks run as the node worker's user",
-]
 
 
 def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
@@ -33,17 +28,20 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
     """
     if isinstance(nvml, SimulatedNvml) and sysfs is None:
         described = nvml.description.inventory(node.name)
+        isolation = choose_isolation(node)
         return described.model_copy(
             update={
                 "driver_version": nvml.nvmlSystemGetDriverVersion(),
                 "cuda_version": _cuda_version(nvml),
                 "cpus": os.cpu_count(),
-                "missing_guarantees": _PLAIN_PROCESS_LACKS,
+                "isolation": isolation.kind,
+                "missing_guarantees": isolation.missing,
                 "nvlink_domain": node.nvlink_domain,
                 "labels": node.labels,
             }
         )
     sysfs = sysfs or Sysfs()
+    isolation = choose_isolation(node)
     found: list[tuple[Any, GpuInfo]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -59,7 +57,8 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
         driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion),
         cuda_version=_cuda_version(nvml),
         cpus=os.cpu_count(),
-        missing_guarantees=_PLAIN_PROCESS_LACKS,
+        isolation=isolation.kind,
+        missing_guarantees=isolation.missing,
         gpus=gpus,
         nvlinks=links,
         nvlink_generation=generation,

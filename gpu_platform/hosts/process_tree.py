@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Process(NamedTuple):
@@ -32,12 +32,14 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def read_stat(pid: int) -> Stat | None:
+def read_stat(pid: int | Literal["self"]) -> Stat | None:
+    """``"self"`` gives the pid that ``/proc`` shows, also to a process of an inner PID namespace."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    pid = int(text[: text.index(b" ")])
     # The name stands in brackets and may itself contain brackets and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
     return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"))

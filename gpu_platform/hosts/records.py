@@ -12,6 +12,8 @@ In the attempt's directory::
 
     closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
                  agent looks for claims after it wrote it: one of the two always sees the other.
+    fence.json   the attempt's cgroup and who holds its namespaces; see ``fence``.
+    fence.lock   held while the fence is raised, and asked for by ``stop`` once it has closed the attempt.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ STARTED = "started.json"
 EXIT = "exit.json"
 LOG = "output.log"
 CLOSED = "closed"
+FENCE = "fence.json"
+FENCE_LOCK = "fence.lock"
 
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""

@@ -128,6 +128,10 @@ class SimulatedNvml:
         return handle.index
 
     @_on_gpu
+    def nvmlDeviceGetMinorNumber(self, handle: _Gpu) -> int:
+        return handle.index
+
+    @_on_gpu
     def nvmlDeviceGetName(self, handle: _Gpu) -> str:
         return self.description.gpu.model
 

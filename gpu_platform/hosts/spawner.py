@@ -18,6 +18,7 @@ import sys
 import traceback
 from typing import Any
 
+from gpu_platform.hosts.fence import raise_fence
 from gpu_platform.hosts.process_tree import boot_id
 from gpu_platform.hosts.supervisor import name_process, supervise
 
@@ -92,9 +93,12 @@ def _become_supervisor(order: dict[str, Any]) -> None:
     try:
         os.closerange(3, 1 << 20)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        supervise(order, reply)
+        if order["kind"] == "fence":
+            raise_fence(order, reply)
+        else:
+            supervise(order, reply)
     except BaseException:
-        with open(os.path.join(order["rank_dir"], "supervisor-error.txt"), "a") as file:
+        with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(1)
     os._exit(0)

@@ -13,6 +13,7 @@ import structlog
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.hosts import records
 from gpu_platform.hosts.environment import marker
+from gpu_platform.hosts.fence import Fence, fence_lock
 from gpu_platform.hosts.paths import attempt_dir
 from gpu_platform.hosts.process_tree import (
     Process,
@@ -58,10 +59,13 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set
     All that descends from a living supervisor (none can leave it: it is a subreaper), and what a killed
     supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
     nothing in its environment tells), and all that carries the attempt's name there; with descendants.
+    All that is in the cgroups of a fenced attempt, which nothing can leave.
     """
     supervisors = {rank.supervisor for rank in ranks} - {None}
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
+    if (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
+        pids |= fence.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
     return descendants(
         (process.pid for process in supervisors if process is not None),
@@ -76,8 +80,17 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_
     Returns how many processes had to be ended. Waits for as long as a process refuses to die
     (it hangs in the kernel): a GPU must not be given away under it.
     """
+    await asyncio.to_thread(_wait_for_fence, home, key)
     for rank in ranks:
         await rank.wait_started()
+    killed = await _end_ranks(home, key, ranks, grace_s)
+    fence = Fence.of(str(attempt_dir(home, key)))
+    while fence is not None and not await asyncio.to_thread(fence.take_down):
+        log.error("a fence cannot be taken down", job=key.job_id, cgroup=fence.cgroup.name)
+    return killed
+
+
+async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
     if all(rank.left_nothing and not rank.is_claimed for rank in ranks):
         return 0
     seen: set[Process] = set()
@@ -104,9 +117,17 @@ async def _signal_all(
 ) -> set[Process]:
     living = await asyncio.to_thread(attempt_processes, home, key, ranks)
     seen |= living
+    if number == signal.SIGKILL and (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
+        await asyncio.to_thread(fence.kill)
     for process in living:
         send_signal(process, number)
     return living
+
+
+def _wait_for_fence(home: Path, key: AttemptKey) -> None:
+    """The attempt is closed: after this nobody raises a fence for it any more."""
+    with fence_lock(str(attempt_dir(home, key))):
+        pass
 
 
 def _supervisors(ranks: Sequence[Rank]) -> list[Process]:

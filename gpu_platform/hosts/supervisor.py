@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from gpu_platform.hosts import records
+from gpu_platform.hosts.fence import RankFence
 from gpu_platform.hosts.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
 
 Reply = Callable[[dict[str, Any]], None]
@@ -33,6 +34,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLAIM_BYTES = 200
 _RECORD = "record"
+_FENCE = "fence"
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
 _DISK_FULL_PATIENCE_S = 60.0
@@ -42,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
-    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host. ``reply`` is called once,
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, fence (or None). ``reply`` is called once,
     as soon as the rank executes or cannot: ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
     os.setsid()
@@ -66,26 +68,31 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         closed = os.path.join(order["attempt_dir"], records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
-        child = _fork(order)
+        fence = RankFence(order) if order["fence"] else None
+        child = _fork(order, fence)
     except OSError as error:  # disk full, no permission, no more processes
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
     failure: dict[str, Any] | None = None
     if child.told is not None:
         step, number = child.told
-        if step == _RECORD:  # it did not execute, and may be started again
-            return reply({"status": "error", "message": f"{os.strerror(number)}: {rank_dir}"})
+        if step in (_RECORD, _FENCE):  # it did not execute, and may be started again
+            return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
         failure = _explain(order, step, number)
     else:
         reply({"status": "started", "pid": child.pid})
 
     code = _exit_code(_wait_for(child.pid))
-    alone = not _reap()
+    if fence is not None and fence.cgroup.out_of_memory_kills():
+        _tell_in_log(order, "the kernel ended processes of this rank: it was at its memory limit")
+    alone = not _reap() if fence is None else fence.cgroup.is_empty
     record = {"exit_code": code, "ended_at_ms": time.time_ns() // 1_000_000, "failure": failure, "alone": alone}
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
     if failure is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
-        _end_leftovers(closed)
+        _end_leftovers(closed, fence)
+    if fence is not None:
+        fence.cgroup.remove()
     return None
 
 
@@ -100,15 +107,13 @@ class _Child(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _fork(order: dict[str, Any]) -> _Child:
+def _fork(order: dict[str, Any], fence: RankFence | None) -> _Child:
     """Fork, and wait until the child executes its program or tells why it cannot."""
-    log = os.open(
-        os.path.join(order["rank_dir"], records.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-    )
+    log = _open_log(order)
     hear, tell = os.pipe()
-    pid = os.fork()
+    pid = os.fork() if fence is None else fence.fork()
     if pid == 0:
-        _become_rank(order, log, tell)
+        _become_rank(order, fence, log, tell)
     os.close(log)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
@@ -116,11 +121,14 @@ def _fork(order: dict[str, Any]) -> _Child:
     return _Child(pid, tuple(json.loads(told)) if told else None)
 
 
-def _become_rank(order: dict[str, Any], log: int, tell: int) -> NoReturn:
-    step = _RECORD
+def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell: int) -> NoReturn:
+    step = _FENCE
     try:
         os.setsid()
-        me = read_stat(os.getpid())
+        if fence is not None:
+            fence.cgroup.enter()
+        step = _RECORD
+        me = read_stat("self")
         assert me is not None
         record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
         # Not fsynced: only a power loss could undo it, and that ends the rank as well.
@@ -131,6 +139,9 @@ def _become_rank(order: dict[str, Any], log: int, tell: int) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        step = "sandbox"
+        if fence is not None:
+            fence.enter()
         step = "workdir"
         if order["workdir"] is not None:
             os.chdir(order["workdir"])
@@ -148,13 +159,16 @@ def _become_rank(order: dict[str, Any], log: int, tell: int) -> NoReturn:
 def _explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
     host, reason = order["host"], os.strerror(number)
+    inside = ", inside the fence" if order["fence"] else ""
+    if step == "sandbox":
+        return {"kind": "hardware", "message": f"the rank could not be fenced in on {host}: {reason}", "host": host}
     if step == "workdir":
-        message = f"the working directory {order['workdir']!r} cannot be entered on {host}: {reason}"
+        message = f"the working directory {order['workdir']!r} cannot be entered on {host}{inside}: {reason}"
     else:
         program = order["argv"][0]
         texts = {
-            errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found on {host} "
-            f"(PATH is {order['env'].get('PATH', '')!r})",
+            errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found "
+            f"on {host}{inside} (PATH is {order['env'].get('PATH', '')!r})",
             errno.EACCES: f"the program {program!r} is not executable on {host}",
             errno.ENOEXEC: f"the program {program!r} cannot run on {host}: "
             "it is no binary of this machine and has no '#!' line",
@@ -163,6 +177,16 @@ def _explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
         }
         message = texts.get(number, f"the program {program!r} cannot be executed on {host}: {reason}")
     return {"kind": "user", "message": message, "host": host}
+
+
+def _open_log(order: dict[str, Any]) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.open(os.path.join(order["rank_dir"], records.LOG), flags, 0o644)
+
+
+def _tell_in_log(order: dict[str, Any], text: str) -> None:
+    with open(_open_log(order), "a") as file:
+        file.write(f"gpu-platform: {text}\n")
 
 
 def _wait_for(child: int) -> int:
@@ -201,10 +225,15 @@ def _record_exit(path: str, record: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
-def _end_leftovers(closed: str) -> None:
+def _end_leftovers(closed: str, fence: RankFence | None) -> None:
     """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
     stop = records.read_record(closed)
     grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0
+    if fence is not None:
+        if not fence.cgroup.wait_empty(grace):
+            fence.cgroup.kill()
+            fence.cgroup.wait_empty(_UNKILLABLE_S)
+        return
     _wait_until_alone(grace)
     patience = records.boot_clock_s() + _UNKILLABLE_S
     while _reap() and records.boot_clock_s() < patience:

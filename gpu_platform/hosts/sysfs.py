@@ -28,6 +28,13 @@ class Sysfs:
         first = re.split(r"[-,]", cpus)[0]
         return _read_int(self._root / f"devices/system/cpu/cpu{first}/topology/physical_package_id")
 
+    def cpus(self, numa_node: int) -> str | None:
+        """The node's CPUs as a kernel list, e.g. ``0-31,64-95``."""
+        return _read(self._root / f"devices/system/node/node{numa_node}/cpulist") or None
+
+    def numa_nodes(self) -> int:
+        return len(list((self._root / "devices/system/node").glob("node[0-9]*")))
+
     def pcie_switch(self, bus_id: str) -> str | None:
         """The uppermost bridge between the device and its root port, that is the switch's upstream port.
 

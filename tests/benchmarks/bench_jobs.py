@@ -23,6 +23,7 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.paths import control_dir, node_dir
 from tests.harness import eventually
+from tests.hosts_rig import RESET_FOR_EVER
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = 8
@@ -203,7 +204,12 @@ async def main(parts: list[str]) -> None:
     state_dir = Path(tempfile.mkdtemp(prefix="gpu-platform-bench-"))
     nodes = tuple(NodeSpec(f"h{number}", "dgx-h100") for number in range(HOSTS))
     try:
-        config = ClusterConfig(state_dir=state_dir, nodes=nodes, ui=False)
+        config = ClusterConfig(
+            state_dir=state_dir,
+            nodes=nodes,
+            ui=False,
+            settings={"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
+        )
         async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
             for part in parts:
                 reference_loop()

@@ -26,6 +26,7 @@ from tests.chaos.killable_postgres import Server, new_server
 from tests.chaos.monkey import Monkey
 from tests.chaos.plan import JobPlan, make_plan
 from tests.harness import eventually
+from tests.hosts_rig import RESET_FOR_EVER
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"), NodeSpec("c", "dgx-1v"))
@@ -68,7 +69,7 @@ async def storm(
         state_dir=directory / "state",
         nodes=HOSTS,
         ui=False,
-        settings=SHORT_LEASES,
+        settings=SHORT_LEASES | {"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
         database_url=database.url if database else None,
     )
     async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url, retry_for_s=120) as client:

@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
         (13, A.FAIL_JOB, A.FAIL_JOB),
         (31, A.RESET, A.FAIL_JOB),
         (43, A.RESET, A.NONE),
-        (45, A.NONE, A.NONE),
+        (45, A.WATCH, A.NONE),
         (48, A.RESET, A.RESET),
         (63, A.WATCH, A.NONE),
         (79, A.REBOOT, A.REBOOT),

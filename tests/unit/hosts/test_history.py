@@ -47,11 +47,15 @@ def test_what_was_recorded_is_there_after_a_restart_and_a_torn_line_is_skipped(t
     with path.open("a") as file:
         file.write('{"uuid": "g", "numb')
     again = FaultHistory(path)
-    assert again.of("g") == (PastFault(31, 7), PastFault("gpu_lost", 8), PastFault("remap_pending", 9))
+    assert again.of("g") == (
+        PastFault(31, 7, "reset"),
+        PastFault("gpu_lost", 8, "reset"),
+        PastFault("remap_pending", 9, "reset"),
+    )
     assert again.standing("g") == {"remap_pending"}
     assert again.next_id("g") == history.next_id("g")
     again.append(report(again, "g", 10), 48)
-    assert FaultHistory(path).of("g")[-1] == PastFault(48, 10)
+    assert FaultHistory(path).of("g")[-1] == PastFault(48, 10, "reset")
 
 
 def test_a_long_history_is_shortened_without_forgetting_numbers_or_conditions(tmp_path: Path) -> None:

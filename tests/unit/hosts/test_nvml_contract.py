@@ -1,34 +1,73 @@
-"""What everything above expects of NVML: the simulated object keeps it, and a real GPU where there is one."""
+"""What everything above expects of NVML. The simulated object keeps it, the real ``pynvml`` on a library of ours
+(``tests.fake_nvml``), and the real thing where there is a GPU."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 import pytest
 
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.hosts import gpu_reset, gpu_signals, paths
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import has_gpus, open_nvml
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description, machine_ids
+from tests.fake_nvml import FakeNvml, has_compiler
 
 
-@pytest.fixture(params=["simulated", "real"])
+@pytest.fixture(params=["simulated", "fake", "real"])
 def nvml(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    if request.param == "real" and not has_gpus():
-        pytest.skip("NVML finds no GPU on this machine: the contract is checked on the simulated one only")
-    opened = open_nvml(
-        NodeSettings(name="box", simulate="dgx-h100" if request.param == "simulated" else None), tmp_path
-    )
+    if request.param == "fake":
+        opened = request.getfixturevalue("fake").load()
+    else:
+        if request.param == "real" and not has_gpus():
+            pytest.skip("NVML finds no GPU on this machine: the contract is checked on the simulated and the fake one")
+        simulate = "dgx-h100" if request.param == "simulated" else None
+        opened = open_nvml(NodeSettings(name="box", simulate=simulate), tmp_path)
     yield opened
     opened.nvmlShutdown()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """The real ``pynvml`` on a library of ours."""
+    if not has_compiler():
+        assert not os.environ.get("CI"), "CI needs a C compiler: apt-get install gcc libc6-dev"
+        pytest.skip("no C compiler (Debian: apt-get install gcc libc6-dev)")
+    library = FakeNvml(tmp_path / "fake")
+    monkeypatch.setenv("FAKE_NVML_STATE", str(library.state_file))
+    return library
+
+
+class Struck(NamedTuple):
+    nvml: Any
+    strike: Callable[..., None]
+
+
+@pytest.fixture(params=["simulated", "fake"])
+def struck(request: pytest.FixtureRequest, tmp_path: Path) -> Struck:
+    """GPUs that something can befall; from any process."""
+    if request.param == "simulated":
+        nvml = request.getfixturevalue("simulated")
+        return Struck(nvml, partial(inject_fault, nvml.control_dir))
+    fake = request.getfixturevalue("fake")
+    return Struck(fake.load(), fake.strike)
 
 
 @pytest.fixture
@@ -67,41 +106,146 @@ def test_an_unknown_gpu_is_an_nvml_error(nvml: Any) -> None:
         nvml.nvmlDeviceGetHandleByUUID("GPU-00000000-0000-0000-0000-000000000000")
 
 
-def test_an_xid_from_another_process_arrives_at_once_and_once(simulated: SimulatedNvml) -> None:
-    events = simulated.nvmlEventSetCreate()
+def test_an_xid_from_another_process_arrives_at_once_and_once(struck: Struck) -> None:
+    nvml, strike = struck
+    events = nvml.nvmlEventSetCreate()
     for index in range(8):
-        handle = simulated.nvmlDeviceGetHandleByIndex(index)
-        simulated.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        nvml.nvmlDeviceRegisterEvents(
+            nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlEventTypeXidCriticalError, events
+        )
     pid = os.fork()
     if pid == 0:
-        inject_fault(simulated.control_dir, 3, xid=31)
+        strike(3, xid=31)
         os._exit(0)
     os.waitpid(pid, 0)
     began = time.perf_counter()
-    event = simulated.nvmlEventSetWait_v2(events, 5000)
+    event = nvml.nvmlEventSetWait_v2(events, 5000)
     assert time.perf_counter() - began < 1
-    assert (simulated.nvmlDeviceGetIndex(event.device), event.eventData) == (3, 31)
+    assert (nvml.nvmlDeviceGetIndex(event.device), event.eventData) == (3, 31)
+    with pytest.raises(nvml.NVMLError_Timeout):
+        nvml.nvmlEventSetWait_v2(events, 0)
+    nvml.nvmlEventSetFree(events)
+
+
+def test_xids_come_in_their_order(struck: Struck) -> None:
+    nvml, strike = struck
+    events = nvml.nvmlEventSetCreate()
+    nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(1), nvml.nvmlEventTypeXidCriticalError, events)
     for xid in (13, 45, 48):
-        inject_fault(simulated.control_dir, 1, xid=xid)
-    assert [simulated.nvmlEventSetWait_v2(events, 5000).eventData for _ in range(3)] == [13, 45, 48]
-    with pytest.raises(simulated.NVMLError_Timeout):
-        simulated.nvmlEventSetWait_v2(events, 0)
-    simulated.nvmlEventSetFree(events)
+        strike(1, xid=xid)
+    assert [nvml.nvmlEventSetWait_v2(events, 5000).eventData for _ in range(3)] == [13, 45, 48]
+    nvml.nvmlEventSetFree(events)
 
 
-def test_a_lost_gpu_is_lost_to_every_call_and_the_others_are_not(simulated: SimulatedNvml) -> None:
-    first, second = (simulated.nvmlDeviceGetHandleByIndex(index) for index in (0, 1))
-    inject_fault(simulated.control_dir, 0, xid=79)
-    calls = [simulated.nvmlDeviceGetName, simulated.nvmlDeviceGetPowerUsage, simulated.nvmlDeviceGetRemappedRows]
-    for call in calls:
-        with pytest.raises(simulated.NVMLError_GpuIsLost):
+def test_a_lost_gpu_is_lost_to_every_call_and_the_others_are_not(struck: Struck) -> None:
+    nvml, strike = struck
+    first, second = (nvml.nvmlDeviceGetHandleByIndex(index) for index in (0, 1))
+    strike(0, xid=79)
+    for call in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetPowerUsage, nvml.nvmlDeviceGetRemappedRows):
+        with pytest.raises(nvml.NVMLError_GpuIsLost):
             call(first)
         call(second)
-    with pytest.raises(simulated.NVMLError_GpuIsLost):
-        simulated.nvmlDeviceGetHandleByIndex(0)
-    assert "lost" in (simulated.reset(_uuid(simulated, 0)) or "")
-    inject_fault(simulated.control_dir, 0, clear=True)
-    assert simulated.nvmlDeviceGetName(first)
+    with pytest.raises(nvml.NVMLError_GpuIsLost):
+        nvml.nvmlDeviceGetHandleByIndex(0)
+    strike(0, clear=True)
+    assert nvml.nvmlDeviceGetName(first)
+
+
+def test_conditions_are_read_as_health_reads_them(struck: Struck) -> None:
+    nvml, strike = struck
+    strike(2, uncorrected_ecc=2, corrected_ecc=7, remap_pending=True, remap_failed=True, recovery_action=4)
+    handle = nvml.nvmlDeviceGetHandleByIndex(2)
+    assert gpu_signals.uncorrectable_ecc(nvml, handle) == 2
+    assert gpu_signals.correctable_ecc(nvml, handle) == 7
+    assert gpu_signals.row_remapping(nvml, handle) == (True, True)
+    assert gpu_signals.recovery_action(nvml, handle) == 4
+    with pytest.raises(PreflightFailed, match="ECC"):
+        gpu_reset.verify_gpu(nvml, nvml.nvmlDeviceGetUUID(handle))
+
+
+def test_health_blames_the_gpu_that_is_lost_and_watches_the_others(struck: Struck) -> None:
+    nvml, strike = struck
+    inventory = read_inventory(nvml, NodeSettings(name="box"))
+    faults: list[FaultReport] = []
+    monitor = HealthMonitor(
+        nvml, inventory, FaultPolicy.load("platform"), host="box", on_fault=faults.append, interval_s=0.01
+    )
+    monitor.start()
+    try:
+        _until(lambda: all(gpu.temperature_c for gpu in monitor.telemetry()))
+        strike(5, lost=True)
+        _until(lambda: faults)
+        assert [(fault.gpu_index, fault.action) for fault in faults] == [(5, "reboot")]
+        assert list(monitor.degraded()) == [inventory.gpus[5].uuid]
+        strike(2, xid=31)
+        _until(lambda: len(faults) == 2)
+        assert (faults[1].gpu_index, faults[1].xid) == (2, 31)
+        strike(5, clear=True)
+        _until(lambda: not monitor.degraded())
+        assert sum(gpu.temperature_c is not None for gpu in monitor.telemetry()) == 8
+    finally:
+        monitor.stop()
+
+
+@pytest.mark.parametrize("machine", machine_ids())
+def test_the_wiring_of_every_machine_is_found_through_pynvml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    if not has_compiler():
+        pytest.skip("no C compiler")
+    fake = FakeNvml(tmp_path, machine)
+    monkeypatch.setenv("FAKE_NVML_STATE", str(fake.state_file))
+    described = fake.description.inventory("box")
+    inventory = read_inventory(fake.load(), NodeSettings(name="box"), Sysfs(tmp_path / "no-sysfs"))
+    assert inventory.nvlinks == described.nvlinks
+    assert inventory.nvlink_generation == described.nvlink_generation
+    facts = {"uuid", "index", "model", "memory_mib", "compute_capability", "pci_bus_id", "mig_capable"}
+    for found, expected in zip(inventory.gpus, described.gpus, strict=True):
+        expected_facts = expected.model_dump(include=facts)
+        if expected_facts["pci_bus_id"] is None:
+            expected_facts["pci_bus_id"] = found.pci_bus_id
+        assert found.model_dump(include=facts) == expected_facts
+    by_switch = lambda gpus: {frozenset(g.index for g in gpus if g.pcie_switch == gpu.pcie_switch) for gpu in gpus}  # noqa: E731
+    assert {group for group in by_switch(inventory.gpus) if len(group) < len(inventory.gpus)} == {
+        group for group in by_switch(described.gpus) if 1 < len(group) < len(inventory.gpus)
+    } or not any(gpu.pcie_switch for gpu in described.gpus)
+
+
+def test_a_driver_that_lacks_functions_is_watched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeNvml
+) -> None:
+    old = FakeNvml(tmp_path / "old", "dgx-1v", old_driver=True)
+    monkeypatch.setenv("FAKE_NVML_STATE", str(old.state_file))
+    nvml = old.load()
+    with pytest.raises(nvml.NVMLError_FunctionNotFound):
+        nvml.nvmlDeviceGetRemappedRows(nvml.nvmlDeviceGetHandleByIndex(0))
+    inventory = read_inventory(nvml, NodeSettings(name="box"))
+    assert len(inventory.gpus) == 8
+    gpu_reset.verify_gpu(nvml, inventory.gpus[0].uuid)
+    faults: list[FaultReport] = []
+    monitor = HealthMonitor(nvml, inventory, FaultPolicy.load("platform"), host="box", on_fault=faults.append)
+    old.strike(1, uncorrected_ecc=1)
+    monitor.poll_once()
+    monitor.poll_once()
+    assert [(fault.gpu_index, fault.action) for fault in faults] == [(1, "reset")]
+    assert monitor.degraded() == {}
+
+
+def test_another_process_finds_the_library_as_it_would_find_nvidias(fake: FakeNvml, tmp_path: Path) -> None:
+    """``open_nvml`` and ``read_inventory`` as a node worker calls them, nothing replaced."""
+    program = (
+        "import pathlib; from gpu_platform.hosts.nvml import open_nvml, has_gpus;"
+        "from gpu_platform.hosts.inventory import read_inventory; from gpu_platform.settings import NodeSettings;"
+        "node = NodeSettings(name='box'); assert has_gpus();"
+        "print(read_inventory(open_nvml(node, pathlib.Path('.')), node).model_dump_json())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=fake.environ, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    inventory = HostInventory.model_validate_json(done.stdout)
+    assert [gpu.uuid for gpu in inventory.gpus] == [fake.uuid(index) for index in range(8)]
+    assert not inventory.simulated
+    assert len(inventory.nvlinks) == 28
 
 
 def test_a_reset_fails_as_often_as_told_and_heals_what_a_reset_heals(simulated: SimulatedNvml) -> None:
@@ -148,6 +292,13 @@ def test_every_machine_can_be_simulated(tmp_path: Path, machine: str) -> None:
     assert inventory.machine == machine
     assert inventory.simulated
     assert [gpu.uuid for gpu in inventory.gpus] == [_uuid(nvml, index) for index in range(len(inventory.gpus))]
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def _uuid(nvml: SimulatedNvml, index: int) -> str:

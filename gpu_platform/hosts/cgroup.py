@@ -1,0 +1,335 @@
+"""Control groups: which processes belong together, what they may use, and a kill that none of them escapes.
+
+The kernel may offer cgroup v2, v1, or both at once ("hybrid": a v2 tree without some controllers
+and v1 trees beside it). Where they are mounted is read, never assumed, and each controller is
+used where it lives. Membership and killing use the v2 tree; without one, the v1 freezer's.
+Kernel: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+USED = ("memory", "pids", "cpuset", "devices", "freezer")
+"""Controllers that we look for; the last two exist in v1 only."""
+
+_POLL_S = 0.005
+_GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV)
+"""No such cgroup, process, or cgroup any more."""
+_SYS_CLONE3 = 435
+"""The same on every architecture."""
+_CLONE_INTO_CGROUP = 0x2_0000_0000
+_python = ctypes.pythonapi
+_keeps_gil = ctypes.PyDLL(None, use_errno=True)
+"""A fork must not let go of the interpreter's lock, which the child could not take again."""
+
+
+class Hierarchies(NamedTuple):
+    """Where cgroups are on this host. Survives JSON: the spawner gets it that way."""
+
+    unified: str | None
+    """Mount point of cgroup v2."""
+    v2: list[str]
+    """Controllers of the v2 tree."""
+    v1: dict[str, str]
+    """Controller -> mount point of its v1 tree."""
+
+    def has(self, controller: str) -> bool:
+        return controller in self.v2 or controller in self.v1
+
+
+class Limits(NamedTuple):
+    """None: no limit."""
+
+    memory_bytes: int | None = None
+    pids: int | None = None
+    """Tasks, so threads count."""
+    cpus: str | None = None
+    """A kernel list, e.g. ``0-31,64-95``."""
+    mems: str | None = None
+    """NUMA nodes; follows ``cpus``."""
+
+
+def find_hierarchies(mountinfo: str = "/proc/self/mountinfo") -> Hierarchies:
+    """Read from proc(5) mountinfo."""
+    unified: str | None = None
+    v1: dict[str, str] = {}
+    with open(mountinfo) as file:
+        for line in file:
+            left, _, right = line.partition(" - ")
+            mount_point = left.split()[4].encode().decode("unicode_escape")
+            kind, _, options = right.split()[:3]
+            if kind == "cgroup2" and unified is None:
+                unified = mount_point
+            elif kind == "cgroup":
+                for controller in USED:
+                    if controller in options.split(","):
+                        v1.setdefault(controller, mount_point)
+    v2: list[str] = []
+    if unified is not None:
+        v2 = [name for name in _read(f"{unified}/cgroup.controllers").split() if name in USED]
+        v1.pop("freezer", None)  # cgroup.kill and cgroup.freeze are better
+    return Hierarchies(unified, v2, v1)
+
+
+class Cgroup:
+    """The cgroup called ``name`` (a relative path) in every tree that we use."""
+
+    def __init__(self, hierarchies: Hierarchies, name: str) -> None:
+        self.hierarchies = hierarchies
+        self.name = name
+        tracking = hierarchies.unified or hierarchies.v1.get("freezer")
+        if tracking is None:
+            raise OSError(errno.ENOSYS, "neither cgroup v2 nor the v1 freezer is mounted")
+        self.path = os.path.join(tracking, name)
+        """Its directory in the tree that says who belongs to it."""
+
+    def child(self, name: str) -> Cgroup:
+        return Cgroup(self.hierarchies, f"{self.name}/{name}")
+
+    def create(self, limits: Limits | None = None, *, domain: bool = False) -> None:
+        """Make it, and its parents. ``domain``: it will hold cgroups, not processes. May be repeated."""
+        if self.hierarchies.unified is not None:
+            self._create_v2(domain)
+        for mount_point in set(self.hierarchies.v1.values()):
+            os.makedirs(os.path.join(mount_point, self.name), exist_ok=True)
+        if "cpuset" in self.hierarchies.v1:
+            self._fill_cpuset_v1()
+        if limits is not None:
+            self._limit(limits)
+
+    def fork(self) -> int:
+        """``os.fork()``, but the child is in this cgroup from its first instruction (clone3(2)) where there is v2.
+
+        Moving a process costs a grace period of the kernel's RCU, about 10 ms on an idle machine; being born
+        here costs nothing. The child must still :meth:`enter` what v1 trees there are.
+        """
+        if self.hierarchies.unified is None:
+            return os.fork()
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _fork_into(fd)
+        finally:
+            os.close(fd)
+
+    def enter(self) -> None:
+        """Bring the calling process, made by :meth:`fork`, into the v1 trees too."""
+        for path in self._paths():
+            if path != self.path or self.hierarchies.unified is None:
+                write_control(f"{path}/cgroup.procs", "0")
+
+    def processes(self) -> set[int]:
+        """Pids of it and of all below it; zombies too."""
+        pids: set[int] = set()
+        for directory in self._tree():
+            try:
+                pids |= {int(line) for line in _read(f"{directory}/cgroup.procs").split()}
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+        pids.discard(0)  # a process of a pid namespace that is not ours to see
+        return pids
+
+    @property
+    def is_empty(self) -> bool:
+        """No living process here or below; also when the cgroup does not exist."""
+        try:
+            return "populated 0" in _read(f"{self.path}/cgroup.events")
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return not self.processes()  # v1 has no such file
+
+    def kill(self) -> None:
+        """SIGKILL to all, those that fork meanwhile included. They may take a moment to be gone."""
+        try:
+            write_control(f"{self.path}/cgroup.kill", "1")
+        except OSError as error:  # before Linux 5.14, or v1: hold them still, so that none escapes by forking
+            if error.errno not in _GONE:
+                raise
+            with _suppress_gone():
+                self._freeze(True)
+            for pid in self.processes():
+                with _suppress_gone():
+                    os.kill(pid, signal.SIGKILL)
+            with _suppress_gone():
+                self._freeze(False)  # v1 delivers the signal only now
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        try:
+            events = os.open(f"{self.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            events = None
+        try:
+            while not self.is_empty:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                if events is None:
+                    time.sleep(min(_POLL_S, remaining))
+                else:
+                    with _suppress_gone():
+                        os.pread(events, 256, 0)  # from here on a change wakes the poll
+                        poll = select.poll()
+                        poll.register(events, select.POLLPRI)
+                        if not self.is_empty:
+                            poll.poll(remaining * 1000)
+            return True
+        finally:
+            if events is not None:
+                os.close(events)
+
+    def remove(self) -> bool:
+        """Remove it and all below it, where empty. False if something is left."""
+        gone = True
+        for path in self._paths():
+            for directory in reversed(list(_walk(path))):
+                try:
+                    os.rmdir(directory)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    gone = False
+        return gone
+
+    def out_of_memory_kills(self) -> int:
+        """How many processes of it the kernel has killed because it was at its memory limit."""
+        path = self._path_of("memory")
+        name = "memory.events" if "memory" in self.hierarchies.v2 else "memory.oom_control"
+        try:
+            fields = dict(line.split() for line in _read(f"{path}/{name}").splitlines())
+        except OSError:
+            return 0
+        return int(fields.get("oom_kill", 0))
+
+    def _create_v2(self, domain: bool) -> None:
+        unified = self.hierarchies.unified or ""
+        wanted = " ".join(f"+{controller}" for controller in self.hierarchies.v2)
+        parts = self.name.split("/")
+        for depth in range(len(parts) + 1):
+            directory = os.path.join(unified, *parts[:depth])
+            os.makedirs(directory, exist_ok=True)
+            if wanted and (depth < len(parts) or domain):
+                enabled = _read(f"{directory}/cgroup.subtree_control").split()
+                if not set(self.hierarchies.v2) <= set(enabled):
+                    write_control(f"{directory}/cgroup.subtree_control", wanted)
+
+    def _fill_cpuset_v1(self) -> None:
+        """A new v1 cpuset has no CPUs and takes no process; each level gets its parent's."""
+        directory = self.hierarchies.v1["cpuset"]
+        for part in self.name.split("/"):
+            parent, directory = directory, os.path.join(directory, part)
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                if not _read(f"{directory}/{file}").strip():
+                    write_control(f"{directory}/{file}", _read(f"{parent}/{file}").strip())
+
+    def _limit(self, limits: Limits) -> None:
+        if limits.memory_bytes is not None and (path := self._path_of("memory")):
+            if "memory" in self.hierarchies.v2:
+                write_control(f"{path}/memory.max", str(limits.memory_bytes))
+                write_control(f"{path}/memory.oom.group", "1")  # half a rank is of no use
+                _write_if_there(f"{path}/memory.swap.max", "0")
+            else:
+                write_control(f"{path}/memory.limit_in_bytes", str(limits.memory_bytes))
+                _write_if_there(f"{path}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
+        if limits.pids is not None and (path := self._path_of("pids")):
+            write_control(f"{path}/pids.max", str(limits.pids))
+        if limits.cpus is not None and (path := self._path_of("cpuset")):
+            write_control(f"{path}/cpuset.cpus", limits.cpus)
+            if limits.mems is not None:
+                write_control(f"{path}/cpuset.mems", limits.mems)
+
+    def _freeze(self, frozen: bool) -> None:
+        if self.hierarchies.unified is not None:
+            write_control(f"{self.path}/cgroup.freeze", "1" if frozen else "0")
+        else:
+            write_control(f"{self.path}/freezer.state", "FROZEN" if frozen else "THAWED")
+
+    def _path_of(self, controller: str) -> str | None:
+        mount_point = self.hierarchies.v1.get(controller)
+        if controller in self.hierarchies.v2:
+            mount_point = self.hierarchies.unified
+        return None if mount_point is None else os.path.join(mount_point, self.name)
+
+    def _paths(self) -> list[str]:
+        """Its directory in each tree, the one that tracks processes last: who is in it is in all."""
+        others = {os.path.join(mount_point, self.name) for mount_point in self.hierarchies.v1.values()} - {self.path}
+        return [*sorted(others), self.path]
+
+    def _tree(self) -> Iterator[str]:
+        return _walk(self.path)
+
+
+def _walk(path: str) -> Iterator[str]:
+    yield path
+    try:
+        entries = list(os.scandir(path))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+
+
+def _fork_into(cgroup_fd: int) -> int:
+    """``struct clone_args`` has flags, exit_signal and cgroup as its words 0, 4 and 10."""
+    arguments = struct.pack("<11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
+    _python.PyOS_BeforeFork()
+    pid = _keeps_gil.syscall(_SYS_CLONE3, arguments, len(arguments))
+    code = ctypes.get_errno()
+    if pid == 0:
+        _python.PyOS_AfterFork_Child()
+    else:
+        _python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(code, f"clone3(2): {os.strerror(code)}")
+    return pid
+
+
+class _suppress_gone:
+    """``contextlib.suppress`` for what is gone already, without the import."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        return isinstance(error, OSError) and error.errno in _GONE
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def write_control(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT: a control file exists or it does not
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _write_if_there(path: str, text: str) -> None:
+    try:
+        write_control(path, text)
+    except FileNotFoundError:  # the kernel does not account swap
+        return
+
+
+def cpu_list(numbers: Iterable[int]) -> str:
+    """``[0, 1, 2, 8]`` -> ``0-2,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -1,0 +1,287 @@
+/* A libnvidia-ml.so.1 for tests: the part of NVIDIA's C interface that we use, answered from a text file.
+ *
+ * The file is named by FAKE_NVML_STATE, holds lines "key value", and is read anew at each call, so that a test
+ * (or any process) changes a GPU by replacing it. Keys: count, driver, cuda, gpu.<n>.<what>, lacks.<function>,
+ * event.<n> ("<gpu> <xid>"), events (how many there are). Structures as in nvml.h and nvidia-ml-py's pynvml.py.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int nvmlReturn_t;
+typedef struct { int index; } *nvmlDevice_t;
+typedef unsigned int uint;
+typedef unsigned long long ull;
+
+enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
+       DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
+enum { MAX_GPUS = 64, XID_EVENT = 8, RECOVERY_ACTION_FIELD = 230 };
+
+struct pci { char legacy[16]; uint domain, bus, device, id, subsystem; char bus_id[32]; };
+struct field { uint id, scope; long long timestamp, latency; uint type; int status; union { double d; uint u; ull l; } value; };
+struct process { uint pid; ull memory; uint gpu_instance, compute_instance; };
+struct event { nvmlDevice_t device; ull type, data; uint gpu_instance, compute_instance; };
+struct set { long seen; unsigned char listens[MAX_GPUS]; };
+
+static struct { int index; } devices[MAX_GPUS];
+
+/* -- the state file ----------------------------------------------------------------------- */
+
+static int look_up(const char *key, char *value, size_t size) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return 0;
+    char line[512];
+    size_t length = strlen(key);
+    int found = 0;
+    while (!found && fgets(line, sizeof line, file))
+        if (!strncmp(line, key, length) && line[length] == ' ') {
+            line[strcspn(line, "\n")] = 0;
+            snprintf(value, size, "%s", line + length + 1);
+            found = 1;
+        }
+    fclose(file);
+    return found;
+}
+
+static long number(const char *key, long otherwise) {
+    char value[64];
+    return look_up(key, value, sizeof value) ? atol(value) : otherwise;
+}
+
+static int of_gpu(nvmlDevice_t device, const char *what, char *value, size_t size) {
+    char key[96];
+    snprintf(key, sizeof key, "gpu.%d.%s", device->index, what);
+    return look_up(key, value, size);
+}
+
+static long gpu_number(nvmlDevice_t device, const char *what, long otherwise) {
+    char value[64];
+    return of_gpu(device, what, value, sizeof value) ? atol(value) : otherwise;
+}
+
+static nvmlReturn_t gpu_text(nvmlDevice_t device, const char *what, char *to, uint size) {
+    return of_gpu(device, what, to, size) ? OK : NOT_SUPPORTED;
+}
+
+/* What every call on a GPU checks first. */
+static nvmlReturn_t check(const char *function, nvmlDevice_t device) {
+    char key[128];
+    snprintf(key, sizeof key, "lacks.%s", function);
+    if (number(key, 0)) return FUNCTION_NOT_FOUND;
+    if (!device) return OK;
+    if (device->index < 0 || device->index >= number("count", 0)) return INVALID_ARGUMENT;
+    if (gpu_number(device, "lost", 0)) return GPU_IS_LOST;
+    return gpu_number(device, "reset_required", 0) ? RESET_REQUIRED : OK;
+}
+#define CHECK(device) do { nvmlReturn_t r = check(__func__, device); if (r) return r; } while (0)
+#define GIVE(target, what) do { char v[64]; if (!of_gpu(device, what, v, sizeof v)) return NOT_SUPPORTED; \
+                                *(target) = strtoull(v, NULL, 0); return OK; } while (0)
+
+/* -- library ------------------------------------------------------------------------------ */
+
+nvmlReturn_t nvmlInitWithFlags(uint flags) {
+    (void)flags;
+    for (int i = 0; i < MAX_GPUS; i++) devices[i].index = i;
+    return number("count", -1) < 0 ? DRIVER_NOT_LOADED : OK;
+}
+nvmlReturn_t nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(nvmlReturn_t code) {
+    switch (code) {
+    case GPU_IS_LOST: return "GPU is lost";
+    case RESET_REQUIRED: return "GPU requires reset";
+    case NOT_SUPPORTED: return "Not Supported";
+    default: return "fake NVML error";
+    }
+}
+nvmlReturn_t nvmlSystemGetDriverVersion(char *text, uint size) { return look_up("driver", text, size) ? OK : UNKNOWN; }
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = (int)number("cuda", 0); return OK; }
+
+/* -- devices ------------------------------------------------------------------------------ */
+
+nvmlReturn_t nvmlDeviceGetCount_v2(uint *count) { *count = (uint)number("count", 0); return OK; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(uint index, nvmlDevice_t *device) {
+    if (index >= MAX_GPUS) return INVALID_ARGUMENT;
+    CHECK((nvmlDevice_t)&devices[index]);
+    *device = (nvmlDevice_t)&devices[index];
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    long count = number("count", 0);
+    for (long i = 0; i < count && i < MAX_GPUS; i++) {
+        char own[96];
+        nvmlDevice_t candidate = (nvmlDevice_t)&devices[i];
+        if (of_gpu(candidate, "uuid", own, sizeof own) && !strcmp(own, uuid)) {
+            CHECK(candidate);
+            *device = candidate;
+            return OK;
+        }
+    }
+    return NOT_FOUND;
+}
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "uuid", to, size); }
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "name", to, size); }
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "serial", to, size); }
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, uint *to) { CHECK(device); *to = (uint)device->index; return OK; }
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, uint *to) { CHECK(device); *to = (uint)gpu_number(device, "minor", device->index); return OK; }
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+    CHECK(device);
+    char text[32];
+    if (!of_gpu(device, "compute_capability", text, sizeof text)) return NOT_SUPPORTED;
+    return sscanf(text, "%d.%d", major, minor) == 2 ? OK : UNKNOWN;
+}
+static nvmlReturn_t pci_of(const char *text, struct pci *to) {
+    memset(to, 0, sizeof *to);
+    if (sscanf(text, "%x:%x:%x", &to->domain, &to->bus, &to->device) != 3) return UNKNOWN;
+    snprintf(to->bus_id, sizeof to->bus_id, "%08X:%02X:%02X.0", to->domain, to->bus, to->device);
+    snprintf(to->legacy, sizeof to->legacy, "%04X:%02X:%02X.0", to->domain & 0xFFFF, to->bus & 0xFF, to->device & 0xFF);
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, struct pci *to) {
+    CHECK(device);
+    char text[64];
+    return of_gpu(device, "pci", text, sizeof text) ? pci_of(text, to) : UNKNOWN;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, ull *total_free_used) {
+    CHECK(device);
+    total_free_used[0] = (ull)gpu_number(device, "memory_mib", 0) << 20;
+    total_free_used[2] = (ull)gpu_number(device, "memory_used_mib", 0) << 20;
+    total_free_used[1] = total_free_used[0] - total_free_used[2];
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, uint *current, uint *pending) {
+    CHECK(device);
+    char text[8];
+    if (!of_gpu(device, "mig", text, sizeof text)) return NOT_SUPPORTED;
+    *current = *pending = (uint)atol(text);
+    return OK;
+}
+
+/* -- topology ----------------------------------------------------------------------------- */
+
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, uint *level) {
+    CHECK(device);
+    CHECK(other);
+    char a[64], b[64];
+    if (of_gpu(device, "switch", a, sizeof a) && of_gpu(other, "switch", b, sizeof b) && !strcmp(a, b)) *level = 20;
+    else *level = gpu_number(device, "numa", 0) == gpu_number(other, "numa", 0) ? 40 : 50;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, uint what, uint *status) {
+    (void)what;
+    CHECK(device);
+    CHECK(other);
+    *status = (uint)number("p2p", 0);
+    return OK;
+}
+/* gpu.<n>.link.<m>: "<state> <bus id of the far end, or switch>" */
+static nvmlReturn_t link_of(nvmlDevice_t device, uint link, int *state, char *peer) {
+    char what[32], text[96];
+    snprintf(what, sizeof what, "link.%u", link);
+    if (!of_gpu(device, what, text, sizeof text)) return gpu_number(device, "links", 0) ? INVALID_ARGUMENT : NOT_SUPPORTED;
+    return sscanf(text, "%d %63s", state, peer) == 2 ? OK : UNKNOWN;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, uint link, int *state) {
+    CHECK(device);
+    char peer[64];
+    return link_of(device, link, state, peer);
+}
+nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, uint link, uint *version) {
+    CHECK(device);
+    (void)link;
+    GIVE(version, "nvlink_version");
+}
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, uint link, uint *kind) {
+    CHECK(device);
+    char peer[64];
+    int state;
+    nvmlReturn_t code = link_of(device, link, &state, peer);
+    *kind = strcmp(peer, "switch") ? 0 : 2;
+    return code;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, uint link, struct pci *to) {
+    CHECK(device);
+    char peer[64];
+    int state;
+    nvmlReturn_t code = link_of(device, link, &state, peer);
+    return code ? code : pci_of(strcmp(peer, "switch") ? peer : "0000:f0:00.0", to);
+}
+
+/* -- health ------------------------------------------------------------------------------- */
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, uint sensor, uint *to) { CHECK(device); (void)sensor; GIVE(to, "temperature_c"); }
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, uint *to) { CHECK(device); GIVE(to, "power_mw"); }
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, uint *gpu_memory) {
+    CHECK(device);
+    gpu_memory[0] = (uint)gpu_number(device, "utilization", 0);
+    gpu_memory[1] = gpu_memory[0] / 2;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint kind, uint counter, ull *to) {
+    CHECK(device);
+    (void)counter;
+    if (kind == 0) GIVE(to, "corrected_ecc");
+    GIVE(to, "uncorrected_ecc");
+}
+#ifndef OLD_DRIVER /* before R510: these symbols do not exist */
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, ull *to) { CHECK(device); GIVE(to, "clock_reasons"); }
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, uint *corrected, uint *uncorrected, uint *pending, uint *failed) {
+    CHECK(device);
+    *corrected = *uncorrected = 0;
+    *pending = (uint)gpu_number(device, "remap_pending", 0);
+    *failed = (uint)gpu_number(device, "remap_failed", 0);
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct field *fields) {
+    CHECK(device);
+    for (int i = 0; i < count; i++) {
+        fields[i].status = fields[i].id == RECOVERY_ACTION_FIELD ? OK : NOT_SUPPORTED;
+        fields[i].value.l = 0;
+        fields[i].value.u = (uint)gpu_number(device, "recovery_action", 0);
+    }
+    return OK;
+}
+static nvmlReturn_t processes(nvmlDevice_t device, uint *count, struct process *to) {
+    long pid = gpu_number(device, "pid", 0);
+    uint room = *count;
+    *count = pid ? 1 : 0;
+    if (!pid) return OK;
+    if (!to || room < 1) return INSUFFICIENT_SIZE;
+    to[0] = (struct process){.pid = (uint)pid, .memory = 1 << 20, .gpu_instance = ~0u, .compute_instance = ~0u};
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); return processes(device, count, to); }
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); (void)to; *count = 0; return OK; }
+#endif
+
+/* -- events ------------------------------------------------------------------------------- */
+
+nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, ull *to) { CHECK(device); *to = XID_EVENT; return OK; }
+nvmlReturn_t nvmlEventSetCreate(struct set **set) {
+    CHECK(NULL);
+    *set = calloc(1, sizeof **set);
+    (*set)->seen = number("events", 0); /* NVML tells only what happens while one listens */
+    return OK;
+}
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, ull types, struct set *set) {
+    CHECK(device);
+    if (types & XID_EVENT) set->listens[device->index] = 1;
+    return OK;
+}
+nvmlReturn_t nvmlEventSetWait_v2(struct set *set, struct event *event, uint timeout_ms) {
+    for (long waited = 0;; waited += 2) {
+        long events = number("events", 0);
+        while (set->seen < events) {
+            char key[32], text[64];
+            int gpu, xid;
+            snprintf(key, sizeof key, "event.%ld", ++set->seen);
+            if (!look_up(key, text, sizeof text) || sscanf(text, "%d %d", &gpu, &xid) != 2 || !set->listens[gpu]) continue;
+            *event = (struct event){(nvmlDevice_t)&devices[gpu], XID_EVENT, (ull)xid, ~0u, ~0u};
+            return OK;
+        }
+        if (waited >= (long)timeout_ms) return number("wait_fails", 0) ? UNKNOWN : TIMEOUT;
+        nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+}
+nvmlReturn_t nvmlEventSetFree(struct set *set) { free(set); return OK; }
