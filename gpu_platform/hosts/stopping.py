@@ -119,7 +119,8 @@ async def _signal_all(
     seen |= living
     if number == signal.SIGKILL and (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
         await asyncio.to_thread(fence.kill)
-    for process in living:
+    # Parents first: a shell whose child was killed would otherwise go on, and end as if nothing had been.
+    for process in sorted(living, key=lambda process: process.pid):
         send_signal(process, number)
     return living
 

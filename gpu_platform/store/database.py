@@ -239,7 +239,7 @@ def _sqlite_engine(url: URL, *, writes: bool) -> Engine:
         poolclass=QueuePool,
         pool_size=1 if writes else 8,
         max_overflow=-1,
-        connect_args={"timeout": 0 if writes else BUSY_TIMEOUT_S, "check_same_thread": False},
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
@@ -247,6 +247,8 @@ def _sqlite_engine(url: URL, *, writes: bool) -> Engine:
         connection.isolation_level = None  # the driver must not begin transactions of its own
         for pragma in ("foreign_keys=ON", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-16384"):
             connection.execute(f"PRAGMA {pragma}")
+        if writes:
+            connection.execute("PRAGMA busy_timeout=0")  # from here on _begin_immediate does the waiting
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -157,7 +157,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(gpu=a_gpu)
     def begin_reset(self, gpu: tuple[str, int]) -> None:
         gpus.begin_reset(self.store, uuid_of(*gpu), "XID", NOW)
-        self.out[gpu] = (GpuState.RESETTING, "remediation")
+        if self.out.get(gpu) != (GpuState.OFFLINE, "operator"):
+            self.out[gpu] = (GpuState.RESETTING, "remediation")
 
     @rule(gpu=a_gpu, ok=st.booleans())
     def finish_reset(self, gpu: tuple[str, int], ok: bool) -> None:
