@@ -105,22 +105,29 @@ def test_xid_45_is_no_news_after_our_own_kill_or_another_fault(tmp_path: Path) -
 def test_a_gpu_that_was_reset_twice_today_is_not_reset_again() -> None:
     policy = FaultPolicy.load("platform")
     now = 100 * HOUR_MS
-    first, second = PastFault(31, now - 5 * HOUR_MS, "reset"), PastFault(48, now - 2 * HOUR_MS, "reboot")
+    first, second = PastFault(48, now - 5 * HOUR_MS, "reset"), PastFault(48, now - 2 * HOUR_MS, "reboot")
     same_incident = PastFault("ecc_uncorrectable", now - 2 * HOUR_MS + 1000, "reset")
-    assert policy.action(31, history=[], now_ms=now) is FaultAction.RESET
-    assert policy.action(31, history=[first], now_ms=now) is FaultAction.REBOOT
-    assert policy.action(31, history=[first, second], now_ms=now) is FaultAction.SERVICE
-    assert policy.action(31, history=[second, same_incident], now_ms=now) is FaultAction.REBOOT
-    assert policy.action(31, history=[PastFault(31, now - 10_000, "reset")], now_ms=now) is FaultAction.RESET
-    assert policy.action(31, history=[PastFault(31, now - 25 * HOUR_MS, "reset")], now_ms=now) is FaultAction.RESET
+    assert policy.action(48, history=[], now_ms=now) is FaultAction.RESET
+    assert policy.action(48, history=[first], now_ms=now) is FaultAction.REBOOT
+    assert policy.action(48, history=[first, second], now_ms=now) is FaultAction.SERVICE
+    assert policy.action(48, history=[second, same_incident], now_ms=now) is FaultAction.REBOOT
+    assert policy.action(48, history=[PastFault(48, now - 10_000, "reset")], now_ms=now) is FaultAction.RESET
+    assert policy.action(48, history=[PastFault(48, now - 25 * HOUR_MS, "reset")], now_ms=now) is FaultAction.RESET
     assert policy.action(13, history=[first], now_ms=now) is FaultAction.FAIL_JOB
+
+
+def test_a_programs_mistake_never_takes_a_gpu_away() -> None:
+    policy = FaultPolicy.load("platform")
+    history = [PastFault(31, hour * HOUR_MS, "reset") for hour in range(10)]
+    assert policy.action(31, history=history, now_ms=11 * HOUR_MS) is FaultAction.RESET
+    assert policy.action(48, history=history, now_ms=11 * HOUR_MS) is FaultAction.RESET
 
 
 def test_an_operator_may_reset_for_ever(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("reset_escalation: {}\n")
-    history = [PastFault(31, hour * HOUR_MS, "reset") for hour in range(10)]
-    assert FaultPolicy.load(str(file)).action(31, history=history, now_ms=11 * HOUR_MS) is FaultAction.RESET
+    history = [PastFault(48, hour * HOUR_MS, "reset") for hour in range(10)]
+    assert FaultPolicy.load(str(file)).action(48, history=history, now_ms=11 * HOUR_MS) is FaultAction.RESET
 
 
 def _until(condition: Callable[[], Any]) -> None:
