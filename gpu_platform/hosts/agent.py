@@ -213,6 +213,8 @@ class HostAgent:
         pause = self._health.paused() if self._health and not self._inventory.simulated else contextlib.nullcontext()
         with pause:
             gpu_reset.reset_gpu(self._nvml, uuid, timeout_s=self._node.reset_timeout_s)
+        if self._health is not None:
+            self._health.was_reset(uuid)
 
     def verify_gpu(self, uuid: str) -> None:
         """Raise :class:`PreflightFailed` (``kind="hardware"``) unless the GPU answers and is fit for work."""

@@ -139,6 +139,13 @@ class HealthMonitor:
             if gpu.info.uuid in wanted:
                 gpu.killed_at_ms = _now_ms()
 
+    def was_reset(self, uuid: str) -> None:
+        """What the driver reports from now on is news, not an echo of what the reset was for."""
+        for gpu in self._gpus:
+            if gpu.info.uuid == uuid:
+                with gpu.lock:
+                    gpu.xids.clear()
+
     def telemetry(self) -> list[GpuTelemetry]:
         """The newest reading of each GPU; only its uuid while it does not answer."""
         return [gpu.telemetry or GpuTelemetry(uuid=gpu.info.uuid) for gpu in self._gpus]

@@ -68,6 +68,15 @@ async def test_an_xid_that_the_driver_repeats_is_one_fault_and_each_fault_has_it
     assert len({fault.fault_id for fault in watched.faults}) == 2
 
 
+async def test_an_xid_right_after_a_reset_is_a_fault_of_its_own(watched: Watched) -> None:
+    watched.monitor.start()
+    for number in (1, 2):
+        watched.host.strike(1, xid=31)
+        await until(lambda number=number: len(watched.faults) == number, f"fault {number}")
+        watched.monitor.was_reset(watched.uuids[1])
+    assert watched.seen == [(1, 31, "reset"), (1, 31, "reset")]
+
+
 async def test_the_drivers_verdict_is_asked_when_an_xid_comes(watched: Watched) -> None:
     watched.host.strike(0, recovery_action=pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT)
     watched.monitor.start()
