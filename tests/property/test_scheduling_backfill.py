@@ -11,7 +11,9 @@ from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
 limits = st.integers(1, 40).map(float)
-small = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), limits | st.none())
+# All with a limit: before the gang heads the queue it has no reservation yet, and a job without end
+# that passes it then may keep it from ever having a date.
+small = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), limits)
 
 
 def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[QueueRow]:
