@@ -64,13 +64,12 @@ class DecisionLoop:
                     self._check_fence()
                     next_fence_check = now + FENCE_CHECK_S
                 seen = events.change_token(self._store)
+                changed = False
                 if seen != token or self._unknown:
                     token = seen
                     changed = self._follow()
-                    if self._forget_unanswerable() or changed or now >= next_expiry:
-                        self._decide()
-                        next_expiry = now + EXPIRY_CHECK_S
-                elif now >= next_expiry:
+                    changed |= self._forget_unanswerable()
+                if changed or now >= next_expiry:
                     self._decide()
                     next_expiry = now + EXPIRY_CHECK_S
             except Unavailable as error:

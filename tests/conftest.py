@@ -47,6 +47,16 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def sqlite_store(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
+    """A store on a migrated, empty SQLite file, for tests to which the database does not matter."""
+    path = tmp_path / "platform.db"
+    shutil.copy(sqlite_template, path)
+    store = Store(f"sqlite:///{path}")
+    yield store
+    store.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of a migrated, empty database; each test runs on SQLite and on PostgreSQL."""

@@ -14,7 +14,6 @@
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── Unavailable               Temporal or the database is away; try again
-    ├── GpuLost                   NVML says the device is gone
     └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures;
@@ -106,10 +105,6 @@ class Unavailable(PlatformError):
     code = "unavailable"
     retryable = True
     http_status = 503
-
-
-class GpuLost(PlatformError):
-    code = "gpu_lost"
 
 
 class CannotStart(PlatformError):

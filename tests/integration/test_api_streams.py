@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
@@ -24,12 +22,8 @@ NO_TEMPORAL = "127.0.0.1:1"
 
 
 @pytest.fixture
-def store(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
-    path = tmp_path / "platform.db"
-    shutil.copy(sqlite_template, path)
-    store = Store(f"sqlite:///{path}")
-    yield store
-    store.close()
+def store(sqlite_store: Store) -> Store:
+    return sqlite_store
 
 
 @dataclass

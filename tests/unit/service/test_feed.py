@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,12 +16,8 @@ from tests.store_cluster import NOW, spec
 
 
 @pytest.fixture
-def store(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
-    path = tmp_path / "platform.db"
-    shutil.copy(sqlite_template, path)
-    store = Store(f"sqlite:///{path}")
-    yield store
-    store.close()
+def store(sqlite_store: Store) -> Store:
+    return sqlite_store
 
 
 @pytest.fixture
