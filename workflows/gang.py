@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.job import JobSpec, RankPer
 from gpu_platform.domain.placement import Placement
 
@@ -26,7 +26,23 @@ def plan_hosts(spec: JobSpec, key: AttemptKey, placement: Placement) -> list[Hos
                 for local_rank in range(per_host)
             ],
             gpu_uuids=part.gpu_uuids,
+            shares=part.shares,
+            cuda=spec.gpus.cuda,
+            limits=_limits(spec),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
         )
         for node_rank, part in enumerate(placement.slices)
     ]
+
+
+def _limits(spec: JobSpec) -> RankLimits:
+    return RankLimits(
+        time_limit_s=spec.time_limit_s,
+        warn_before_s=spec.warn_before_s,
+        warn_signal=spec.warn_signal,
+        hang_limit_s=spec.hang_limit_s,
+        idle_limit_s=spec.idle_limit_s,
+        power_limit_w=spec.power_limit_w,
+        cpus=spec.gpus.cpus_per_host,
+        ram_mib=spec.gpus.ram_mib_per_host,
+    )

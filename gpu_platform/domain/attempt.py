@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.job import Failure
+from gpu_platform.domain.share import ShareGrant
 
 
 class AttemptKey(BaseModel):
@@ -29,6 +30,23 @@ class RankSpec(BaseModel):
     rank: int
     local_rank: int
     gpu_uuids: list[str]
+
+
+class RankLimits(BaseModel):
+    """What the host enforces while ranks run; see :class:`~gpu_platform.domain.job.JobSpec`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    time_limit_s: int | None = None
+    warn_before_s: int = 0
+    warn_signal: str = "USR1"
+    hang_limit_s: int | None = None
+    idle_limit_s: int | None = None
+    power_limit_w: int | None = None
+    cpus: int = 0
+    """Of this host, for all ranks; 0: those next to the GPUs."""
+    ram_mib: int = 0
+    """Of this host, for all ranks; 0: as the node's settings say."""
 
 
 class HostPlan(BaseModel):
@@ -52,7 +70,11 @@ class HostPlan(BaseModel):
     workdir: str | None = None
     ranks: list[RankSpec]
     gpu_uuids: list[str]
-    exclusive: bool = True
+    shares: list[ShareGrant] = []
+    """Per GPU what part of it; empty: all of each."""
+    cuda: str | None = None
+    """The CUDA installation to run with, e.g. ``12.4``."""
+    limits: RankLimits = RankLimits()
     resume_from_attempt: int | None = None
     """Newest earlier attempt; the host looks for its checkpoints."""
 

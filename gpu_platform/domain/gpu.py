@@ -46,6 +46,11 @@ class HostInventory(BaseModel):
     driver_version: str | None = None
     cuda_version: str | None = None
     cpus: int | None = None
+    ram_mib: int | None = None
+    cuda_installations: dict[str, str] = {}
+    """Version -> directory, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
+    mps: bool = False
+    """The MPS control daemon is there."""
     simulated: bool = False
     isolation: str = "plain-process"
     """Which fence ranks get here; see ``gpu_platform.hosts``."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.placement import Placement, Reason
+from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
 
 MAX_COMMAND_BYTES = 128 * 1024
@@ -50,6 +51,20 @@ class GpuRequest(BaseModel):
 
     hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS, description="Number of hosts")] = 1
     gpus_per_host: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_HOST, description="GPUs on each host")] = 1
+    total: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_HOSTS * MAX_GPUS_PER_HOST,
+            description="GPUs in all, on as few hosts as can be; instead of hosts and gpus_per_host",
+        ),
+    ] = None
+    share: Annotated[Share | None, Field(description="A part of each GPU; default: all of it, and nobody else")] = None
+    cpus_per_host: Annotated[int, Field(ge=0, le=4096, description="CPUs on each host that nobody else gets")] = 0
+    ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory of each host that nobody else gets, MiB")] = 0
+    cuda: Annotated[
+        str | None, Field(pattern=r"^\d{1,2}\.\d{1,2}$", description="A CUDA installation of the host, e.g. 12.4")
+    ] = None
     memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
     min_compute_capability: Annotated[
         str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])
@@ -81,9 +96,27 @@ class GpuRequest(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_one_shape(self) -> Self:
+        if self.total is not None and (self.hosts, self.gpus_per_host) != (1, 1):
+            raise ValueError("total says how many GPUs in all: leave hosts and gpus_per_host out")
+        return self
+
     @property
     def gpus(self) -> int:
-        return self.hosts * self.gpus_per_host
+        return self.total if self.total is not None else self.hosts * self.gpus_per_host
+
+
+class RankGroup(BaseModel):
+    """Some ranks of a gang that need something else than the others, e.g. one evaluator beside eight trainers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="As a job's name; also in GPU_PLATFORM_GROUP", examples=["trainer"])]
+    gpus: GpuRequest = GpuRequest()
+    command: Annotated[list[str] | None, Field(min_length=1, max_length=4096, description="Default: the job's")] = None
+    env: Annotated[dict[str, str], Field(max_length=4096, description="Added to the job's")] = {}
+    rank_per: RankPer = RankPer.HOST
 
 
 class JobSpec(BaseModel):
@@ -101,11 +134,37 @@ class JobSpec(BaseModel):
     env: Annotated[dict[str, str], Field(max_length=4096)] = {}
     workdir: Annotated[str | None, Field(max_length=4096, description="Absolute path on the hosts")] = None
     gpus: GpuRequest = GpuRequest()
+    groups: Annotated[
+        tuple[RankGroup, ...],
+        Field(max_length=64, description="Ranks with different needs, placed all or none; instead of gpus"),
+    ] = ()
+    spare_hosts: Annotated[
+        int, Field(ge=0, le=64, description="Slices held in reserve, so that a fault costs no wait")
+    ] = 0
+    keep_reservation_s: Annotated[
+        int, Field(ge=0, le=24 * 3600, description="After a fault, hold the other GPUs so long while one is reset")
+    ] = 0
     rank_per: RankPer = RankPer.HOST
+    preemptible: Annotated[bool, Field(description="May be stopped for a job of higher priority")] = True
+    checkpoints: Annotated[
+        bool, Field(description="Goes on from its checkpoints, so that it may be moved to make room")
+    ] = False
     priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
     time_limit_s: Annotated[
         int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Wall clock of one attempt; None: no limit")
     ] = None
+    warn_before_s: Annotated[
+        int, Field(ge=0, le=24 * 3600, description="Send warn_signal so long before the time limit; 0: never")
+    ] = 0
+    warn_signal: Annotated[str, Field(pattern=r"^(USR1|USR2|HUP|INT|TERM)$")] = "USR1"
+    hang_limit_s: Annotated[
+        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart it when nothing moves for so long")
+    ] = None
+    idle_limit_s: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_TIME_LIMIT_S, description="End it when its GPUs idle for so long; warned at half"),
+    ] = None
+    power_limit_w: Annotated[int | None, Field(ge=1, le=10_000, description="Cap of each GPU, watts")] = None
     max_retries: Annotated[int, Field(ge=0, le=100, description="Attempts after a failure of the user's program")] = 0
     max_hardware_retries: Annotated[
         int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions are free")
@@ -158,6 +217,17 @@ class JobSpec(BaseModel):
             if not value.startswith("/"):
                 raise ValueError(f"{value!r} is not an absolute path")
         return value
+
+    @model_validator(mode="after")
+    def _has_one_gang(self) -> Self:
+        if self.groups and self.gpus != GpuRequest():
+            raise ValueError("groups say what each of them needs: leave gpus out")
+        names = [group.name for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two groups have one name: {', '.join(names)}")
+        if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
+            raise ValueError("warn_before_s needs a longer time_limit_s")
+        return self
 
     @model_validator(mode="after")
     def _gang_is_not_absurd(self) -> Self:

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from gpu_platform.domain.share import ShareGrant
+
 
 class TopologyLevel(StrEnum):
     """How close a gang's GPUs are, best first. The level of a set is that of its worst pair."""
@@ -33,6 +35,10 @@ class HostSlice(BaseModel):
     host: str
     gpu_uuids: list[str]
     gpu_indices: list[int]
+    shares: list[ShareGrant] = []
+    """Per GPU what part of it; empty: all of each."""
+    group: str | None = None
+    """Of a gang of several groups, whose ranks these are."""
 
 
 class Placement(BaseModel):
