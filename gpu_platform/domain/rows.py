@@ -50,6 +50,9 @@ class QueueRow:
     """Temporal's handle for the activity that waits for the placement."""
     time_limit_s: float | None = None
     """None: may run for ever."""
+    preemptible: bool = True
+    checkpoints: bool = False
+    """Goes on from its checkpoints: may be moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +71,7 @@ class RunningRow:
     checkpoint_at: float | None = None
     """When its work was last saved; None: never."""
     preemptible: bool = True
+    checkpoints: bool = False
+    """Goes on from its checkpoints: may be moved."""
+    leaving: bool = False
+    """It was told to make room and still holds its GPUs."""

@@ -1,0 +1,45 @@
+"""Everything the scheduler decides by, as one document: what a leader starts from, ``snapshot`` writes, others replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+
+
+@dataclass(frozen=True, slots=True)
+class UseRow:
+    """What somebody held and gave back: fair share remembers it for a while. Jobs of the same hours are one row."""
+
+    namespace: str
+    user: str
+    gpus: float
+    """On average between ``begin`` and ``end``."""
+    begin: float
+    """Unix seconds."""
+    end: float
+
+
+class ClusterState(BaseModel):
+    """A consistent look at a live cluster. Rows are those of :mod:`gpu_platform.domain.rows`, unchanged."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1] = 1
+    at: Annotated[float, Field(description="Unix seconds")]
+    seq: Annotated[int, Field(description="Number of the last event that it contains")] = 0
+    hosts: list[HostRow] = []
+    gpus: list[GpuRow] = []
+    running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
+    queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
+    used: Annotated[list[UseRow], Field(description="Earlier use, for fair share")] = []
+    telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
+    policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}
+
+    def without_tokens(self) -> ClusterState:
+        """As it may be shown: whoever holds a task token can answer for the scheduler."""
+        return self.model_copy(update={"queue": [replace(row, task_token=b"") for row in self.queue]})
