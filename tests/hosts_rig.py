@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.stopping import attempt_processes
 from gpu_platform.settings import NodeSettings, Settings
 
@@ -46,20 +47,22 @@ class HostRig:
         machine: str = "dgx-h100",
         name: str = "box",
         dev: Path = Path("/dev"),
+        stages: Sequence[Stage] = (),
         **node: Any,
     ) -> None:
         """``node``: more of its settings; ``dev``: where nodes of its GPUs are."""
         self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=machine, **node))
         self._dev = dev
+        self._stages = stages
         self.home = paths.node_dir(state_dir.resolve(), name)
         self.nvml = open_nvml(self.settings.node, self.home)
         self.inventory = read_inventory(self.nvml, self.settings.node)
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev)
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
         self.keys: list[AttemptKey] = []
 
     def restart(self) -> HostAgent:
         self.agent.close()
-        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev)
+        self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
         return self.agent
 
     def key(self, attempt: int = 1, job_id: str | None = None) -> AttemptKey:

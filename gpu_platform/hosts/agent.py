@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,12 +44,14 @@ from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.spawner_client import SpawnerClient
+from gpu_platform.hosts.stages import Stage, Stages
 from gpu_platform.hosts.stopping import attempt_processes, close_attempt, end_attempt, is_closed
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 _FOREIGN_LAUNCH_S = 5.0
+_PLAN, _PREPARED = "plan.json", "prepared.json"
 
 
 class LogChunk(NamedTuple):
@@ -61,7 +64,7 @@ class HostAgent:
     """Thread-safe; ``watch`` and ``stop`` are coroutines, everything else returns within milliseconds.
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
-    ``dev`` is where device nodes of GPUs are found.
+    ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class HostAgent:
         health: HealthMonitor | None = None,
         *,
         dev: Path = Path("/dev"),
+        stages: Sequence[Stage] = (),
     ) -> None:
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
@@ -88,10 +92,12 @@ class HostAgent:
             )
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
         self._ports: dict[AttemptKey, int] = {}
+        self._stages = Stages(stages)
         self._open = self._find_open_attempts()
-        for key in self._open:
-            if (plan := self._plan(key)) is not None:
-                self._occupy_simulated(plan)
+        plans = [plan for key in sorted(self._open, key=str) if (plan := self._plan(key)) is not None]
+        for plan in plans:
+            self._occupy_simulated(plan)
+        self._stages.recover(plans)
 
     @property
     def host(self) -> str:
@@ -161,6 +167,7 @@ class HostAgent:
             self._health.expect_kill(self.gpus_of(key))
         ranks = self._ranks(key)
         killed = await end_attempt(self._home, key, ranks, request.grace_s)
+        await asyncio.to_thread(self._finish, key)
         self._open.discard(key)
         self._ports.pop(key, None)
         self._locks.pop(key, None)
@@ -168,7 +175,7 @@ class HostAgent:
         return Stopped(host=self._node.name, exits=exits, killed_processes=killed)
 
     def attempts(self) -> list[AttemptKey]:
-        """Attempts that were prepared or launched here and not stopped since."""
+        """Attempts that were prepared or launched here and of which something is left."""
         return sorted(self._open, key=str)
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
@@ -235,7 +242,7 @@ class HostAgent:
         if is_closed(self._home, key):
             raise _closed(key)
         directory = paths.attempt_dir(self._home, key)
-        record = records.read_record(str(directory / "prepared.json"))
+        record = records.read_record(str(directory / _PREPARED))
         if record is not None:
             return Prepared.model_validate(record)
         for uuid in plan.gpu_uuids:
@@ -245,6 +252,16 @@ class HostAgent:
             self._fencing.check(plan)
         directory.mkdir(parents=True, exist_ok=True)
         (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
+        # From here on the attempt must be finished, whatever happens.
+        records.write_record(str(directory / _PLAN), plan.model_dump(mode="json"), durable=False)
+        self._open.add(key)
+        try:
+            self._stages.prepare(plan)
+        except Exception:
+            self._stages.finish(plan)
+            (directory / _PLAN).unlink()
+            self._open.discard(key)
+            raise
         port = preflight.free_port(self._ports.values())
         prepared = Prepared(
             host=self._node.name,
@@ -252,21 +269,23 @@ class HostAgent:
             rendezvous_port=port,
             resume_from=preflight.newest_checkpoint(self._checkpoints, key.job_id, plan.resume_from_attempt),
         )
-        records.write_record(str(directory / "plan.json"), plan.model_dump(mode="json"), durable=False)
-        records.write_record(str(directory / "prepared.json"), prepared.model_dump(mode="json"), durable=False)
+        records.write_record(str(directory / _PREPARED), prepared.model_dump(mode="json"), durable=False)
         self._ports[key] = port
-        self._open.add(key)
         return prepared
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         checkpoint_dir = self._checkpoint_dir(plan.key)
+        provision = self._stages.provides(plan)
         account = {} if self._fencing is None else self._fencing.environ(plan)
         orders: list[dict[str, Any]] = [
             {
                 "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
                 "argv": plan.command,
-                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir) | account,
+                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
+                | provision.environ
+                | provision.of_rank(spec.rank)
+                | account,
                 "workdir": plan.workdir,
                 "host": plan.host,
                 "kind": "rank",
@@ -275,7 +294,9 @@ class HostAgent:
             for spec in plan.ranks
         ]
         if self._fencing is not None:
-            [answer] = self._spawner.start_ranks([self._fencing.fence_order(self._nvml, plan, checkpoint_dir)])
+            [answer] = self._spawner.start_ranks(
+                [self._fencing.fence_order(self._nvml, plan, checkpoint_dir, provision)]
+            )
             if answer["status"] == "closed":
                 raise _closed(plan.key)
             if answer["status"] == "error":
@@ -302,21 +323,31 @@ class HostAgent:
         with self._locks[key]:
             pass
 
+    def _finish(self, key: AttemptKey) -> None:
+        """Run the stages' end, unless that was done. Nothing of the attempt lives, nor can start again."""
+        with self._locks[key]:
+            finished = paths.attempt_dir(self._home, key) / records.FINISHED
+            plan = self._plan(key)
+            if plan is not None and not finished.exists():
+                self._stages.finish(plan)
+                finished.touch()
+
     def _find_open_attempts(self) -> set[AttemptKey]:
-        """After a restart: attempts that were not stopped, and stopped ones of which a process is left."""
+        """After a restart: attempts that were not finished, and finished ones of which a process is left."""
         found: set[AttemptKey] = set()
         for directory in self._home.glob("jobs/*/*"):
             key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
-            prepared = records.read_record(str(directory / "prepared.json"))
-            if prepared is not None and not is_closed(self._home, key):
-                self._ports[key] = prepared["rendezvous_port"]
+            if (directory / _PLAN).exists() and not (directory / records.FINISHED).exists():
+                prepared = records.read_record(str(directory / _PREPARED))
+                if prepared is not None:
+                    self._ports[key] = prepared["rendezvous_port"]
                 found.add(key)
             elif any(rank.is_claimed for rank in self._ranks(key)) or _is_fenced(directory):
                 found.add(key)
         return found
 
     def _plan(self, key: AttemptKey) -> HostPlan | None:
-        record = records.read_record(str(paths.attempt_dir(self._home, key) / "plan.json"))
+        record = records.read_record(str(paths.attempt_dir(self._home, key) / _PLAN))
         return None if record is None else HostPlan.model_validate(record)
 
     def _checkpoint_dir(self, key: AttemptKey) -> Path:

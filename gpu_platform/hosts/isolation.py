@@ -24,6 +24,7 @@ from gpu_platform.hosts.fence import ROOT, cgroup_name
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.sandbox import Mounts
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.stages import Provision
 from gpu_platform.hosts.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings, Settings
 
@@ -144,16 +145,17 @@ class Fencing:
                 kind="user",
             )
 
-    def fence_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path) -> dict[str, Any]:
+    def fence_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
         """See :func:`gpu_platform.hosts.fence.raise_fence`."""
-        nodes = self._device_nodes(nvml, plan)
+        nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         if (account := self._account(plan.user)) is not None:
             os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
         workdirs = [] if plan.workdir is None else [os.path.realpath(plan.workdir)]
+        configured = [str(path) for path in self._node.writable_paths]
         mounts = Mounts(
-            writable=[*workdirs, *(str(path) for path in self._node.writable_paths), str(checkpoint_dir)],
+            writable=[*workdirs, *configured, str(checkpoint_dir), *provision.writable],
             hidden=[path for path in self._hidden if os.path.isdir(path)],
-            readable=[str(checkpoint_dir.parent)],
+            readable=[str(checkpoint_dir.parent), *provision.readable],
             devices=nodes,
             tmp_mib=self._node.rank_tmp_mib,
         )

@@ -1,0 +1,101 @@
+"""What a host does around an attempt: before its ranks start, and after its last process there is gone.
+
+Each idea (sharing, scrubbing, accounting, power) is a :class:`Stage`; the agent runs them in order, and
+backwards at the end. Together with the records of ``stopping`` they make this promise: once a stage may
+have prepared an attempt, its ``finish`` runs to its end at least once, also when the node worker dies
+anywhere in between, and the host reports the attempt as ended only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from gpu_platform.domain.attempt import HostPlan
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Provision:
+    """What ranks get beside what their plan says. Environment of ranks wins over that of all."""
+
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+    rank_environ: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    devices: list[str] = field(default_factory=list[str])
+    """Device nodes of the host, which the fence admits and shows below ``/dev``."""
+    writable: list[str] = field(default_factory=list[str])
+    """Directories that fenced ranks may write."""
+    readable: list[str] = field(default_factory=list[str])
+
+    def __add__(self, other: Provision) -> Provision:
+        ranks = self.rank_environ.keys() | other.rank_environ.keys()
+        return Provision(
+            environ=self.environ | other.environ,
+            rank_environ={rank: self.of_rank(rank) | other.of_rank(rank) for rank in ranks},
+            devices=[*self.devices, *other.devices],
+            writable=[*self.writable, *other.writable],
+            readable=[*self.readable, *other.readable],
+        )
+
+    def of_rank(self, rank: int) -> dict[str, str]:
+        return self.rank_environ.get(rank, {})
+
+
+class Stage:
+    """One thing that a host does around attempts. Here it does nothing: override what is needed.
+
+    Methods run in threads: those of one attempt one after another, those of different attempts at once.
+    All may be repeated, by this node worker or its successor; what must survive stands on disk.
+    Most attempts need nothing of a stage: that must cost far below a millisecond.
+    """
+
+    def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Once, when a node worker starts: ``attempts`` are open here. Clear what belongs to none of them."""
+
+    def prepare(self, plan: HostPlan) -> None:
+        """Before ranks start. Raises :class:`~gpu_platform.domain.errors.PreflightFailed` (the job's or the
+        hardware's fault) or :class:`~gpu_platform.domain.errors.HostUnavailable` (try again)."""
+
+    def provides(self, plan: HostPlan) -> Provision:
+        """After :meth:`prepare`, before each start of ranks."""
+        return Provision()
+
+    def finish(self, plan: HostPlan) -> None:
+        """After the last process of the attempt is gone, before its GPUs may be given to others.
+
+        Also when :meth:`prepare` failed or never ran. An exception keeps the GPUs with the job and is tried
+        again, so raise only what another try can mend; report a broken GPU as a fault instead.
+        """
+
+
+class Stages:
+    """In the order in which they prepare; they finish in the opposite one."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._stages = tuple(stages)
+
+    def recover(self, attempts: Sequence[HostPlan]) -> None:
+        for stage in self._stages:
+            stage.recover(attempts)
+
+    def prepare(self, plan: HostPlan) -> None:
+        for stage in self._stages:
+            stage.prepare(plan)
+
+    def provides(self, plan: HostPlan) -> Provision:
+        return sum((stage.provides(plan) for stage in self._stages), Provision())
+
+    def finish(self, plan: HostPlan) -> None:
+        """All of them, whichever fails; raises the first failure."""
+        failures: list[Exception] = []
+        for stage in reversed(self._stages):
+            try:
+                stage.finish(plan)
+            except Exception as error:
+                log.exception("stage.finish_failed", stage=type(stage).__name__, job=plan.key.job_id)
+                failures.append(error)
+        if failures:
+            raise failures[0]
