@@ -41,6 +41,28 @@ class HostSlice(BaseModel):
     """Of a gang of several groups, whose ranks these are."""
 
 
+class ScoreRow(BaseModel):
+    """What one candidate was worth."""
+
+    model_config = ConfigDict(frozen=True)
+
+    candidate: str
+    """A host; for a gang the domain that its hosts were taken from, e.g. ``leaf l7``."""
+    total: float
+    parts: dict[str, float] = {}
+    """Score -> value (0 to 1) x weight; they add up to ``total``."""
+
+
+class ScoreTable(BaseModel):
+    """Why there: the winner first, then who came next. Equal totals go by name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: list[ScoreRow] = []
+    others: int = 0
+    """Candidates that are not shown."""
+
+
 class Placement(BaseModel):
     """A proposal. It becomes a fact only when ``reserve`` commits it."""
 
@@ -53,6 +75,8 @@ class Placement(BaseModel):
     score: float
     why: str
     """One sentence for people, e.g. ``4 of 4 NVLink (18 links) on dgx-a, best of 3 hosts``."""
+    scores: ScoreTable = ScoreTable()
+    """The winner and the runners-up."""
     epoch: int = 0
     """The leader's fencing token."""
     decided_in_ms: float = 0.0
@@ -100,18 +124,74 @@ class HostCount(BaseModel):
     available: str
 
 
-class Reason(BaseModel):
-    """Why a job waits. The same data in API, CLI and metric labels."""
+class WaitCode(StrEnum):
+    """Why a job waits, in one word: the label of metrics and of lists."""
+
+    WAITING_FOR_GPUS = "waiting_for_gpus"
+    """Running jobs must end, or GPUs and hosts come back."""
+    BEHIND_HIGHER_PRIORITY = "behind_higher_priority"
+    """It would fit, but what it would take is kept for a job ahead."""
+    NO_HOSTS = "no_hosts"
+    NEVER_FITS = "never_fits"
+    """Not even on the empty, healthy cluster."""
+    OVER_QUOTA = "over_quota"
+
+
+class Holder(BaseModel):
+    """A job that has GPUs which a waiting job needs."""
 
     model_config = ConfigDict(frozen=True)
 
-    code: str
-    """``waiting_for_gpus``, ``behind_higher_priority``, ``no_hosts``, ``never_fits``, ``over_quota``."""
+    job_id: str
+    attempt: int
+    gpus: int
+    """Of those that the waiting job needs, how many it holds."""
+    hosts: list[str]
+    ends_by: float | None = None
+    """Unix seconds: its time limit; None if it has none."""
+
+
+class EstimateBasis(StrEnum):
+    """What an estimated start rests on, or why there is none."""
+
+    PROMISED = "promised"
+    """It is the date of a reservation: see ``Reason.starts_by``."""
+    TIME_LIMITS = "time_limits"
+    """Jobs that run, and those ahead, all run to their time limits and nobody comes in before it."""
+    NO_TIME_LIMIT = "no_time_limit"
+    """None: it depends on jobs that may run for ever."""
+    REPAIR = "repair"
+    """None: hosts or GPUs must come back first, or hosts be added."""
+    QUOTA = "quota"
+    """None: it depends on what its namespace or user has."""
+    TOO_FAR = "too_far"
+    """None: more jobs are ahead than the estimate looks at."""
+
+
+class Reason(BaseModel):
+    """Why a job waits. The same data in API, CLI and metric labels.
+
+    Jobs that ask for the same share one; dates are those of the first of them, ``first_job``, and for those
+    behind it a lower bound.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    code: WaitCode
     message: str
     counts: list[HostCount] = []
     next_step: str = ""
     """What would unblock it."""
+    holders: list[Holder] = []
+    """Jobs without which it would start, if nobody else came in before it; those whose end is nearest, at most 5."""
+    more_holders: int = 0
+    """How many jobs of that kind are not shown."""
     starts_by: float | None = None
     """Unix seconds: promised, if running jobs keep their time limits and nobody comes in before it."""
+    estimated_start: float | None = None
+    """Unix seconds: not promised; see ``estimate``."""
+    estimate: EstimateBasis | None = None
+    """None: not yet looked at."""
+    first_job: str | None = None
     position: int | None = None
     """Place in the queue, 1 is next."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.capacity import capability, describe, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import HostCount, Reason, ReasonCode
+from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
@@ -42,15 +42,15 @@ def explain(
     counts = _counts(request, snapshot, candidates, kept)
     if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
         if len(snapshot) == 0:
-            code, next_step = "no_hosts", "start a node worker: no host is registered yet"
+            code, next_step = WaitCode.NO_HOSTS, "start a node worker: no host is registered yet"
         else:
-            code, next_step = "never_fits", _smaller(request, snapshot)
+            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot)
     elif not snapshot.ready.any():
-        code, next_step = "no_hosts", "a host must become ready: start its node worker, or end its drain"
+        code, next_step = WaitCode.NO_HOSTS, "a host must become ready: start its node worker, or end its drain"
     elif kept is not None and fits >= request.hosts:
-        code, next_step = "behind_higher_priority", f"starts once {kept.job_id}, ahead in the queue, has started"
+        code, next_step = WaitCode.BEHIND_HIGHER_PRIORITY, f"starts once {kept.job_id}, ahead in the queue, has started"
     else:
-        code, next_step = "waiting_for_gpus", _unblocking(request, snapshot, candidates)
+        code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
     free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
     message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
     parts = [_PHRASES[count.code](count) for count in counts]
@@ -68,7 +68,7 @@ def explain(
 def over_quota(request: GpuRequest, denial: str) -> Reason:
     """Its namespace or user has what it may have, or may never have this."""
     return Reason(
-        code="over_quota",
+        code=WaitCode.OVER_QUOTA,
         message=f"needs {_needs(request)}: {denial}",
         next_step="wait until jobs of the namespace end, or have the quota raised",
     )

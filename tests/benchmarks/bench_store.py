@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, queue
 from tests.postgres import Databases, find_binaries, running_postgres
@@ -97,7 +97,7 @@ def function_costs(store: Store) -> dict[str, list[float]]:
         with timed("get_job (waiting)"):
             jobs.get_job(store, job_id)
         with timed("set_reasons (1)"):
-            queue.set_reasons(store, {"class": Reason(code="waiting_for_gpus", message="m")}, now)
+            queue.set_reasons(store, {"class": Reason(code=WaitCode.WAITING_FOR_GPUS, message="m")}, now)
         with timed("current_epoch"):
             leader.current_epoch(store)
         plan = placement({host: list(range(GPUS))}, epoch)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.domain.placement import HostCount, Reason, ReasonCode
+from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, jobs, queue
 from tests.store_cluster import NOW, Cluster, key, placement, spec
@@ -228,7 +228,7 @@ async def test_describe_tells_the_whole_story(platform: Platform) -> None:
     (row,) = queue.read_queue(platform.store)
     counts = [HostCount(code=ReasonCode.BUSY, hosts=1, asked="2 free", available="1 free")]
     reason = Reason(
-        code="waiting_for_gpus",
+        code=WaitCode.WAITING_FOR_GPUS,
         message="waits for 2 GPUs: 1 host, busy",
         counts=counts,
         next_step="wait for j-0 to end",

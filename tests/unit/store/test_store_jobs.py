@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import (
     NotFound,
 )
 from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, gpus, jobs, queue
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, spec, uuid_of
@@ -207,7 +207,7 @@ def test_a_waiting_job_says_why_and_where_it_stands(store: Store) -> None:
     assert [row.job_id for row in rows] == ["first", "second", "third", "low"]
     assert len({row.class_key for row in rows}) == 1
     for message in ("busy", "still busy"):
-        reason = Reason(code="waiting_for_gpus", message=message, position=99)
+        reason = Reason(code=WaitCode.WAITING_FOR_GPUS, message=message, position=99)
         queue.set_reasons(store, {rows[0].class_key: reason}, NOW)
     for position, row in enumerate(rows, 1):
         assert jobs.get_job(store, row.job_id).reason == reason.model_copy(update={"position": position})
@@ -219,7 +219,7 @@ def test_reasons_that_nobody_needs_are_forgotten_after_a_while(store: Store) -> 
     cluster = Cluster(store)
     cluster.queued("j1")
     (row,) = queue.read_queue(store)
-    reason = Reason(code="waiting_for_gpus", message="busy")
+    reason = Reason(code=WaitCode.WAITING_FOR_GPUS, message="busy")
     queue.set_reasons(store, {row.class_key: reason, "old": reason}, NOW)
     queue.set_reasons(store, {}, NOW + timedelta(days=1))
     assert jobs.get_job(store, "j1").reason is not None
