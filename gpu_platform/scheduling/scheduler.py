@@ -1,35 +1,27 @@
 """The deciding core: state in, decisions out. No I/O and no clock: the same calls give the same answers.
 
-The order of service is the policy's, with one rule against starvation: the first job that waits because others
-have its GPUs gets a **dated reservation** (see ``backfill``). Where time limits do not give a
-date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
-hosts run empty and the job starts.
+Who gets what is found in ``rounds``; here is what the core knows, and what becomes of its proposals.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
-from gpu_platform.scheduling.backfill import Backfill, Reservation
-from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.backfill import Backfill
+from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.explain import Kept, explain, over_quota
-from gpu_platform.scheduling.fair_share import FairShare, Share
+from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.ledger import Ledger
-from gpu_platform.scheduling.plan import place
-from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
-from gpu_platform.scheduling.queue import Group, JobQueue, Order
+from gpu_platform.scheduling.proposals import Proposal, Proposals
+from gpu_platform.scheduling.queue import JobQueue
 from gpu_platform.scheduling.quota import QuotaBook
+from gpu_platform.scheduling.rounds import Round, State, Waiting
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
 
@@ -37,7 +29,6 @@ PREEMPTORS = 8
 """Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
 PREEMPT_AGAIN_S = 5.0
 """Jobs get old enough to be stopped without anything else happening."""
-_NOBODY = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -50,40 +41,6 @@ class Decision:
     """Jobs whose proposal nobody confirmed in time: they wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
     """Jobs to stop for one that waits; told once. See ``Policy.preemption``."""
-
-
-@dataclass(slots=True)
-class _Proposal:
-    row: QueueRow
-    gpu_uuids: tuple[str, ...]
-    expires_at: float
-    wanted: bool = True
-    """Does the job wait again if nobody confirms?"""
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    row: QueueRow
-    turn: int
-    denial: str | None = None
-    starts_by: float | None = None
-
-
-@dataclass
-class _Round:
-    """What one decision has found so far."""
-
-    keeper: NDArray[np.int64]
-    """Per host the turn of the first job that keeps it."""
-    dated: NDArray[np.bool_]
-    """Hosts that a job with a reservation could use."""
-    reservations: list[tuple[int, Reservation]] = field(default_factory=list)
-    """With the turns of their jobs."""
-    placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)
-    """Turn -> job, of those that keep or reserve something."""
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
-    """Per class of jobs its first one that waits."""
 
 
 class Scheduler:
@@ -100,7 +57,7 @@ class Scheduler:
         self._fair = self.policy.order == "fair_share"
         self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, self._fair or self.quotas.by_user)
         self._candidates = CandidateIndex(self.framework, self.snapshot)
-        self._proposals: dict[tuple[str, int], _Proposal] = {}
+        self._proposals = Proposals()
         self._reasons: dict[str, Reason] = {}
         self._settled = (-1, -1, 0.0)
         self._now = 0.0
@@ -109,6 +66,18 @@ class Scheduler:
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
         if self.policy.backfill not in ("easy", "keep", "none"):
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: easy, keep, none")
+        self._state = State(
+            policy=self.policy,
+            epoch=self.epoch,
+            snapshot=self.snapshot,
+            framework=self.framework,
+            ledger=self.ledger,
+            quotas=self.quotas,
+            shares=self.shares,
+            queue=self.queue,
+            candidates=self._candidates,
+            backfill=self._backfill,
+        )
 
     def configure_fabric(self, config: FabricConfig) -> None:
         """The fabric is another one; the next decision knows."""
@@ -151,17 +120,17 @@ class Scheduler:
             if proposal.row.task_token == row.task_token:
                 return
             self.reject(row.job_id, row.attempt)
-        self._forget(row.job_id)
+        self._proposals.forget(row.job_id)
         self.queue.add(row)
 
     def remove(self, job_id: str) -> None:
         """The job waits no longer. GPUs that were proposed to it stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
-        self._forget(job_id)
+        self._proposals.forget(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
         """The store has the reservation: pass its GPU rows to ``upsert_gpus`` before. Unknown ones are ignored."""
-        proposal = self._proposals.pop((job_id, attempt), None)
+        proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
         self.snapshot.let_go(proposal.gpu_uuids)
@@ -174,7 +143,7 @@ class Scheduler:
 
     def proposed(self) -> list[tuple[str, int]]:
         """(job id, attempt) of the proposals that are on their way."""
-        return list(self._proposals)
+        return self._proposals.keys()
 
     @property
     def reasons(self) -> dict[str, Reason]:
@@ -183,7 +152,7 @@ class Scheduler:
 
     def next_expiry(self) -> float | None:
         """When ``decide`` should be called at the latest for a proposal's sake."""
-        return min((proposal.expires_at for proposal in self._proposals.values()), default=None)
+        return self._proposals.next_expiry()
 
     def decide(self, now: float) -> Decision:
         """Place what can be placed, in order. ``now`` in seconds, on any clock that does not go back.
@@ -195,71 +164,15 @@ class Scheduler:
         period = now // PREEMPT_AGAIN_S if self.policy.preemption else 0.0
         if self._settled == (self.snapshot.version, self.queue.version, period):
             return Decision(expired=expired)
-        found = self._serve(now)
+        found = Round(self._state, now, self._propose)
+        found.serve()
         reasons = self._explain(found, now)
         self._settled = (self.snapshot.version, self.queue.version, period)
         return Decision(found.placements, reasons, expired, self._preempt(found, now))
 
-    def _serve(self, now: float) -> _Round:
-        """Give each group of jobs its turn."""
-        n = len(self.snapshot)
-        found = _Round(np.full(n, _NOBODY, np.int64), np.zeros(n, bool))
-        turns = [(self._order(row, now), group) for group in self._worth_a_turn() if (row := self.queue.first(group))]
-        heapq.heapify(turns)
-        turn = 0
-        while turns:
-            order, group = heapq.heappop(turns)
-            row = self.queue.first(group)
-            assert row is not None, "a group is listed while it has jobs"
-            if self._fair and turns and (current := self._order(row, now)) > order and current > turns[0][0]:
-                # What was placed in this round counts: another share is behind now.
-                heapq.heappush(turns, (current, group))
-                continue
-            turn += 1
-            if not self._place(row, turn, found, now):
-                continue  # nothing that follows in this round frees a GPU: the whole group waits
-            following = self.queue.first(group)
-            if following is not None:
-                heapq.heappush(turns, (self._order(following, now), group))
-        return found
-
-    def _worth_a_turn(self) -> list[Group]:
-        """All groups; of a class that fits nowhere now only the first, since the others cannot start either."""
-        chosen = []
-        for groups in self.queue.classes():
-            if len(groups) > 1 and not self._fair and self.quotas.idle:
-                row = self.queue.first(groups[0])
-                if row is not None and np.count_nonzero(self._candidates.of(row).fits) < row.gpus.hosts:
-                    groups = [self.queue.earliest(groups)]
-            chosen += groups
-        return chosen
-
-    def _order(self, row: QueueRow, now: float) -> tuple[Share, Order]:
-        return (self.shares.order(row.namespace, row.user, now) if self._fair else (), self.queue.order(row))
-
-    def _place(self, row: QueueRow, turn: int, found: _Round, now: float) -> bool:
-        denial = None
-        if not self.quotas.idle:
-            free = int(np.bitwise_count(self.snapshot.free & ~self.snapshot.held).sum())
-            denial = self.quotas.denial(row.namespace, row.user, row.gpus.gpus, free)
-        if denial is not None:
-            # It keeps nothing: what it waits for is not GPUs.
-            found.waiting.setdefault(row.class_key, _Waiting(row, turn, denial))
-            return False
-        candidates = self._candidates.of(row)
-        offered = self._unreserved(row, candidates, found, turn, now)
-        open_hosts = np.flatnonzero(offered.fits & (found.keeper == _NOBODY))
-        chosen = self.framework.choose(row.gpus, self.snapshot, offered.offers, open_hosts)
-        if chosen is None:
-            starts_by = self._wait(row, turn, candidates, found)
-            found.waiting.setdefault(row.class_key, _Waiting(row, turn, starts_by=starts_by))
-            return False
-        placement = place(row.gpus, self.snapshot, offered.offers, chosen, len(open_hosts), self.epoch)
-        for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
-            self.snapshot.hold(slot, gpus)
-        self.queue.remove(row.job_id)
+    def _propose(self, row: QueueRow, placement: Placement) -> None:
         gpu_uuids = tuple(placement.gpu_uuids)
-        self._proposals[row.job_id, row.attempt] = _Proposal(row, gpu_uuids, now + self.policy.proposal_timeout_s)
+        self._proposals.add(Proposal(row, gpu_uuids, self._now + self.policy.proposal_timeout_s))
         holder = RunningRow(
             job_id=row.job_id,
             attempt=row.attempt,
@@ -267,43 +180,13 @@ class Scheduler:
             user=row.user,
             priority=row.priority,
             gpu_uuids=gpu_uuids,
-            started_at=now,
+            started_at=self._now,
             time_limit_s=row.time_limit_s,
         )
         self.ledger.begin(holder)
-        self._charge(holder, 1, now)
-        found.placements.append((row, placement))
-        return True
+        self._charge(holder, 1, self._now)
 
-    def _unreserved(self, row: QueueRow, candidates: Candidates, found: _Round, turn: int, now: float) -> Candidates:
-        """Without what is reserved for jobs ahead and needed before ``row`` would end."""
-        for reserved_at, reservation in found.reservations:
-            if reserved_at < turn and reservation.binds(row, now):
-                candidates = self._backfill.around(reservation, row, candidates)
-        return candidates
-
-    def _wait(self, row: QueueRow, turn: int, candidates: Candidates, found: _Round) -> float | None:
-        """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
-        keeper = found.keeper
-        found.names[turn] = row.job_id
-        useful = together(row.gpus, self.snapshot, candidates.after_use)
-        if int(np.count_nonzero(useful)) < row.gpus.hosts:
-            return None
-        if self.policy.backfill == "none":
-            keeper[keeper == _NOBODY] = turn
-            return None
-        if (useful & found.dated).any():
-            return None  # its turn comes once that job has started, which has a date
-        if self.policy.backfill == "easy" and self.ledger.limited and not (useful & (keeper != _NOBODY)).any():
-            reservation = self._backfill.reserve(row, candidates)
-            if reservation is not None:
-                found.reservations.append((turn, reservation))
-                found.dated |= useful
-                return reservation.start if math.isfinite(reservation.start) else None
-        keeper[useful & (keeper == _NOBODY)] = turn
-        return None
-
-    def _preempt(self, found: _Round, now: float) -> list[Preemption]:
+    def _preempt(self, found: Round, now: float) -> list[Preemption]:
         """Make room for the first job that waits and may have it made. One at a time: it must get what it is given."""
         if not self.policy.preemption:
             return []
@@ -325,7 +208,7 @@ class Scheduler:
                 return [Preemption(row.job_id, row.attempt, keys)] if keys else []
         return []
 
-    def _explain(self, found: _Round, now: float) -> dict[str, Reason]:
+    def _explain(self, found: Round, now: float) -> dict[str, Reason]:
         """Reasons as things stand after this round; only those that are new."""
         reasons, changed = {}, {}
         for class_key, entry in found.waiting.items():
@@ -336,7 +219,7 @@ class Scheduler:
         self._reasons = reasons
         return changed
 
-    def _reason(self, entry: _Waiting, found: _Round, now: float) -> Reason:
+    def _reason(self, entry: Waiting, found: Round, now: float) -> Reason:
         row = entry.row
         if entry.denial is not None:
             return over_quota(row.gpus, entry.denial)
@@ -354,23 +237,17 @@ class Scheduler:
         return explain(row.gpus, self.snapshot, candidates, kept, entry.starts_by)
 
     def _expire(self, now: float) -> list[QueueRow]:
-        late = [key for key, proposal in self._proposals.items() if proposal.expires_at <= now]
         rows = []
-        for key in late:
-            proposal = self._proposals[key]
+        for key in self._proposals.late(now):
+            proposal = self._proposals.get(key)
             self._let_go(*key)
-            if proposal.wanted:
+            if proposal is not None and proposal.wanted:
                 self.queue.add(proposal.row)
                 rows.append(proposal.row)
         return rows
 
-    def _forget(self, job_id: str) -> None:
-        for proposal in self._proposals.values():
-            if proposal.row.job_id == job_id:
-                proposal.wanted = False
-
     def _let_go(self, job_id: str, attempt: int) -> None:
-        proposal = self._proposals.pop((job_id, attempt), None)
+        proposal = self._proposals.pop((job_id, attempt))
         if proposal is not None:
             self.snapshot.let_go(proposal.gpu_uuids)
             self._release(job_id, attempt)
