@@ -14,7 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import LogChunk
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
-from gpu_platform.domain.job import Job, RankPer
+from gpu_platform.domain.job import Job
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.ranks import most_ranks, number_ranks
 from gpu_platform.store import events, hosts, jobs
 from service.platform import Platform
 from service.streams import end, message
@@ -44,7 +46,7 @@ class Position:
 
 
 def check_rank(job: Job, rank: int) -> None:
-    size = job.spec.world_size
+    size = most_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
     if not 0 <= rank < size:
         raise InvalidRequest(f"job {job.id} has {size} ranks, 0 to {size - 1}; there is no rank {rank}")
 
@@ -171,17 +173,23 @@ class _Source:
 
 
 def _host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
-    """Ranks are numbered in the order of the placement's hosts, the same number on each."""
-    ranks_per_host = job.spec.gpus.gpus_per_host if job.spec.rank_per is RankPer.GPU else 1
     if job.placement is not None and attempt == job.attempt:
-        return job.placement.hosts[rank // ranks_per_host]
+        return _host_in(job, attempt, rank, job.placement.slices)
     seq = 0
     while page := events.read_events(platform.store, seq, job_id=job.id):
         for event in page:
             if event.kind == "job.placed" and event.attempt == attempt:
-                return event.data["hosts"][rank // ranks_per_host]
+                slices = [HostSlice.model_validate(part) for part in event.data["slices"]]
+                return _host_in(job, attempt, rank, slices)
         seq = page[-1].seq
     raise NotFound(f"attempt {attempt} of job {job.id} was never placed", job_id=job.id)
+
+
+def _host_in(job: Job, attempt: int, rank: int, slices: list[HostSlice]) -> str:
+    ranks = number_ranks(job.spec, slices)
+    if rank >= len(ranks):
+        raise NotFound(f"attempt {attempt} of job {job.id} had {len(ranks)} ranks; there was no rank {rank}")
+    return ranks[rank].host
 
 
 async def _nothing() -> AsyncGenerator[bytes, None]:

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankLimits, RankSpec
-from gpu_platform.domain.job import JobSpec, RankPer
-from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.placement import HostSlice, Placement
+from gpu_platform.domain.ranks import PlacedRank, number_ranks, running_slices
 
 
 def plan_hosts(spec: JobSpec, key: AttemptKey, placement: Placement) -> list[HostPlan]:
-    """One plan per host, in the placement's order; ranks are numbered through it. Rank 0's host is first."""
-    per_host = spec.gpus.gpus_per_host if spec.rank_per is RankPer.GPU else 1
+    """One plan per host that runs ranks, rank 0's host first.
+
+    Groups may share a host: its one plan then has the ranks of all of them, so that what is done
+    once per host (checks, the fence, the barrier, stopping) stays so.
+    """
+    ranks = number_ranks(spec, placement.slices)
+    hosts: dict[str, list[HostSlice]] = {}
+    for part in running_slices(spec, placement.slices):
+        hosts.setdefault(part.host, []).append(part)
     return [
         HostPlan(
             key=key,
-            host=part.host,
+            host=host,
             node_rank=node_rank,
-            world_size=per_host * len(placement.slices),
+            world_size=len(ranks),
             user=spec.user,
             namespace=spec.namespace,
             command=spec.command,
             env=spec.env,
             workdir=spec.workdir,
-            ranks=[
-                RankSpec(rank=node_rank * per_host + local_rank, local_rank=local_rank, gpu_uuids=part.gpu_uuids)
-                for local_rank in range(per_host)
-            ],
-            gpu_uuids=part.gpu_uuids,
-            shares=part.shares,
+            ranks=[_rank(rank) for rank in ranks if rank.host == host],
+            gpu_uuids=[uuid for part in slices for uuid in part.gpu_uuids],
+            shares=[grant for part in slices for grant in part.shares],
             cuda=spec.gpus.cuda,
-            limits=_limits(spec),
+            groups=_programs(spec, {part.group for part in slices}),
+            limits=_limits(spec, slices),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
         )
-        for node_rank, part in enumerate(placement.slices)
+        for node_rank, (host, slices) in enumerate(hosts.items())
     ]
 
 
-def _limits(spec: JobSpec) -> RankLimits:
+def _rank(rank: PlacedRank) -> RankSpec:
+    return RankSpec(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        gpu_uuids=rank.gpu_uuids,
+        group=rank.group,
+        local_size=rank.local_size,
+    )
+
+
+def _programs(spec: JobSpec, here: set[str | None]) -> dict[str, Program]:
+    return {
+        group.name: Program(command=group.command or spec.command, env={**spec.env, **group.env}, cuda=group.gpus.cuda)
+        for group in spec.groups
+        if group.name in here
+    }
+
+
+def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
+    """CPUs and memory are of the host, for all ranks there: those of its slices together."""
+    request: dict[str | None, GpuRequest] = {group.name: group.gpus for group in spec.groups}
+    request[None] = spec.gpus
     return RankLimits(
         time_limit_s=spec.time_limit_s,
         warn_before_s=spec.warn_before_s,
@@ -43,6 +70,6 @@ def _limits(spec: JobSpec) -> RankLimits:
         hang_limit_s=spec.hang_limit_s,
         idle_limit_s=spec.idle_limit_s,
         power_limit_w=spec.power_limit_w,
-        cpus=spec.gpus.cpus_per_host,
-        ram_mib=spec.gpus.ram_mib_per_host,
+        cpus=sum(request[part.group].cpus_per_host for part in slices),
+        ram_mib=sum(request[part.group].ram_mib_per_host for part in slices),
     )

@@ -215,7 +215,7 @@ class JobWorkflow:
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_running, key, **policies.DATABASE_STEP
             )
-            self._enter(JobState.RUNNING, f"{self._spec.world_size} ranks run on {', '.join(placement.hosts)}")
+            self._enter(JobState.RUNNING, f"{plans[0].world_size} ranks run on {', '.join(placement.hosts)}")
             workflow.upsert_search_attributes(
                 [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
             )

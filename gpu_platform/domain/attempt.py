@@ -30,6 +30,21 @@ class RankSpec(BaseModel):
     rank: int
     local_rank: int
     gpu_uuids: list[str]
+    group: str | None = None
+    local_size: int | None = None
+    """Ranks beside it, itself included, that share its GPUs; None: all that the host runs."""
+
+
+class Program(BaseModel):
+    """What ranks run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    command: list[str]
+    env: dict[str, str] = {}
+    """The user's; the host adds ranks, devices, rendezvous and checkpoint directories."""
+    cuda: str | None = None
+    """The CUDA installation to run with, e.g. ``12.4``."""
 
 
 class RankLimits(BaseModel):
@@ -74,9 +89,21 @@ class HostPlan(BaseModel):
     """Per GPU what part of it; empty: all of each."""
     cuda: str | None = None
     """The CUDA installation to run with, e.g. ``12.4``."""
+    groups: dict[str, Program] = {}
+    """Of a gang of several groups, what the ranks of each run; ``command``, ``env`` and ``cuda`` are not used then."""
     limits: RankLimits = RankLimits()
     resume_from_attempt: int | None = None
     """Newest earlier attempt; the host looks for its checkpoints."""
+
+    def program(self, rank: RankSpec) -> Program:
+        if rank.group is not None:
+            return self.groups[rank.group]
+        return Program(command=self.command, env=self.env, cuda=self.cuda)
+
+    @property
+    def programs(self) -> list[Program]:
+        """All that runs here."""
+        return list(self.groups.values()) or [Program(command=self.command, env=self.env, cuda=self.cuda)]
 
 
 class Prepared(BaseModel):

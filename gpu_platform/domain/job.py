@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -12,10 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
-MAX_COMMAND_BYTES = 128 * 1024
-"""Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
-MAX_ENV_BYTES = 256 * 1024
 MAX_GANG_BYTES = 1536 * 1024
 """Command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at most)."""
 MAX_HOSTS = 4096
@@ -25,9 +22,6 @@ MAX_TIME_LIMIT_S = 366 * 24 * 3600
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
 INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
 """Levels that no gang of several hosts can have."""
-
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Strategy(StrEnum):
@@ -100,6 +94,8 @@ class GpuRequest(BaseModel):
     def _has_one_shape(self) -> Self:
         if self.total is not None and (self.hosts, self.gpus_per_host) != (1, 1):
             raise ValueError("total says how many GPUs in all: leave hosts and gpus_per_host out")
+        if self.total is not None and self.share is not None:
+            raise ValueError("total counts whole GPUs: for shares say hosts and gpus_per_host")
         return self
 
     @property
@@ -117,6 +113,27 @@ class RankGroup(BaseModel):
     command: Annotated[list[str] | None, Field(min_length=1, max_length=4096, description="Default: the job's")] = None
     env: Annotated[dict[str, str], Field(max_length=4096, description="Added to the job's")] = {}
     rank_per: RankPer = RankPer.HOST
+
+    @model_validator(mode="after")
+    def _gets_whole_gpus(self) -> Self:
+        if self.gpus.share is not None:
+            raise ValueError(f"group {self.name!r} asks for shares: groups get whole GPUs")
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        return check_name(value)
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_executed(cls, value: list[str] | None) -> list[str] | None:
+        return None if value is None else check_command(value)
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        return check_env(value)
 
 
 class JobSpec(BaseModel):
@@ -174,46 +191,23 @@ class JobSpec(BaseModel):
     @field_validator("name", "namespace", "user")
     @classmethod
     def _is_a_name(cls, value: str) -> str:
-        if not _NAME.fullmatch(value):
-            raise ValueError(
-                f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
-                "starting and ending with a letter or digit"
-            )
-        return value
+        return check_name(value)
 
     @field_validator("command")
     @classmethod
     def _can_be_executed(cls, value: list[str]) -> list[str]:
-        if not value[0].strip():
-            raise ValueError("the program to run is empty")
-        for argument in value:
-            _check_text(argument, "an argument of the command")
-        size = sum(len(argument.encode()) + 1 for argument in value)
-        if size > MAX_COMMAND_BYTES:
-            raise ValueError(
-                f"the command has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed: put it into a script"
-            )
-        return value
+        return check_command(value)
 
     @field_validator("env")
     @classmethod
     def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
-        for key, text in value.items():
-            if not _ENV_NAME.fullmatch(key):
-                raise ValueError(f"{key[:80]!r} is not the name of an environment variable")
-            _check_text(text, f"the value of {key}")
-        size = sum(len(k.encode()) + len(v.encode()) + 2 for k, v in value.items())
-        if size > MAX_ENV_BYTES:
-            raise ValueError(
-                f"the environment has {size} bytes; at most {MAX_ENV_BYTES} are allowed: put large values into a file"
-            )
-        return value
+        return check_env(value)
 
     @field_validator("workdir")
     @classmethod
     def _is_absolute(cls, value: str | None) -> str | None:
         if value is not None:
-            _check_text(value, "workdir")
+            check_text(value, "workdir")
             if not value.startswith("/"):
                 raise ValueError(f"{value!r} is not an absolute path")
         return value
@@ -225,35 +219,40 @@ class JobSpec(BaseModel):
         names = [group.name for group in self.groups]
         if len(set(names)) < len(names):
             raise ValueError(f"two groups have one name: {', '.join(names)}")
+        if self.groups and self.rank_per is not RankPer.HOST:
+            raise ValueError("groups say rank_per each: leave the job's out")
+        if self.spare_hosts and (self.groups or self.gpus.total is not None):
+            raise ValueError("spare_hosts needs slices that are all alike: ask by hosts and gpus_per_host")
         if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
             raise ValueError("warn_before_s needs a longer time_limit_s")
         return self
 
     @model_validator(mode="after")
     def _gang_is_not_absurd(self) -> Self:
-        if self.gpus.gpus > 100_000:
-            raise ValueError(f"{self.gpus.gpus} GPUs were asked for; at most 100000 are allowed")
-        copy = sum(len(text.encode()) + 1 for text in [*self.command, *self.env, *self.env.values()])
-        if copy * self.gpus.hosts > MAX_GANG_BYTES:
+        if self.gpu_count > 100_000:
+            raise ValueError(f"{self.gpu_count} GPUs were asked for; at most 100000 are allowed")
+        texts = [*self.command, *self.env, *self.env.values()]
+        for group in self.groups:
+            texts += [*(group.command or ()), *group.env, *group.env.values()]
+        copy = sum(len(text.encode()) + 1 for text in texts)
+        # A total may come to lie on single GPUs, as many hosts as it has.
+        hosts = sum(request.total or request.hosts for request in self.requests)
+        if copy * hosts > MAX_GANG_BYTES:
             raise ValueError(
-                f"command and environment have {copy} bytes, for {self.gpus.hosts} hosts "
-                f"{copy * self.gpus.hosts}; at most {MAX_GANG_BYTES} are allowed: put large values into a file"
+                f"command and environment have {copy} bytes, for {hosts} hosts "
+                f"{copy * hosts}; at most {MAX_GANG_BYTES} are allowed: put large values into a file"
             )
         return self
 
     @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.gpus.hosts * (self.gpus.gpus_per_host if self.rank_per is RankPer.GPU else 1)
+    def requests(self) -> tuple[GpuRequest, ...]:
+        """What must be placed, all or none: one, or one of each group."""
+        return tuple(group.gpus for group in self.groups) or (self.gpus,)
 
-
-def _check_text(text: str, what: str) -> None:
-    if "\0" in text:
-        raise ValueError(f"{what} contains a NUL character")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} is not valid UTF-8") from error
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all ranks; spares are not among them."""
+        return sum(request.gpus for request in self.requests)
 
 
 class JobInput(BaseModel):

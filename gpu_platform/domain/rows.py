@@ -53,6 +53,23 @@ class QueueRow:
     preemptible: bool = True
     checkpoints: bool = False
     """Goes on from its checkpoints: may be moved."""
+    groups: tuple[tuple[str, GpuRequest], ...] = ()
+    """(name, request) of each, where a gang has several; ``gpus`` is the first's then."""
+
+    @property
+    def parts(self) -> tuple[tuple[str | None, GpuRequest], ...]:
+        """What must be placed, all or none: (group, request)."""
+        return self.groups or ((None, self.gpus),)
+
+    @property
+    def is_plain(self) -> bool:
+        """One request for equal slices: what most jobs are."""
+        return not self.groups and self.gpus.total is None
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of the whole gang."""
+        return sum(request.gpus for _, request in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +92,7 @@ class RunningRow:
     """Goes on from its checkpoints: may be moved."""
     leaving: bool = False
     """It was told to make room and still holds its GPUs."""
+    gpus: GpuRequest | None = None
+    """What it asked for, so that another place can be found for it; None: unknown, it is never moved."""
+    groups: tuple[tuple[str, GpuRequest], ...] = ()
+    """As :attr:`QueueRow.groups`."""

@@ -247,7 +247,8 @@ class HostAgent:
             return Prepared.model_validate(record)
         for uuid in plan.gpu_uuids:
             self.verify_gpu(uuid)
-        preflight.check_command(plan, base_environ(plan))
+        for program in plan.programs:
+            preflight.check_command(plan, program.command, base_environ(program))
         if self._fencing is not None:
             self._fencing.check(plan)
         directory.mkdir(parents=True, exist_ok=True)
@@ -281,7 +282,7 @@ class HostAgent:
             {
                 "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
-                "argv": plan.command,
+                "argv": plan.program(spec).command,
                 "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
                 | provision.environ
                 | provision.of_rank(spec.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, Prepared, RankSpec
+from gpu_platform.domain.attempt import AttemptKey, HostPlan, Prepared, Program, RankSpec
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """Nothing else of the node worker's environment is a job's business (it may hold credentials)."""
@@ -14,9 +14,9 @@ ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
 NODE_DIR = "GPU_PLATFORM_NODE_DIR"
 
 
-def base_environ(plan: HostPlan) -> dict[str, str]:
+def base_environ(program: Program) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {"PATH": os.defpath, **inherited, **plan.env}
+    return {"PATH": os.defpath, **inherited, **program.env}
 
 
 def rank_environ(
@@ -27,11 +27,11 @@ def rank_environ(
     ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, which no renumbering changes.
     """
     gpus = ",".join(rank.gpu_uuids)
-    environ = base_environ(plan) | {
+    environ = base_environ(plan.program(rank)) | {
         "RANK": str(rank.rank),
         "LOCAL_RANK": str(rank.local_rank),
         "WORLD_SIZE": str(plan.world_size),
-        "LOCAL_WORLD_SIZE": str(len(plan.ranks)),
+        "LOCAL_WORLD_SIZE": str(rank.local_size or len(plan.ranks)),
         "NODE_RANK": str(plan.node_rank),
         "MASTER_ADDR": prepared.address,
         "MASTER_PORT": str(prepared.rendezvous_port),
@@ -45,6 +45,9 @@ def rank_environ(
         "GPU_PLATFORM_CHECKPOINT_DIR": str(checkpoint_dir),
     }
     environ |= marker(home, plan.key)
+    environ.pop("GPU_PLATFORM_GROUP", None)
+    if rank.group is not None:
+        environ["GPU_PLATFORM_GROUP"] = rank.group
     environ.pop("GPU_PLATFORM_RESUME_FROM", None)
     if prepared.resume_from is not None:
         environ["GPU_PLATFORM_RESUME_FROM"] = prepared.resume_from

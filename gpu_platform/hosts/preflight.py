@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from gpu_platform.domain.attempt import HostPlan
@@ -19,14 +19,14 @@ _RENDEZVOUS_PORTS = range(20_000, 32_000)
 """Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
 
 
-def check_command(plan: HostPlan, environ: dict[str, str]) -> None:
+def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:
     """Raise :class:`PreflightFailed` (``kind="user"``) when ``execve`` would surely fail."""
     if plan.workdir is not None and not os.path.isdir(plan.workdir):
         what = "is not a directory" if os.path.exists(plan.workdir) else "does not exist"
         raise PreflightFailed(
             f"the working directory {plan.workdir!r} {what} on {plan.host}: name one that every host has", kind="user"
         )
-    program = plan.command[0]
+    program = command[0]
     if "/" in program:
         path = os.path.join(plan.workdir or "/", program)
         if not os.path.exists(path):

@@ -48,6 +48,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     data = {
         "hosts": placement.hosts,
         "gpus": placement.gpu_uuids,
+        "slices": [part.model_dump(mode="json", exclude_defaults=True) for part in placement.slices],
         "level": placement.level.value,
         "why": placement.why,
         "bandwidth_gb_s": placement.bandwidth_gb_s,

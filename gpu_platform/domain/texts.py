@@ -1,0 +1,54 @@
+"""What names, commands and environments may be: checks shared by all that a user hands in."""
+
+from __future__ import annotations
+
+import re
+
+MAX_COMMAND_BYTES = 128 * 1024
+"""Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
+MAX_ENV_BYTES = 256 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
+            "starting and ending with a letter or digit"
+        )
+    return value
+
+
+def check_command(value: list[str]) -> list[str]:
+    if not value[0].strip():
+        raise ValueError("the program to run is empty")
+    for argument in value:
+        check_text(argument, "an argument of the command")
+    size = sum(len(argument.encode()) + 1 for argument in value)
+    if size > MAX_COMMAND_BYTES:
+        raise ValueError(f"the command has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed: put it into a script")
+    return value
+
+
+def check_env(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if not _ENV_NAME.fullmatch(key):
+            raise ValueError(f"{key[:80]!r} is not the name of an environment variable")
+        check_text(text, f"the value of {key}")
+    size = sum(len(k.encode()) + len(v.encode()) + 2 for k, v in value.items())
+    if size > MAX_ENV_BYTES:
+        raise ValueError(
+            f"the environment has {size} bytes; at most {MAX_ENV_BYTES} are allowed: put large values into a file"
+        )
+    return value
+
+
+def check_text(text: str, what: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"{what} contains a NUL character")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not valid UTF-8") from error
