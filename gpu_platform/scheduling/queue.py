@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow
 
 Order = tuple[float, float, str]
 Group = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
+NeedKey = tuple[GpuRequest, str]
 ORDERS = ("priority", "fcfs", "fair_share")
+
+
+@dataclass
+class Need:
+    """The groups whose jobs ask for the same, whoever asks and whatever else they must not get."""
+
+    groups: list[tuple[Order, Group]] = field(default_factory=list)
+    """Sorted by their first jobs, unless shares decide."""
+    narrowed: int = 0
+    """How many of the groups must not get certain GPUs or hosts."""
+
+
+def is_narrowed(row: QueueRow) -> bool:
+    """May it use less than others of its need?"""
+    return bool(row.excluded_gpus or row.excluded_hosts)
 
 
 class JobQueue:
@@ -26,16 +43,23 @@ class JobQueue:
     decision looks at the first job of each group, never at every job.
     """
 
-    def __init__(self, order: str = "priority", ageing_per_hour: float = 0.0, by_user: bool = False) -> None:
-        """``by_user``: users are told apart. Raises ValueError for an unknown order."""
+    def __init__(
+        self,
+        order: str = "priority",
+        ageing_per_hour: float = 0.0,
+        by_user: bool = False,
+        by_namespace: bool = False,
+    ) -> None:
+        """``by_user``, ``by_namespace``: who asks matters. Raises ValueError for an unknown order."""
         if order not in ORDERS:
             raise ValueError(f"there is no queue order {order!r}; there are: {', '.join(ORDERS)}")
         self._by_priority = order != "fcfs"
-        self._by_user = by_user
+        self._by_user, self._by_namespace = by_user, by_namespace
         self._ageing_per_s = ageing_per_hour / 3600.0
         self._jobs: dict[str, QueueRow] = {}
         self._groups: dict[Group, list[Order]] = {}
-        self._of_class: dict[str, dict[Group, None]] = {}
+        self._classes: dict[str, dict[Group, None]] = {}
+        self._needs: dict[NeedKey, Need] = {}
         self.version = 0
 
     def __len__(self) -> int:
@@ -56,6 +80,10 @@ class JobQueue:
     def group(self, row: QueueRow) -> Group:
         return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
 
+    def need(self, row: QueueRow) -> NeedKey:
+        """Equal for jobs that, but for exclusions, fit the same hosts and are allowed the same."""
+        return row.gpus, row.namespace if self._by_namespace else ""
+
     def add(self, row: QueueRow) -> None:
         """Also replaces: a job waits once, for its newest attempt."""
         if not row.class_key:
@@ -64,25 +92,52 @@ class JobQueue:
             return
         self.remove(row.job_id)
         self._jobs[row.job_id] = row
-        group = self.group(row)
-        insort(self._groups.setdefault(group, []), self.order(row))
-        self._of_class.setdefault(row.class_key, {})[group] = None
+        group, order = self.group(row), self.order(row)
+        members = self._groups.get(group)
+        if members is None:
+            self._groups[group] = [order]
+            self._classes.setdefault(row.class_key, {})[group] = None
+            need = self._needs.setdefault(self.need(row), Need())
+            need.narrowed += is_narrowed(row)
+            insort(need.groups, (order, group))
+        else:
+            first = members[0]
+            insort(members, order)
+            if order < first:
+                self._move(row, group, first, order)
         self.version += 1
 
     def remove(self, job_id: str) -> QueueRow | None:
         row = self._jobs.pop(job_id, None)
         if row is None:
             return None
-        group = self.group(row)
+        group, order = self.group(row), self.order(row)
         members = self._groups[group]
-        del members[bisect_left(members, self.order(row))]
+        first = members[0]
+        del members[bisect_left(members, order)]
         if not members:
-            del self._groups[group]
-            del self._of_class[row.class_key][group]
-            if not self._of_class[row.class_key]:
-                del self._of_class[row.class_key]
+            self._dissolve(row, group, first)
+        elif order == first:
+            self._move(row, group, first, members[0])
         self.version += 1
         return row
+
+    def _move(self, row: QueueRow, group: Group, before: Order, after: Order) -> None:
+        """Another job is the group's first."""
+        groups = self._needs[self.need(row)].groups
+        del groups[bisect_left(groups, (before, group))]
+        insort(groups, (after, group))
+
+    def _dissolve(self, row: QueueRow, group: Group, first: Order) -> None:
+        del self._groups[group]
+        del self._classes[row.class_key][group]
+        if not self._classes[row.class_key]:
+            del self._classes[row.class_key]
+        need = self._needs[self.need(row)]
+        del need.groups[bisect_left(need.groups, (first, group))]
+        need.narrowed -= is_narrowed(row)
+        if not need.groups:
+            del self._needs[self.need(row)]
 
     def get(self, job_id: str) -> QueueRow | None:
         return self._jobs.get(job_id)
@@ -92,13 +147,21 @@ class JobQueue:
         members = self._groups.get(group)
         return self._jobs[members[0][2]] if members else None
 
-    def classes(self) -> list[list[Group]]:
-        """The groups of each class: alike in all but user and time limit."""
-        return [list(groups) for groups in self._of_class.values()]
+    def members(self, group: Group) -> Sequence[Order]:
+        """The places of a group's jobs, in order; the last part of each is the job's id."""
+        return self._groups.get(group, ())
 
-    def earliest(self, groups: list[Group]) -> Group:
-        """That whose first job goes before those of the others."""
-        return min(groups, key=lambda group: self._groups[group][0])
+    def needs(self) -> Iterator[Need]:
+        """Not to be written to; they change as jobs come and go."""
+        return iter(self._needs.values())
+
+    def first_of(self, class_key: str) -> QueueRow | None:
+        """The first waiting job of a class."""
+        groups = self._classes.get(class_key)
+        return self.first(min(groups, key=lambda group: self._groups[group][0])) if groups else None
+
+    def classes(self) -> Iterator[str]:
+        return iter(self._classes)
 
 
 def _class_key(row: QueueRow) -> str:

@@ -8,10 +8,10 @@ hosts run empty and the job starts.
 
 from __future__ import annotations
 
-import heapq
 import math
+from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queue import Group, JobQueue, Order
+from gpu_platform.scheduling.queue import JobQueue, is_narrowed
 from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.snapshot import Snapshot
+from gpu_platform.scheduling.turns import NOBODY_ELSE, Place, Turns
 
 NOBODY = np.iinfo(np.int64).max
 
@@ -51,7 +52,7 @@ class State:
 @dataclass(frozen=True)
 class Waiting:
     row: QueueRow
-    turn: int
+    turn: float
     denial: str | None = None
     starts_by: float | None = None
 
@@ -69,7 +70,7 @@ class Round:
     names: dict[int, str] = field(default_factory=dict)
     """Turn -> job, of those that keep or reserve something."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    """Per class of jobs its first one that waits."""
+    """Per class of jobs its first one that waits, of those that had a turn."""
 
     def __post_init__(self) -> None:
         n = len(self.state.snapshot)
@@ -77,50 +78,64 @@ class Round:
         """Per host the turn of the first job that keeps it."""
         self.dated = np.zeros(n, bool)
         """Hosts that a job with a reservation could use."""
-        self._fair = self.state.policy.order == "fair_share"
+        self.turns: list[Place] = []
+        """Who had a turn, in order."""
+        self._denials: dict[tuple[str, str, int], str | None] = {}
 
     def serve(self) -> None:
-        """Give each group of jobs its turn."""
-        queue = self.state.queue
-        turns = [(self._order(row), group) for group in self._worth_a_turn() if (row := queue.first(group))]
-        heapq.heapify(turns)
-        turn = 0
-        while turns:
-            order, group = heapq.heappop(turns)
-            row = queue.first(group)
-            assert row is not None, "a group is listed while it has jobs"
-            if self._fair and turns and (current := self._order(row)) > order and current > turns[0][0]:
-                # What was placed in this round counts: another share is behind now.
-                heapq.heappush(turns, (current, group))
-                continue
-            turn += 1
-            if not self._place(row, turn):
-                continue  # nothing that follows in this round frees a GPU: the whole group waits
-            following = queue.first(group)
-            if following is not None:
-                heapq.heappush(turns, (self._order(following), group))
+        """Give each group of jobs its turn that could change anything."""
+        share = self._share if self.state.policy.order == "fair_share" else None
+        turns = Turns(self.state.queue, share)
+        while (following := turns.next()) is not None:
+            place, row = following
+            self.turns.append(place)
+            if self._place(row, len(self.turns)):
+                turns.placed()
+            else:
+                turns.waits(*self._also_wait(row))
 
-    def _worth_a_turn(self) -> list[Group]:
-        """All groups; of a class that fits nowhere now only the first, since the others cannot start either."""
-        state, chosen = self.state, []
-        for groups in state.queue.classes():
-            if len(groups) > 1 and not self._fair and state.quotas.idle:
-                row = state.queue.first(groups[0])
-                if row is not None and np.count_nonzero(state.candidates.of(row).fits) < row.gpus.hosts:
-                    groups = [state.queue.earliest(groups)]
-            chosen += groups
-        return chosen
+    def entry(self, class_key: str) -> Waiting | None:
+        """Of the class's first job, also if it needed no turn."""
+        if class_key in self.waiting:
+            return self.waiting[class_key]
+        row = self.state.queue.first_of(class_key)
+        return None if row is None else Waiting(row, self.turn_of(row), self._denial(row))
 
-    def _order(self, row: QueueRow) -> tuple[Share, Order]:
+    def turn_of(self, row: QueueRow) -> float:
+        """Between the turns that were given: those smaller are ahead of it."""
+        if self.state.policy.order == "fair_share":
+            return math.inf
+        return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
+
+    def _share(self, row: QueueRow) -> Share:
+        return self.state.shares.order(row.namespace, row.user, self.now)
+
+    def _denial(self, row: QueueRow) -> str | None:
+        quotas = self.state.quotas
+        if quotas.idle:
+            return None
+        asks = (row.namespace, row.user, row.gpus.gpus)
+        if asks not in self._denials:
+            free = int(np.bitwise_count(self.state.snapshot.free & ~self.state.snapshot.held).sum())
+            self._denials[asks] = quotas.denial(*asks, free)
+        return self._denials[asks]
+
+    def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
+        """Who waits because ``row`` does: see ``Turns.waits``."""
+        if self._denial(row) is not None:
+            return None, False
         state = self.state
-        return (state.shares.order(row.namespace, row.user, self.now) if self._fair else (), state.queue.order(row))
+        candidates = state.candidates.of(replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()))
+        hopeless = np.count_nonzero(candidates.fits & (self.keeper == NOBODY)) < row.gpus.hosts
+        if is_narrowed(row):
+            taken = (self.keeper != NOBODY) | self.dated
+            useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
+            return None, bool(hopeless and not (useful & ~taken).any())
+        return NOBODY_ELSE if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
         state, snapshot = self.state, self.state.snapshot
-        denial = None
-        if not state.quotas.idle:
-            free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum())
-            denial = state.quotas.denial(row.namespace, row.user, row.gpus.gpus, free)
+        denial = self._denial(row)
         if denial is not None:
             # It keeps nothing: what it waits for is not GPUs.
             self.waiting.setdefault(row.class_key, Waiting(row, turn, denial))
@@ -137,6 +152,7 @@ class Round:
         for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
             snapshot.hold(slot, gpus)
         state.queue.remove(row.job_id)
+        self._denials.clear()
         self.placed(row, placement)
         self.placements.append((row, placement))
         return True

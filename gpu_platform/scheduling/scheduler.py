@@ -55,7 +55,8 @@ class Scheduler:
         self.quotas = QuotaBook(self.policy.quotas)
         self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
         self._fair = self.policy.order == "fair_share"
-        self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, self._fair or self.quotas.by_user)
+        by_user, by_namespace = self._fair or self.quotas.by_user, not self.quotas.idle
+        self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, by_user, by_namespace)
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
         self._reasons: dict[str, Reason] = {}
@@ -211,7 +212,9 @@ class Scheduler:
     def _explain(self, found: Round, now: float) -> dict[str, Reason]:
         """Reasons as things stand after this round; only those that are new."""
         reasons, changed = {}, {}
-        for class_key, entry in found.waiting.items():
+        for class_key in self.queue.classes():
+            entry = found.entry(class_key)
+            assert entry is not None, "a class is listed while it has jobs"
             reason = self._reason(entry, found, now)
             reasons[class_key] = reason
             if self._reasons.get(class_key) != reason:
