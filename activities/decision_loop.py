@@ -8,27 +8,74 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from activities.clock import utc_now
+from activities.evictions import Eviction, Evictions
+from activities.host_telemetry import HostTelemetry
+from activities.job_speeds import JobSpeeds
 from activities.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
+from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import StaleEpoch, Unavailable
+from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preemption import Preemption
+from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, events, hosts, leader, queue
+from gpu_platform.store import Store, events, hosts, jobs, leader, queue, state
 
 log = structlog.get_logger()
 
 BATCH = 1000
 FENCE_CHECK_S = 1.0
 EXPIRY_CHECK_S = 1.0
+HALF_LIVES = 8
+"""Older use counts less than half a percent."""
+
+
+@dataclass
+class _News:
+    """What a stretch of the feed tells."""
+
+    hosts: set[str] = field(default_factory=set)
+    gpu_hosts: set[str] = field(default_factory=set)
+    queue: set[str] = field(default_factory=set)
+    reserved: list[AttemptKey] = field(default_factory=list)
+    released: list[AttemptKey] = field(default_factory=list)
+    running: list[AttemptKey] = field(default_factory=list)
+    completed: set[str] = field(default_factory=set)
+
+    def take(self, event: JobEvent) -> None:
+        kind, host = event.kind, event.host
+        if kind.startswith("queue.") and event.job_id:
+            self.queue.add(event.job_id)
+        elif kind.startswith("host.") and host:
+            self.hosts.add(host)
+            self.gpu_hosts.add(host)
+        elif kind == "gpu.state" and host:
+            self.gpu_hosts.add(host)
+        elif kind == "job.completed" and event.job_id:
+            self.completed.add(event.job_id)
+        elif event.job_id and event.attempt is not None:
+            key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
+            if kind.startswith("gang."):
+                self.gpu_hosts.update(event.data["hosts"])
+                (self.reserved if kind == "gang.reserved" else self.released).append(key)
+            elif kind == "job.running":
+                self.running.append(key)
+
+    @property
+    def matters(self) -> bool:
+        return bool(self.gpu_hosts or self.queue)
 
 
 class DecisionLoop:
-    """Owns the scheduler core. ``answer(row, placement)`` is called from the loop's thread and must not block."""
+    """Owns the scheduler core. ``answer`` and ``evict`` are called from the loop's thread and must not block."""
 
     def __init__(
         self,
@@ -38,21 +85,35 @@ class DecisionLoop:
         epoch: int,
         poll_s: float,
         answer: Callable[[QueueRow, Placement], None],
+        evict: Callable[[Eviction], None],
     ) -> None:
         self._store = store
-        self._core = Scheduler(policy, epoch)
+        self._policy = policy
         self._epoch = epoch
         self._poll_s = poll_s
         self._answer = answer
+        self._evictions = Evictions(store, evict)
+        self._telemetry = HostTelemetry(store)
+        self._speeds = JobSpeeds()
         self._seq = 0
+        self._inbox = threading.Lock()
         self._unknown: list[QueueRow] = []
-        self._unknown_lock = threading.Lock()
+        self._new_policy: Policy | None = None
 
     def run(self, stopped: threading.Event) -> None:
         """Until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
+        thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
+        thermometer.start()
+        try:
+            self._run(stopped)
+        finally:
+            stopped.set()
+            thermometer.join()
+
+    def _run(self, stopped: threading.Event) -> None:
         token: object = None
         next_fence_check = 0.0
-        next_expiry = 0.0
+        next_check = 0.0
         loaded = False
         while not stopped.is_set():
             try:
@@ -64,72 +125,106 @@ class DecisionLoop:
                     self._check_fence()
                     next_fence_check = now + FENCE_CHECK_S
                 seen = events.change_token(self._store)
-                changed = False
+                changed = self._adopt_policy()
                 if seen != token or self._unknown:
                     token = seen
-                    changed = self._follow()
+                    changed |= self._follow()
                     changed |= self._forget_unanswerable()
-                if changed or now >= next_expiry:
+                changed |= self._measure()
+                if changed or now >= next_check:
                     self._decide()
-                    next_expiry = now + EXPIRY_CHECK_S
+                    self._evictions.repeat(self._holds, now)
+                    next_check = now + EXPIRY_CHECK_S
             except Unavailable as error:
                 log.warning("scheduler.store_away", error=error.message)
+                loaded = False  # what was decided and could not be told is decided anew, from what the store says
                 stopped.wait(1.0)
                 continue
             stopped.wait(self._poll_s)
 
     def unanswerable(self, row: QueueRow) -> None:
         """Nobody waits for this row's answer any more. Thread-safe."""
-        with self._unknown_lock:
+        with self._inbox:
             self._unknown.append(row)
+
+    def reconfigure(self, policy: Policy) -> None:
+        """Decide by ``policy`` from the next round on. Thread-safe."""
+        with self._inbox:
+            self._new_policy = policy
 
     # -- (2) what changed ----------------------------------------------------------------------
 
     def _load(self) -> None:
-        # The position first: what changes while the rows are read is then read once more, never missed.
-        self._seq = events.last_seq(self._store)
-        for row in hosts.read_hosts(self._store):
-            self._core.upsert_host(row)
-        self._upsert_gpus(None)
-        for row in queue.read_queue(self._store):
-            self._core.add(row)
+        fair = self._policy.order == "fair_share"
+        since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
+        current = state.read_state(self._store, utc_now(), since)
+        self._core = restore(Scheduler(self._policy, self._epoch), current)
+        self._seq = current.seq
+        self._learns = any(score.name == "history" for score, _ in self._core.framework.scores)
+        for run in jobs.completed_runs(self._store) if self._learns else ():
+            self._learn(run)
+        for victim, reason in state.read_preempting(self._store).items():
+            self._evictions.resume(victim, reason, time.monotonic())
+
+    def _adopt_policy(self) -> bool:
+        with self._inbox:
+            policy, self._new_policy = self._new_policy, None
+        if policy is None or policy == self._policy:
+            return False
+        only_the_fabric = replace(self._policy, fabric=policy.fabric) == policy
+        self._policy = policy
+        if only_the_fabric:
+            self._core.configure_fabric(policy.fabric)
+        else:
+            # Proposals on their way are made again at worst: the store refuses what is taken.
+            self._load()
+        log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
+        return True
 
     def _follow(self) -> bool:
         """Apply the feed from where we are. True when anything that matters changed."""
-        changed_hosts: set[str] = set()
-        changed_gpu_hosts: set[str] = set()
-        changed_jobs: set[str] = set()
-        confirmed: list[tuple[str, int]] = []
+        news = _News()
         while True:
             batch = events.read_events(self._store, self._seq, BATCH)
             for event in batch:
                 self._seq = event.seq
-                if event.kind.startswith("queue.") and event.job_id:
-                    changed_jobs.add(event.job_id)
-                elif event.kind.startswith("host.") and event.host:
-                    changed_hosts.add(event.host)
-                    changed_gpu_hosts.add(event.host)
-                elif event.kind.startswith("gang."):
-                    changed_gpu_hosts.update(event.data["hosts"])
-                    if event.kind == "gang.reserved" and event.job_id and event.attempt is not None:
-                        confirmed.append((event.job_id, event.attempt))
-                elif event.kind == "gpu.state" and event.host:
-                    changed_gpu_hosts.add(event.host)
+                news.take(event)
             if len(batch) < BATCH:
                 break
-        if changed_hosts:
-            for row in hosts.read_hosts(self._store, sorted(changed_hosts)):
+        if news.hosts:
+            for row in hosts.read_hosts(self._store, sorted(news.hosts)):
                 self._core.upsert_host(row)
-        if changed_gpu_hosts:
-            self._upsert_gpus(sorted(changed_gpu_hosts))
-        for job_id, attempt in confirmed:
-            self._core.confirm(job_id, attempt)
-        if changed_jobs:
-            self._requeue(changed_jobs)
-        return bool(changed_gpu_hosts or changed_jobs)
+        if news.gpu_hosts:
+            self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(news.gpu_hosts)))
+        self._follow_holders(news)
+        if news.queue:
+            self._requeue(news.queue)
+        if news.completed and self._learns:
+            for run in jobs.completed_runs(self._store, news.completed):
+                self._learn(run)
+        return news.matters
 
-    def _upsert_gpus(self, names: list[str] | None) -> None:
-        self._core.upsert_gpus(hosts.read_gpus(self._store, names))
+    def _follow_holders(self, news: _News) -> None:
+        """Who holds GPUs: from the events, since a GPU that breaks becomes free for nobody when its job ends."""
+        ended = set(news.released)
+        proposed = set(self._core.proposed())
+        unknown = [key for key in news.reserved if (key.job_id, key.attempt) not in proposed and key not in ended]
+        # The time limit counts from here, not from the reservation.
+        limited = [key for key in news.running if key not in ended and self._has_limit(key)]
+        for key in news.reserved:
+            self._core.confirm(key.job_id, key.attempt)
+        if unknown or limited:
+            for row in state.read_running(self._store, [*unknown, *limited]):
+                self._core.started(row)
+        for key in news.released:
+            self._core.ended(key.job_id, key.attempt)
+
+    def _has_limit(self, key: AttemptKey) -> bool:
+        row = self._core.ledger.get((key.job_id, key.attempt))
+        return row is not None and row.time_limit_s is not None
+
+    def _holds(self, key: AttemptKey) -> bool:
+        return self._core.ledger.get((key.job_id, key.attempt)) is not None
 
     def _requeue(self, job_ids: Iterable[str]) -> None:
         waiting = {row.job_id: row for row in queue.read_queue(self._store, sorted(job_ids))}
@@ -144,13 +239,24 @@ class DecisionLoop:
                         self._core.reject(*key)
 
     def _forget_unanswerable(self) -> bool:
-        with self._unknown_lock:
+        with self._inbox:
             rows, self._unknown = self._unknown, []
         for row in rows:
             self._core.reject(row.job_id, row.attempt)
             # With no row, the leader's upkeep asks the workflow, if it lives, to ask again.
             queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)
         return bool(rows)
+
+    def _measure(self) -> bool:
+        news = self._telemetry.take()
+        for name, telemetry in news:
+            self._core.measured(name, telemetry)
+        return bool(news)
+
+    def _learn(self, run: jobs.CompletedRun) -> None:
+        speed = self._speeds.learn(run)
+        if speed is not None:
+            self._core.ran(run.hosts, speed)
 
     # -- (3) decide and (4) answer -------------------------------------------------------------
 
@@ -165,8 +271,18 @@ class DecisionLoop:
         for row, placement in decision.placements:
             PLACEMENT_DECISIONS.labels(outcome="placed").inc()
             self._answer(row, placement.model_copy(update={"decided_in_ms": round(elapsed * 1000, 3)}))
+        for preemption in decision.preemptions:
+            self._preempt(preemption)
         if decision.reasons:
             queue.set_reasons(self._store, decision.reasons, datetime.now(UTC))
+
+    def _preempt(self, preemption: Preemption) -> None:
+        for job_id, attempt in preemption.victims:
+            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
+            victim = AttemptKey(job_id=job_id, attempt=attempt)
+            reason = f"job {preemption.job_id} needs its GPUs"
+            log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
+            self._evictions.order(victim, preemption.job_id, reason, time.monotonic())
 
     def _check_fence(self) -> None:
         current = leader.current_epoch(self._store)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 from temporalio import activity
@@ -13,7 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.decision_loop import DecisionLoop
+from activities.evictions import Eviction
 from activities.upkeep import Upkeep
+from gpu_platform.domain.job import Interrupt
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
@@ -32,6 +36,13 @@ class LeaderActivities:
         self._client = client
         self._settings = settings
         self._policy = policy
+        self._decisions: DecisionLoop | None = None
+
+    def reconfigure(self, policy: Policy) -> None:
+        """Decide by ``policy`` from now on, whether this process leads now or later."""
+        self._policy = policy
+        if self._decisions is not None:
+            self._decisions.reconfigure(policy)
 
     @activity.defn
     async def lead(self, term_s: float) -> None:
@@ -40,18 +51,21 @@ class LeaderActivities:
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now())
         log.info("scheduler.leads", epoch=epoch)
         loop = asyncio.get_running_loop()
-        answers: set[asyncio.Task[None]] = set()
+        messages: set[asyncio.Task[None]] = set()
+
+        def send(message: Coroutine[Any, Any, None]) -> None:
+            task = loop.create_task(message)
+            messages.add(task)
+            task.add_done_callback(messages.discard)
 
         def answer(row: QueueRow, placement: Placement) -> None:
-            loop.call_soon_threadsafe(begin_answer, row, placement)
+            loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
 
-        def begin_answer(row: QueueRow, placement: Placement) -> None:
-            task = loop.create_task(self._answer(decisions, row, placement))
-            answers.add(task)
-            task.add_done_callback(answers.discard)
+        def evict(eviction: Eviction) -> None:
+            loop.call_soon_threadsafe(lambda: send(self._evict(eviction)))
 
-        decisions = DecisionLoop(
-            self._store, self._policy, epoch=epoch, poll_s=self._settings.poll_ms / 1000, answer=answer
+        decisions = self._decisions = DecisionLoop(
+            self._store, self._policy, epoch=epoch, poll_s=self._settings.poll_ms / 1000, answer=answer, evict=evict
         )
         stopped = threading.Event()
         deciding = asyncio.ensure_future(asyncio.to_thread(decisions.run, stopped))
@@ -70,16 +84,27 @@ class LeaderActivities:
                     return
         finally:
             stopped.set()
+            self._decisions = None
             upkeep.cancel()
-            for task in list(answers):
+            for task in list(messages):
                 task.cancel()
-            await asyncio.gather(deciding, upkeep, *answers, return_exceptions=True)
+            await asyncio.gather(deciding, upkeep, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
+
+    async def _evict(self, eviction: Eviction) -> None:
+        """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""
+        victim = eviction.victim
+        order = Interrupt(actor="scheduler", reason=eviction.reason, attempt=victim.attempt)
+        try:
+            await self._client.get_workflow_handle(victim.job_id).signal("preempt", order)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # a workflow that is gone is cleaned up by upkeep
+                log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))
 
     async def _answer(self, decisions: DecisionLoop, row: QueueRow, placement: Placement) -> None:
         """Complete the ``place_gang`` activity that waits behind the row's task token."""
         handle = self._client.get_async_activity_handle(task_token=row.task_token)
-        give_up = asyncio.get_running_loop().time() + self._settings.proposal_timeout_s
+        give_up = asyncio.get_running_loop().time() + self._policy.proposal_timeout_s
         while True:
             try:
                 await handle.complete(placement)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+
+from gpu_platform.domain.quota import Quotas
 
 
 class _Section(BaseModel):
@@ -43,14 +46,24 @@ class ServiceSettings(_Section):
 class SchedulerSettings(_Section):
     poll_ms: Annotated[float, Field(gt=0)] = 5.0
     """How often the change feed is asked for news."""
-    proposal_timeout_s: float = 10.0
-    """A proposal that nobody confirmed is forgotten after this."""
     leader_heartbeat_timeout_s: float = 4.0
     """A leader that is silent for longer is replaced."""
-    order: str = "priority"
-    """``priority`` (then first come, first served) or ``fcfs``."""
+    policy: dict[str, Any] = {}
+    """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see the reference of them.
+    ``kill -HUP`` makes the scheduler read them again."""
     metrics_port: int | None = None
     """Port of the scheduler's ``/metrics``; None: not served."""
+
+    @field_validator("policy")
+    @classmethod
+    def _quotas_are_right(cls, policy: dict[str, Any]) -> dict[str, Any]:
+        Quotas.model_validate(policy.get("quotas", {}))  # the rest is read where deciding is at home
+        return policy
+
+    @cached_property
+    def quotas(self) -> Quotas:
+        """Those of ``policy``; admission needs them where nothing is decided."""
+        return Quotas.model_validate(self.policy.get("quotas", {}))
 
 
 class NodeSettings(_Section):

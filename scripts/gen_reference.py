@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import sys
@@ -18,8 +19,11 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperCommand, TyperGroup
 
 from gpu_platform import settings
+from gpu_platform.domain.quota import Namespace, Quotas
+from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
+from gpu_platform.topology.fabric import FabricConfig, FabricRule
 from service.app import create_app
 from service.cli.main import app as cli_app
 
@@ -66,7 +70,33 @@ Later wins: defaults, the YAML file, variables. An example: `deploy/gpu-platform
     for name, field in Settings.model_fields.items():
         if _is_model(field.annotation):
             sections.append((f"{name}.", f"`{name}`", field.annotation))
-    return head + "".join(_settings_table(prefix, title, model) for prefix, title, model in sections)
+    tables = "".join(_settings_table(prefix, title, model) for prefix, title, model in sections)
+    return head + tables + _policy_tables()
+
+
+def _policy_tables() -> str:
+    """What ``scheduler.policy`` and the file of ``simulate --policy`` may say."""
+    text = "\n## `scheduler.policy`\n\nThe same fields make a policy file for `gpu-platform simulate --policy`.\n"
+    text += f"Sets of `weights`: {', '.join(f'`{name}`' for name in WEIGHTS)}.\n"
+    for title, model in (
+        ("", Policy),
+        ("`quotas`", Quotas),
+        ("`quotas.namespaces[]`", Namespace),
+        ("`fabric`", FabricConfig),
+        ("`fabric.rules[]`", FabricRule),
+    ):
+        docs = _attribute_docs(model)
+        names = [name for name in _field_names(model) if name != "plugins"]
+        rows = [f"| `{name}` | {docs.get(name, '').replace('``', '`').replace('|', chr(92) + '|')} |" for name in names]
+        text += "\n" + (f"### {title}\n\n" if title else "") + "| field | meaning |\n|---|---|\n"
+        text += "\n".join([*rows, ""])
+    return text
+
+
+def _field_names(model: type) -> list[str]:
+    if issubclass(model, BaseModel):
+        return list(model.model_fields)
+    return [field.name for field in dataclasses.fields(model)]
 
 
 def _settings_table(prefix: str, title: str, model: type[BaseModel]) -> str:

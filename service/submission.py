@@ -28,7 +28,8 @@ log = get_logger(__name__)
 async def submit(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job, durable and on its way, and whether it is new.
 
-    Raises :class:`ImpossibleRequest`, :class:`IdempotencyConflict` and :class:`Unavailable`; nothing changed then.
+    Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`;
+    nothing changed then.
     """
     job, created = await run_in_threadpool(_record, platform, spec, actor, idempotency_key)
     if job.state is not JobState.PENDING:
@@ -78,7 +79,15 @@ async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, rea
 def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     with platform.store.read() as session:
         admission.check_possible(platform.store, session, spec.gpus)
-    return jobs.submit_job(platform.store, new_job_id(), spec, actor=actor, now=now(), idempotency_key=idempotency_key)
+    return jobs.submit_job(
+        platform.store,
+        new_job_id(),
+        spec,
+        actor=actor,
+        now=now(),
+        idempotency_key=idempotency_key,
+        quotas=platform.settings.scheduler.quotas,
+    )
 
 
 def _check(job: Job, wanted: JobState) -> None:

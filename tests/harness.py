@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from activities.leader import LeaderActivities
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
@@ -34,11 +35,11 @@ from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, SchedulerSettings, Settings
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader
 from workers.control import control_worker
 from workers.node import node_worker, report_maker
 from workers.node_faults import FaultDispatcher
-from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
+from workers.scheduler import ensure_scheduler_workflow, leader_activities, scheduler_worker
 from workflows.search_attributes import ALL, of_submission
 
 DEADLINE_S = 20.0
@@ -117,6 +118,8 @@ class Platform:
         self.store = store
         self.state_dir = state_dir
         self.nodes: dict[str, SimulatedNode] = {}
+        self.settings = Settings(state_dir=state_dir)
+        self.leading: LeaderActivities | None = None
 
     @classmethod
     @asynccontextmanager
@@ -130,10 +133,11 @@ class Platform:
         schedule: bool = True,
         silent: Set[str] = frozenset(),
         cached: int = 2000,
+        policy: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
-        A host in ``silent`` has registered but takes no activities until ``listening``.
+        A host in ``silent`` has registered but takes no activities until ``listening``. ``policy``: its fields.
         """
         platform = cls(client, store, state_dir)
         async with contextlib.AsyncExitStack() as stack:
@@ -149,10 +153,15 @@ class Platform:
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
             executor = stack.enter_context(ThreadPoolExecutor(8))
-            await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
-            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2))
+            settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
+            platform.settings = settings
+            quotas = settings.scheduler.quotas
+            await stack.enter_async_context(
+                control_worker(client, store, executor, quotas=quotas, checked=True, cached=cached)
+            )
             if schedule:
-                await stack.enter_async_context(scheduler_worker(client, store, settings))
+                platform.leading = leader_activities(client, store, settings)
+                await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await ensure_scheduler_workflow(client, settings)
             try:
                 yield platform
@@ -164,6 +173,13 @@ class Platform:
         """``async with`` it: the host's activities run."""
         node = self.nodes[name]
         return node_worker(self.client, node.agent, node.faults)
+
+    async def change_leader(self) -> None:
+        """The scheduler steps down, and leads again with nothing in its memory."""
+        epoch = leader.current_epoch(self.store)
+        await self.client.get_workflow_handle("scheduler").terminate()
+        await ensure_scheduler_workflow(self.client, self.settings)
+        await eventually(lambda: leader.current_epoch(self.store) > epoch, "a new leader")
 
     # -- verbs ---------------------------------------------------------------------------------
 

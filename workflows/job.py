@@ -132,7 +132,7 @@ class JobWorkflow:
     @workflow.signal
     def preempt(self, request: Interrupt) -> None:
         """SIGTERM with the job's grace to write a checkpoint, then back into the queue."""
-        if self._state.holds_gpus:
+        if self._state.holds_gpus and request.attempt in (None, self._progress.attempt):
             self._preempt = self._preempt or request
 
     @workflow.signal

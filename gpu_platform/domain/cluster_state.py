@@ -1,4 +1,4 @@
-"""Everything the scheduler decides by, as one document: what a leader starts from, ``snapshot`` writes, others replay."""
+"""Everything the scheduler decides by, in one document: a leader starts from it, a snapshot holds it."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
     PlatformError
     ├── InvalidRequest            what was asked is wrong; asking again will not help
     │   ├── ImpossibleRequest     more than the cluster could ever hold
+    │   ├── OverQuota             more than its namespace may ask for, or have waiting
     │   └── IdempotencyConflict   the same key with another body
     ├── NotFound                  no such job, host or GPU
     ├── IllegalTransition         not from this state
@@ -47,6 +48,10 @@ class InvalidRequest(PlatformError):
 
 class ImpossibleRequest(InvalidRequest):
     code = "impossible_request"
+
+
+class OverQuota(InvalidRequest):
+    code = "over_quota"
 
 
 class IdempotencyConflict(InvalidRequest):

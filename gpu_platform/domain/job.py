@@ -281,6 +281,8 @@ class Interrupt(BaseModel):
 
     actor: str = "user"
     reason: str = ""
+    attempt: int | None = None
+    """Only this one: an order that comes late must not hit its successor."""
 
 
 class FailureKind(StrEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.quota import Quotas
 
 Share = tuple[tuple[float, str], ...]
@@ -32,10 +33,17 @@ class FairShare:
 
     def charge(self, namespace: str, user: str, gpus: int, now: float) -> None:
         """From ``now`` on ``user`` holds so many GPUs more (or less)."""
-        for node, _ in (*self._path(namespace), ((namespace, "", user), 1.0)):
+        for node in self._nodes(namespace, user):
             use = self._uses.setdefault(node, _Use(at=now))
             use.average, use.at = self._average(use, now), now
             use.held += gpus
+
+    def remember(self, row: UseRow, now: float) -> None:
+        """What was held from ``row.begin`` to ``row.end``, before ``now``, and is no longer."""
+        worth = row.gpus * (self._kept(now - row.end) - self._kept(now - row.begin))
+        for node in self._nodes(row.namespace, row.user):
+            use = self._uses.setdefault(node, _Use(at=now))
+            use.average, use.at = self._average(use, now) + worth, now
 
     def order(self, namespace: str, user: str, now: float) -> Share:
         """Smaller goes first. Nodes of one level and equal use go by name."""
@@ -49,8 +57,15 @@ class FairShare:
         return 0.0 if use is None else self._average(use, now) + use.held
 
     def _average(self, use: _Use, now: float) -> float:
-        kept = 0.5 ** (max(0.0, now - use.at) / self._half_life_s)
+        kept = self._kept(now - use.at)
         return use.average * kept + use.held * (1.0 - kept)
+
+    def _kept(self, seconds: float) -> float:
+        """Of what was used so long ago."""
+        return 0.5 ** (max(0.0, seconds) / self._half_life_s)
+
+    def _nodes(self, namespace: str, user: str) -> list[tuple[str, ...]]:
+        return [*(node for node, _ in self._path(namespace)), (namespace, "", user)]
 
 
 def _with_prefixes(quotas: Quotas, namespace: str) -> tuple[tuple[tuple[str, ...], float], ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
@@ -109,6 +110,18 @@ class Scheduler:
         self._charge(row, 1, row.started_at)
         self.ledger.begin(row)
         self.snapshot.touch(row.gpu_uuids)
+        if row.leaving:
+            self._leaving.add((row.job_id, row.attempt))
+
+    def ended(self, job_id: str, attempt: int) -> None:
+        """The store says that the job holds nothing any more, also where a GPU did not become free: it is broken."""
+        if (job_id, attempt) not in self._proposals:
+            self._release(job_id, attempt)
+
+    def used(self, row: UseRow, now: float) -> None:
+        """What somebody held before, for ``fair_share``."""
+        if self._fair:
+            self.shares.remember(row, now)
 
     def add(self, row: QueueRow) -> None:
         """A job waits, or waits again; repeating changes nothing.
@@ -183,6 +196,8 @@ class Scheduler:
             gpu_uuids=gpu_uuids,
             started_at=self._now,
             time_limit_s=row.time_limit_s,
+            preemptible=row.preemptible,
+            checkpoints=row.checkpoints,
         )
         self.ledger.begin(holder)
         self._charge(holder, 1, self._now)

@@ -1,4 +1,4 @@
-"""Could the registered hosts ever hold this gang?"""
+"""May this job wait: could the registered hosts ever hold it, and does its namespace allow it?"""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.capacity import largest_gang
-from gpu_platform.domain.errors import ImpossibleRequest
+from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.quota import Quotas
+from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
-from gpu_platform.store.models import gpu, host
+from gpu_platform.store.models import gpu, host, job
 
 _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
 _MEMO = "possible requests"
+NO_QUOTAS = Quotas()
 
 
 def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
@@ -35,6 +38,16 @@ def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
         raise ImpossibleRequest(capacity.message)
     if len(possible) < 10_000:
         store.memo[_MEMO] = (version, possible | {wanted})
+
+
+def check_quotas(session: Session, spec: JobSpec, quotas: Quotas) -> None:
+    """Raise :class:`OverQuota` if the namespace allows no such job, or has as many waiting as it may."""
+    waiting = 0
+    if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
+        in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
+        waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0
+    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting):
+        raise OverQuota(refusal, namespace=spec.namespace)
 
 
 def _ever_registered(session: Session) -> list[HostInventory]:

@@ -96,6 +96,14 @@ class Store:
             yield session
 
     @contextmanager
+    def read_consistently(self) -> Iterator[Session]:
+        """A session that sees one state of the database, however many statements it runs."""
+        with self.read() as session:
+            if self.dialect == "postgresql":
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
+    @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction: commits at the end of the block, or rolls everything back when it raises."""
         with self._translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
@@ -141,11 +149,13 @@ def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
     return transaction
 
 
-def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """Make a function of a session a function of the store that only reads."""
+def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store | Session, P], R]:
+    """Make a function of a session, which only reads, one of the store too. Given a session it reads inside it."""
 
     @functools.wraps(function)
-    def transaction(store: Store, *args: P.args, **kwargs: P.kwargs) -> R:
+    def transaction(store: Store | Session, *args: P.args, **kwargs: P.kwargs) -> R:
+        if isinstance(store, Session):
+            return function(store, *args, **kwargs)
         with store.read() as session:
             return function(session, *args, **kwargs)
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +16,9 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, Job, JobSpec
 from gpu_platform.domain.placement import Placement, Reason
+from gpu_platform.domain.quota import Quotas
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
-from gpu_platform.store.admission import check_possible
+from gpu_platform.store.admission import NO_QUOTAS, check_possible, check_quotas
 from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import idempotency, job, queue_entry, waiting_reason
@@ -28,12 +30,19 @@ _TERMINAL = sorted(TERMINAL_JOB_STATES)
 
 @writing
 def submit_job(
-    session: Session, job_id: str, spec: JobSpec, *, actor: str, now: datetime, idempotency_key: str | None
+    session: Session,
+    job_id: str,
+    spec: JobSpec,
+    *,
+    actor: str,
+    now: datetime,
+    idempotency_key: str | None,
+    quotas: Quotas = NO_QUOTAS,
 ) -> tuple[Job, bool]:
     """Record a PENDING job. Returns it and whether it is new.
 
     A key (or id) that was seen with the same specification returns the job it made; with another one it raises
-    :class:`IdempotencyConflict`.
+    :class:`IdempotencyConflict`. A new job that ``quotas`` do not allow raises :class:`OverQuota`.
     """
     if idempotency_key is not None:
         row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
@@ -53,6 +62,7 @@ def submit_job(
     }
     if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
+    check_quotas(session, spec, quotas)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpus.gpus})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
 
@@ -67,21 +77,23 @@ def withdraw_submission(session: Session, job_id: str, *, now: datetime | None =
     return True
 
 
-def admit_job(store: Store, job_id: str, now: datetime) -> Job:
+def admit_job(store: Store, job_id: str, now: datetime, quotas: Quotas = NO_QUOTAS) -> Job:
     """PENDING -> QUEUED; a job that is past PENDING stays as it is.
 
     :raises NotFound: it was withdrawn.
     :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
+    :raises OverQuota: its namespace may not ask for it, or has too many jobs waiting; nothing is changed then.
     """
-    return _admit_job(store, job_id, store, now)
+    return _admit_job(store, job_id, store, now, quotas)
 
 
 @writing
-def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
+def _admit_job(session: Session, job_id: str, store: Store, now: datetime, quotas: Quotas) -> Job:
     row = lock_job(session, job_id)
     if row["state"] != JobState.PENDING:
         return job_of(row)
     spec = JobSpec.model_validate_json(row["spec"])
+    check_quotas(session, spec, quotas)
     check_possible(store, session, spec.gpus)
     return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
 
@@ -148,6 +160,28 @@ def set_job_state(
     return job_of(change_job(session, lock_job(session, job_id), state, now, actor, fields, data))
 
 
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    kind: tuple[str, str, str]
+    """Namespace, name and shape: runs of one kind should take equally long."""
+    hosts: list[str]
+    duration_s: float
+
+
+@reading
+def completed_runs(session: Session, job_ids: Collection[str] | None = None, limit: int = 5000) -> list[CompletedRun]:
+    """Runs that completed at the first attempt, oldest first: the newest ``limit``, or those of ``job_ids``."""
+    query = _COMPLETED if job_ids is None else _COMPLETED.where(job.c.id.in_(job_ids))
+    return [
+        CompletedRun(
+            (row.namespace, row.name, JobSpec.model_validate_json(row.spec).gpus.model_dump_json()),
+            Placement.model_validate_json(row.placement).hosts,
+            (row.finished_at - row.started_at).total_seconds(),
+        )
+        for row in reversed(session.execute(query.limit(limit)).all())
+    ]
+
+
 @reading
 def pending_without_start(session: Session, older_than: datetime) -> list[str]:
     """Jobs that have been PENDING since before ``older_than``: perhaps their workflow was never started."""
@@ -172,6 +206,16 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 _LIVE = [state.value for state in JobState if not state.is_terminal]
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
+_COMPLETED = (
+    select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
+    .where(
+        job.c.state == JobState.COMPLETED.value,
+        job.c.attempt == 1,
+        job.c.started_at.is_not(None),
+        job.c.placement.is_not(None),
+    )
+    .order_by(job.c.created_at.desc(), job.c.id.desc())
+)
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
 _ahead = queue_entry.alias("ahead")

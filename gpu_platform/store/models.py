@@ -141,6 +141,9 @@ class QueueEntryRecord(Record, table=True):
     gpus: str = _text()
     excluded_gpus: str = _text()
     excluded_hosts: str = _text()
+    time_limit_s: int | None = None
+    preemptible: bool = True
+    checkpoints: bool = False
 
 
 class WaitingReasonRecord(Record, table=True):

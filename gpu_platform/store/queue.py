@@ -51,7 +51,8 @@ def enqueue(
             wanted="waiting for a placement",
             allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
         )
-    gpus = JobSpec.model_validate_json(row.spec).gpus
+    spec = JobSpec.model_validate_json(row.spec)
+    gpus = spec.gpus
     entry = {
         "job_id": job_id,
         "attempt": attempt,
@@ -64,6 +65,9 @@ def enqueue(
         "gpus": gpus.model_dump_json(),
         "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
         "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
+        "time_limit_s": spec.time_limit_s,
+        "preemptible": spec.preemptible,
+        "checkpoints": spec.checkpoints,
     }
     upsert(session, queue_entry, entry)
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
@@ -178,4 +182,7 @@ def _queue_row(row: Row[Any]) -> QueueRow:
         excluded_hosts=_names(row.excluded_hosts),
         class_key=row.class_key,
         task_token=row.task_token,
+        time_limit_s=row.time_limit_s,
+        preemptible=row.preemptible,
+        checkpoints=row.checkpoints,
     )

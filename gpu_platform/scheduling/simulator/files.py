@@ -6,23 +6,20 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, read_openb_nodes
 from gpu_platform.scheduling.simulator.failures import Failure, read_failures
 from gpu_platform.scheduling.simulator.readers import read_trace
 from gpu_platform.scheduling.simulator.trace import Trace
-
-_POLICY = TypeAdapter(Policy)
 
 
 def load_trace(path: Path, host_size: int = 8) -> Trace:
@@ -62,18 +59,12 @@ def load_policy(name: str, overrides: Iterable[str] = ()) -> tuple[str, Policy]:
         content, label = ({} if name == "default" else {"order": name}), name
     for override in overrides:
         _override(content, override)
-    unknown = set(content) - {entry.name for entry in fields(Policy)}
-    if unknown:
-        known = ", ".join(entry.name for entry in fields(Policy))
-        raise InvalidRequest(f"a policy has no {', '.join(map(repr, sorted(unknown)))}; it has: {known}")
     try:
-        policy = _POLICY.validate_python(content)
-        Scheduler(policy)  # finds the rest: unknown orders and scores
-    except ValidationError as error:
-        raise InvalidRequest(f"policy {label}: {_problems(error)}") from error
-    except ValueError as error:
-        hint = "" if path.is_file() else f" (and there is no file {name})"
-        raise InvalidRequest(f"policy {label}: {error}{hint}") from error
+        policy = read_policy(content, f"policy {label}")
+    except InvalidRequest as error:
+        if path.is_file():
+            raise
+        raise InvalidRequest(f"{error.message} (and there is no file {name})") from error
     return label, policy
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.ranks import most_ranks
+from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +26,7 @@ def assert_known(settings: dict[str, Any], model: type[BaseModel]) -> None:
         assert name in model.model_fields, f"no setting is called {name}"
         if isinstance(value, dict):
             annotation = model.model_fields[name].annotation
-            if not isinstance(annotation, type):  # a mapping of the operator's own names, such as labels
+            if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):  # a mapping: labels, a policy
                 continue
             assert_known(value, annotation)
 
@@ -34,6 +35,7 @@ def test_the_example_configuration_is_understood() -> None:
     settings = yaml.safe_load((ROOT / "deploy" / "gpu-platform.example.yaml").read_text())
     assert_known(settings, Settings)
     Settings.model_validate(settings)
+    read_policy(settings["scheduler"]["policy"])
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)

@@ -189,7 +189,7 @@ def test_a_policy_is_a_file_or_the_name_of_an_order_with_overrides(tmp_path: Pat
     [
         ("nonsense", [], "no queue order 'nonsense'.*there is no file nonsense"),
         ("fcfs", ["weights.beauty=1"], "no score is called beauty"),
-        ("fcfs", ["colour=red"], "has no 'colour'; it has: order"),
+        ("fcfs", ["colour=red"], "has no 'colour'; there is: order"),
         ("fcfs", ["weights"], "write key=value"),
         ("fcfs", ["weights.topology=high"], "weights.topology: Input should be a valid number"),
         ("fcfs", ["order.x=1"], "order is a value"),

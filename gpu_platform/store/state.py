@@ -1,0 +1,188 @@
+"""Reading all that the scheduler decides by, in one look: for a new leader, a dry run and a snapshot alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from sqlalchemy import ColumnElement, Double, Integer, extract, func, select, true, tuple_
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.cluster_state import ClusterState, UseRow
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.states import HostState
+from gpu_platform.store import events, hosts, queue
+from gpu_platform.store.database import Store, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import allocation, event, host, job
+
+PREEMPTING = "job.preempting"
+"""The event that tells that an attempt was asked to make room."""
+_HOUR_S = 3600.0
+_TELEMETRY = TypeAdapter(list[GpuTelemetry])
+
+
+def read_state(store: Store, now: datetime, use_since: timedelta | None = None) -> ClusterState:
+    """One state of the database. ``use_since``: with what was used in so long, for fair share; None: without."""
+    with store.read_consistently() as session:
+        # The position first: should a row be newer, its change is only read once more, never missed.
+        seq = events.last_seq(session)
+        return ClusterState(
+            at=now.timestamp(),
+            seq=seq,
+            hosts=hosts.read_hosts(session),
+            gpus=hosts.read_gpus(session),
+            running=read_running(session),
+            queue=queue.read_queue(session),
+            used=[] if use_since is None else read_use(session, now - use_since),
+            telemetry=read_telemetry(session),
+        )
+
+
+@reading
+def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> list[RunningRow]:
+    """The attempts that hold GPUs, or those of ``keys`` that do."""
+    ours = true() if keys is None else _is_one_of(keys)
+    leaving = {(row.job_id, row.attempt) for row in session.execute(_LEAVING.where(ours))}
+    found: dict[tuple[str, int], list[Any]] = {}
+    for row in session.execute(_RUNNING.where(ours)):
+        found.setdefault((row.job_id, row.attempt), []).append(row)
+    return [_running_row(key, rows, key in leaving) for key, rows in found.items()]
+
+
+@reading
+def read_telemetry(session: Session) -> dict[str, list[GpuTelemetry]]:
+    """Host -> what its GPUs do, as last reported; only of hosts that report."""
+    return {name: parse_telemetry(text) for name, text in read_raw_telemetry(session).items()}
+
+
+@reading
+def read_raw_telemetry(session: Session) -> dict[str, str]:
+    """As :func:`read_telemetry`, but each as the text that it is stored as: comparing texts is cheap."""
+    query = select(host.c.name, host.c.telemetry).where(host.c.state != HostState.LOST.value)
+    return {row.name: row.telemetry for row in session.execute(query)}
+
+
+def parse_telemetry(text: str) -> list[GpuTelemetry]:
+    return _TELEMETRY.validate_json(text)
+
+
+@reading
+def read_use(session: Session, since: datetime) -> list[UseRow]:
+    """What was held and given back after ``since``. Claims that began in one hour and ended in one are one row."""
+    begin, end = _epoch(session, allocation.c.reserved_at), _epoch(session, allocation.c.released_at)
+    query = (
+        select(
+            job.c.namespace,
+            job.c.user,
+            func.sum((end - begin) * allocation.c.sm_percent / 100.0).label("gpu_seconds"),
+            func.min(begin).label("begin"),
+            func.max(end).label("end"),
+        )
+        .join(job, job.c.id == allocation.c.job_id)
+        .where(allocation.c.released_at > since)
+        .group_by(job.c.namespace, job.c.user, _hour(begin), _hour(end))
+    )
+    rows = [(row, float(row.begin), float(row.end)) for row in session.execute(query)]
+    return [
+        UseRow(row.namespace, row.user, float(row.gpu_seconds) / (end - begin), begin, end)
+        for row, begin, end in rows
+        if end > begin
+    ]
+
+
+@writing
+def record_preempting(session: Session, victim: AttemptKey, by: str, reason: str, now: datetime) -> None:
+    """The scheduler asks the attempt to make room for the job ``by``."""
+    append_event(
+        session,
+        PREEMPTING,
+        "scheduler",
+        now,
+        job_id=victim.job_id,
+        attempt=victim.attempt,
+        data={"for": by, "reason": reason},
+    )
+
+
+@reading
+def read_preempting(session: Session) -> dict[AttemptKey, str]:
+    """Attempts that were asked to make room and still hold GPUs -> why."""
+    return {
+        AttemptKey(job_id=row.job_id, attempt=row.attempt): json.loads(row.data).get("reason", "")
+        for row in session.execute(_LEAVING)
+    }
+
+
+class _Asked(BaseModel):
+    """The few fields of a specification that matter while the job runs."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    time_limit_s: float | None = None
+    preemptible: bool = True
+    checkpoints: bool = False
+
+
+def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> RunningRow:
+    first = rows[0]
+    asked = _Asked.model_validate_json(first.spec)
+    return RunningRow(
+        job_id=key[0],
+        attempt=key[1],
+        namespace=first.namespace,
+        user=first.user,
+        priority=first.priority,
+        gpu_uuids=tuple(row.gpu_uuid for row in rows),
+        started_at=(first.running_at or first.reserved_at).timestamp(),
+        time_limit_s=asked.time_limit_s,
+        preemptible=asked.preemptible,
+        checkpoints=asked.checkpoints,
+        leaving=leaving,
+    )
+
+
+def _is_one_of(keys: Sequence[AttemptKey]) -> ColumnElement[bool]:
+    return tuple_(allocation.c.job_id, allocation.c.attempt).in_([(key.job_id, key.attempt) for key in keys])
+
+
+def _epoch(session: Session, column: ColumnElement[Any]) -> ColumnElement[float]:
+    """Unix seconds."""
+    if session.get_bind().dialect.name == "postgresql":
+        return sql_cast(extract("epoch", column), Double)
+    return (func.julianday(column) - 2440587.5) * 86400.0
+
+
+def _hour(epoch: ColumnElement[float]) -> ColumnElement[int]:
+    return sql_cast(epoch / _HOUR_S, Integer)
+
+
+_HELD = allocation.c.released_at.is_(None)
+_RUNNING = (
+    select(
+        allocation.c.job_id,
+        allocation.c.attempt,
+        allocation.c.gpu_uuid,
+        allocation.c.reserved_at,
+        allocation.c.running_at,
+        job.c.namespace,
+        job.c.user,
+        job.c.priority,
+        job.c.spec,
+    )
+    .join(job, job.c.id == allocation.c.job_id)
+    .where(_HELD)
+    .order_by(allocation.c.job_id, allocation.c.attempt, allocation.c.gpu_uuid)
+)
+_LEAVING = (
+    select(event.c.job_id, event.c.attempt, event.c.data)
+    .join(allocation, (allocation.c.job_id == event.c.job_id) & (allocation.c.attempt == event.c.attempt))
+    .where(_HELD, event.c.kind == PREEMPTING)
+    .order_by(event.c.seq)
+)

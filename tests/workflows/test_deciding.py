@@ -1,0 +1,184 @@
+"""What the scheduler's core can do, done by the running platform: preemption, backfill, quotas, a change of leader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from gpu_platform.domain.job import FailureKind, Job, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from gpu_platform.store.events import read_events
+from tests.harness import Platform, eventually
+from workers.scheduler import policy_of
+
+Start = Callable[..., AbstractAsyncContextManager[Platform]]
+
+STUBBORN = "trap '' TERM; while [ ! -e {} ]; do sleep 0.05; done"
+"""Goes on until the file is there, whatever it is told."""
+
+
+@pytest.fixture
+def start(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Start:
+    def begin(machines: dict[str, str], **policy: Any) -> AbstractAsyncContextManager[Platform]:
+        return Platform.start(temporal, sqlite_store, tmp_path, machines, policy=policy)
+
+    return begin
+
+
+def shell(script: str, gpus: int = 8, hosts: int = 1, **fields: Any) -> JobSpec:
+    shape = {"gpus_per_host": gpus, "hosts": hosts}
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": shape, "grace_s": 2, **fields})
+
+
+async def waits_because(platform: Platform, job_id: str, code: str) -> Job:
+    def explained() -> Job | None:
+        job = platform.job(job_id)
+        return job if job.reason is not None and job.reason.code == code else None
+
+    return await eventually(explained, f"{job_id} to wait because of {code}, is {platform.job(job_id)}")
+
+
+async def test_a_job_of_higher_priority_preempts_and_the_victim_comes_back(start: Start) -> None:
+    async with start({"a": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
+        low = await platform.submit(shell("sleep 60"))
+        await platform.reaches(low, JobState.RUNNING)
+        high = await platform.submit(shell("true", priority=10))
+        await platform.ends(high, JobState.COMPLETED)
+        victim = await platform.reaches(low, JobState.RUNNING)
+        assert (victim.attempt, victim.preemptions) == (2, 1)
+        assert platform.kinds(low).count("job.preempting") == 1
+        told = next(event for event in read_events(platform.store, 0, job_id=low) if event.kind == "job.preempting")
+        assert (told.actor, told.attempt, told.data["for"]) == ("scheduler", 1, high)
+        await platform.signal(low, "kill")
+        await platform.ends(low, JobState.CANCELLED)
+        await platform.nothing_leaked()
+
+
+async def test_who_is_not_preemptible_stays(start: Start) -> None:
+    async with start({"a": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
+        low = await platform.submit(shell("sleep 1", preemptible=False))
+        await platform.reaches(low, JobState.RUNNING)
+        high = await platform.submit(shell("true", priority=10))
+        await platform.ends(high, JobState.COMPLETED)
+        assert platform.job(low).preemptions == 0
+        assert platform.job(low).state is JobState.COMPLETED
+
+
+async def test_short_jobs_pass_a_gang_that_starts_when_it_was_promised(start: Start) -> None:
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
+        first = await platform.submit(shell("sleep 4", time_limit_s=6))
+        running = await platform.reaches(first, JobState.RUNNING)
+        gang = await platform.submit(shell("sleep 1", hosts=2, time_limit_s=30))
+        waiting = await waits_because(platform, gang, "waiting_for_gpus")
+        long = await platform.submit(shell("true", time_limit_s=60))
+        short = await platform.submit(shell("true", time_limit_s=1))
+        await platform.ends(short, JobState.COMPLETED)
+        assert platform.job(gang).state is JobState.QUEUED, "it passed nobody"
+        assert platform.job(long).state is JobState.QUEUED, "it would have delayed the gang"
+        waiting = platform.job(gang)
+        assert waiting.reason is not None
+        assert waiting.reason.starts_by is not None
+        assert running.started_at is not None
+        # The limit counts from the moment the first job ran, not from its reservation.
+        assert waiting.reason.starts_by == pytest.approx(running.started_at.timestamp() + 6, abs=0.5)
+        started = await platform.ends(gang, JobState.COMPLETED)
+        assert started.started_at is not None
+        assert started.started_at.timestamp() <= waiting.reason.starts_by + 1
+        late = await platform.ends(long, JobState.COMPLETED)
+        assert late.started_at is not None
+        assert late.started_at > started.started_at
+
+
+async def test_quotas_of_the_configuration_hold(start: Start) -> None:
+    team = {"name": "team", "limit_gpus": 8, "max_job_duration_s": 60, "max_queue_size": 1}
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}, quotas={"namespaces": [team]}) as platform:
+        first = await platform.submit(shell("sleep 60", namespace="team", time_limit_s=60))
+        await platform.reaches(first, JobState.RUNNING)
+        second = await platform.submit(shell("true", namespace="team", time_limit_s=60))
+        waiting = await waits_because(platform, second, "over_quota")
+        assert waiting.reason is not None
+        assert "8 of at most 8 GPUs" in waiting.reason.message
+        too_many = await platform.submit(shell("true", namespace="team", time_limit_s=60))
+        refused = await platform.reaches(too_many, JobState.FAILED)
+        assert refused.failure is not None
+        assert refused.failure.kind is FailureKind.REJECTED
+        assert "1 jobs of namespace team wait; at most 1 may" in refused.failure.message
+        for limit in (61, None):
+            too_long = await platform.reaches(
+                await platform.submit(shell("true", namespace="team", time_limit_s=limit)), JobState.FAILED
+            )
+            assert too_long.failure is not None
+            assert "at most 60 s" in too_long.failure.message
+        await platform.signal(first, "kill")
+        await platform.ends(second, JobState.COMPLETED)
+
+
+async def test_a_new_leader_knows_who_is_leaving(start: Start, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
+        low = [await platform.submit(shell(STUBBORN.format(done), grace_s=60)) for _ in range(2)]
+        for job_id in low:
+            await platform.reaches(job_id, JobState.RUNNING)
+        high = await platform.submit(shell("true", priority=10))
+
+        def told() -> list[str]:
+            events = read_events(platform.store, 0)
+            return [event.job_id or "" for event in events if event.kind == "job.preempting"]
+
+        victims = await eventually(told, "a victim to be told")
+        await platform.change_leader()
+        probe = await platform.submit(shell("true", priority=5, gpus=4))
+        await eventually(lambda: platform.job(probe).reason, "the new leader to decide")
+        assert len(victims) == 1
+        assert victims[0] not in told()[1:], "who is leaving already was told to once more"
+        done.touch()
+        await platform.ends(high, JobState.COMPLETED)
+        for job_id in low:
+            await platform.ends(job_id, JobState.COMPLETED)
+        await platform.ends(probe, JobState.COMPLETED)
+
+
+async def test_a_leader_that_comes_back_keeps_dates(start: Start) -> None:
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
+        first = await platform.submit(shell("sleep 60", time_limit_s=100))
+        await platform.reaches(first, JobState.RUNNING)
+        gang = await platform.submit(shell("true", hosts=2))
+
+        def date() -> float | None:
+            reason = platform.job(gang).reason
+            return reason.starts_by if reason is not None else None
+
+        promised = await eventually(date, "the gang to get a date")
+        await platform.change_leader()
+        long = await platform.submit(shell("true", time_limit_s=1000))
+        await waits_because(platform, long, "behind_higher_priority")
+        assert date() == pytest.approx(promised, abs=0.01)
+        for job_id in (first, gang, long):
+            await platform.signal(job_id, "kill")
+
+
+async def test_the_fabric_changes_while_it_runs(start: Start) -> None:
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
+        together = shell("true")
+        shape = {"hosts": 2, "gpus_per_host": 8, "required_level": "leaf"}
+        together = JobSpec.model_validate({**together.model_dump(), "gpus": shape})
+        waiting = await platform.submit(together)
+        await eventually(lambda: platform.job(waiting).reason, "the gang to be looked at")
+        assert platform.job(waiting).state is JobState.QUEUED
+        assert platform.leading is not None
+        policy = {"fabric": {"rules": [{"hosts": "*", "domains": {"leaf": "l1"}}]}}
+        settings = platform.settings.model_copy(
+            update={"scheduler": platform.settings.scheduler.model_copy(update={"policy": policy})}
+        )
+        changed = time.monotonic()
+        platform.leading.reconfigure(policy_of(settings))
+        await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
+        print(f"a change of the fabric placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
+        await platform.ends(waiting, JobState.COMPLETED)
