@@ -162,6 +162,16 @@ class job:
         self._row = replace(self._row, excluded_gpus=frozenset(gpus), excluded_hosts=frozenset(hosts))
         return self
 
+    def total(self, gpus: int) -> job:
+        """So many in all, on as few hosts as can be."""
+        return self._ask(total=gpus, hosts=1, gpus_per_host=1)
+
+    def groups(self, **groups: job) -> job:
+        """Instead of one request, that of each other ``job``."""
+        named = tuple((name, other.request) for name, other in groups.items())
+        self._row = replace(self._row, gpus=named[0][1], groups=named)
+        return self
+
     @property
     def request(self) -> GpuRequest:
         return self._row.gpus

@@ -89,7 +89,8 @@ def socket_of(gpu: GpuInfo) -> str:
 
 def describe(request: GpuRequest) -> str:
     """The request in words, e.g. ``2 hosts x 8 GPUs (H100, >= 65536 MiB)``."""
-    gpus = f"{request.gpus_per_host} GPU{'s' if request.gpus_per_host > 1 else ''}"
+    count = request.total or request.gpus_per_host
+    gpus = f"{count} GPU{'s' if count > 1 else ''}" + (" in all" if request.total else "")
     shape = gpus if request.hosts == 1 else f"{request.hosts} hosts x {gpus}"
     details = [
         *([request.model] if request.model else []),

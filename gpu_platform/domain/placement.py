@@ -87,7 +87,8 @@ class Placement(BaseModel):
 
     @property
     def hosts(self) -> list[str]:
-        return [part.host for part in self.slices]
+        """Each once, that of rank 0 first."""
+        return list(dict.fromkeys(part.host for part in self.slices))
 
 
 class ReasonCode(StrEnum):

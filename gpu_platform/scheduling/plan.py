@@ -39,13 +39,11 @@ def place(
             )
         )
     inside = HOST_LEVELS[int(offers.level[chosen].max())]
-    level = inside if len(slots) == 1 else _level_between(snapshot, chosen)
+    level = inside if len(slots) == 1 else level_between(snapshot, chosen)
     bandwidth = float(offers.bandwidth_gb_s[chosen].min())
     if len(slots) > 1:
-        machines = [snapshot.machines[number] for number in snapshot.machine[chosen].tolist()]
-        joined = level is TopologyLevel.NVLINK_DOMAIN
-        between = min(machine.port_gb_s for machine in machines) if joined else NETWORK_GB_S
-        bandwidth = min(bandwidth, between) if request.gpus_per_host > 1 else between
+        network = bandwidth_between(snapshot, chosen, level)
+        bandwidth = min(bandwidth, network) if request.gpus_per_host > 1 else network
     return Placement(
         slices=slices,
         level=level,
@@ -56,7 +54,8 @@ def place(
     )
 
 
-def _level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
+def level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
+    """How close several hosts are."""
     if len(set(snapshot.domains["nvlink"][chosen].tolist())) == 1:
         return TopologyLevel.NVLINK_DOMAIN
     if len(set(snapshot.leaf[chosen].tolist())) == 1:
@@ -64,6 +63,13 @@ def _level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
     if len(set(snapshot.spine[chosen].tolist())) == 1:
         return TopologyLevel.SPINE
     return TopologyLevel.ANY
+
+
+def bandwidth_between(snapshot: Snapshot, chosen: Slots, level: TopologyLevel) -> float:
+    """Of several hosts at that ``level``, GB/s per GPU."""
+    if level is not TopologyLevel.NVLINK_DOMAIN:
+        return NETWORK_GB_S
+    return min(snapshot.machines[number].port_gb_s for number in snapshot.machine[chosen].tolist())
 
 
 def _why(

@@ -13,7 +13,7 @@ from gpu_platform.domain.rows import QueueRow
 Order = tuple[float, float, str]
 Group = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
-NeedKey = tuple[GpuRequest, str]
+NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str]
 ORDERS = ("priority", "fcfs", "fair_share")
 
 
@@ -82,7 +82,7 @@ class JobQueue:
 
     def need(self, row: QueueRow) -> NeedKey:
         """Equal for jobs that, but for exclusions, fit the same hosts and are allowed the same."""
-        return row.gpus, row.namespace if self._by_namespace else ""
+        return row.gpus, row.groups, row.namespace if self._by_namespace else ""
 
     def add(self, row: QueueRow) -> None:
         """Also replaces: a job waits once, for its newest attempt."""
@@ -166,5 +166,11 @@ class JobQueue:
 
 def _class_key(row: QueueRow) -> str:
     return "|".join(
-        (row.namespace, row.gpus.model_dump_json(), *sorted(row.excluded_gpus), "", *sorted(row.excluded_hosts))
+        (
+            row.namespace,
+            *(f"{group or ''}={request.model_dump_json()}" for group, request in row.parts),
+            *sorted(row.excluded_gpus),
+            "",
+            *sorted(row.excluded_hosts),
+        )
     )

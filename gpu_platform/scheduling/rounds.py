@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
@@ -21,6 +22,8 @@ from gpu_platform.scheduling.backfill import Backfill, Reservation
 from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.fair_share import FairShare, Share
 from gpu_platform.scheduling.framework import Framework
+from gpu_platform.scheduling.gang_dates import reserve_gang
+from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
@@ -47,6 +50,7 @@ class State:
     queue: JobQueue
     candidates: CandidateIndex
     backfill: Backfill
+    gangs: GangPlacer
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Round:
         quotas = self.state.quotas
         if quotas.idle:
             return None
-        asks = (row.namespace, row.user, row.gpus.gpus)
+        asks = (row.namespace, row.user, row.gpu_count)
         if asks not in self._denials:
             free = int(np.bitwise_count(self.state.snapshot.free & ~self.state.snapshot.held).sum())
             self._denials[asks] = quotas.denial(*asks, free)
@@ -125,6 +129,8 @@ class Round:
         if self._denial(row) is not None:
             return None, False
         state = self.state
+        if not row.is_plain:
+            return None if is_narrowed(row) else (row.time_limit_s or math.inf), False
         candidates = state.candidates.of(replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()))
         hopeless = np.count_nonzero(candidates.fits & (self.keeper == NOBODY)) < row.gpus.hosts
         if is_narrowed(row):
@@ -134,28 +140,43 @@ class Round:
         return NOBODY_ELSE if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
-        state, snapshot = self.state, self.state.snapshot
+        state = self.state
         denial = self._denial(row)
         if denial is not None:
             # It keeps nothing: what it waits for is not GPUs.
             self.waiting.setdefault(row.class_key, Waiting(row, turn, denial))
             return False
-        candidates = state.candidates.of(row)
-        offered = self._unreserved(row, candidates, turn)
-        open_hosts = np.flatnonzero(offered.fits & (self.keeper == NOBODY))
-        chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
-        if chosen is None:
-            starts_by = self._wait(row, turn, candidates)
+        placement = self._seat(row, turn) if row.is_plain else self._seat_gang(row, turn)
+        if placement is None:
+            starts_by = self._wait(row, turn)
             self.waiting.setdefault(row.class_key, Waiting(row, turn, starts_by=starts_by))
             return False
-        placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch)
-        for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
-            snapshot.hold(slot, gpus)
         state.queue.remove(row.job_id)
         self._denials.clear()
         self.placed(row, placement)
         self.placements.append((row, placement))
         return True
+
+    def _seat(self, row: QueueRow, turn: int) -> Placement | None:
+        """Hold a place for equal slices."""
+        state, snapshot = self.state, self.state.snapshot
+        offered = self._unreserved(row, state.candidates.of(row), turn)
+        open_hosts = np.flatnonzero(offered.fits & (self.keeper == NOBODY))
+        chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
+        if chosen is None:
+            return None
+        placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch)
+        for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
+            snapshot.hold(slot, gpus)
+        return placement
+
+    def _seat_gang(self, row: QueueRow, turn: int) -> Placement | None:
+        """Hold a place for all parts of a gang."""
+
+        def asking(part: QueueRow) -> Candidates:
+            return self._unreserved(part, self.state.candidates.of(part), turn)
+
+        return self.state.gangs.place(row, asking, self.keeper != NOBODY)
 
     def _unreserved(self, row: QueueRow, candidates: Candidates, turn: int) -> Candidates:
         """Without what is reserved for jobs ahead and needed before ``row`` would end."""
@@ -164,12 +185,12 @@ class Round:
                 candidates = self.state.backfill.around(reservation, row, candidates)
         return candidates
 
-    def _wait(self, row: QueueRow, turn: int, candidates: Candidates) -> float | None:
+    def _wait(self, row: QueueRow, turn: int) -> float | None:
         """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
         keeper, policy = self.keeper, self.state.policy
         self.names[turn] = row.job_id
-        useful = together(row.gpus, self.state.snapshot, candidates.after_use)
-        if int(np.count_nonzero(useful)) < row.gpus.hosts:
+        useful = self._useful(row)
+        if useful is None:
             return None
         if policy.backfill == "none":
             keeper[keeper == NOBODY] = turn
@@ -177,10 +198,24 @@ class Round:
         if (useful & self.dated).any():
             return None  # its turn comes once that job has started, which has a date
         if policy.backfill == "easy" and self.state.ledger.limited and not (useful & (keeper != NOBODY)).any():
-            reservation = self.state.backfill.reserve(row, candidates)
+            reservation = self._reserve(row)
             if reservation is not None:
                 self.reservations.append((turn, reservation))
                 self.dated |= useful
                 return reservation.start if math.isfinite(reservation.start) else None
         keeper[useful & (keeper == NOBODY)] = turn
         return None
+
+    def _useful(self, row: QueueRow) -> NDArray[np.bool_] | None:
+        """Hosts that would do once all jobs have ended; None if they are too few."""
+        state = self.state
+        if not row.is_plain:
+            return state.gangs.useful(row, lambda candidates: candidates.after_use)
+        useful = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
+        return useful if int(np.count_nonzero(useful)) >= row.gpus.hosts else None
+
+    def _reserve(self, row: QueueRow) -> Reservation | None:
+        state = self.state
+        if not row.is_plain:
+            return reserve_gang(row, state.gangs, state.snapshot, state.ledger)
+        return state.backfill.reserve(row, state.candidates.of(row))

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
 from gpu_platform.scheduling.backfill import Backfill
-from gpu_platform.scheduling.candidates import CandidateIndex
+from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.explain import Kept, explain, over_quota
+from gpu_platform.scheduling.explain_gangs import explain_gang
 from gpu_platform.scheduling.fair_share import FairShare
+from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
@@ -66,6 +69,7 @@ class Scheduler:
         self._leaving: set[tuple[str, int]] = set()
         """Who was told to make room and still holds GPUs."""
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
+        self._gangs = GangPlacer(self.framework, self.snapshot, self._candidates, self.epoch)
         if self.policy.backfill not in ("easy", "keep", "none"):
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: easy, keep, none")
         self._state = State(
@@ -79,6 +83,7 @@ class Scheduler:
             queue=self.queue,
             candidates=self._candidates,
             backfill=self._backfill,
+            gangs=self._gangs,
         )
 
     def configure_fabric(self, config: FabricConfig) -> None:
@@ -181,8 +186,10 @@ class Scheduler:
         found = Round(self._state, now, self._propose)
         found.serve()
         reasons = self._explain(found, now)
+        preemptions = self._preempt(found, now)
+        # Last: what was only tried counts as a change to the snapshot, too.
         self._settled = (self.snapshot.version, self.queue.version, period)
-        return Decision(found.placements, reasons, expired, self._preempt(found, now))
+        return Decision(found.placements, reasons, expired, preemptions)
 
     def _propose(self, row: QueueRow, placement: Placement) -> None:
         gpu_uuids = tuple(placement.gpu_uuids)
@@ -214,7 +221,7 @@ class Scheduler:
         first = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
         for entry in first[:PREEMPTORS]:
             row = entry.row
-            reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpus.gpus)
+            reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpu_count)
             borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
             eligible = eligible_victims(row.priority, staying, self.policy.min_run_s, now, borrowed)
             victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving) if eligible else None
@@ -241,7 +248,15 @@ class Scheduler:
         row = entry.row
         if entry.denial is not None:
             return over_quota(row.gpus, entry.denial)
+        if not row.is_plain:
+            kept = partial(self._kept, entry, found, now)
+            return explain_gang(row, self.snapshot, self._candidates, self._gangs, kept, entry.starts_by)
         candidates = self._candidates.of(row)
+        kept = self._kept(entry, found, now, row, candidates)
+        return explain(row.gpus, self.snapshot, candidates, kept, entry.starts_by)
+
+    def _kept(self, entry: Waiting, found: Round, now: float, row: QueueRow, candidates: Candidates) -> Kept | None:
+        """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
         shut = found.keeper < entry.turn
         ahead = [int(found.keeper[shut].min())] if shut.any() else []
         for turn, reservation in found.reservations:
@@ -251,8 +266,7 @@ class Scheduler:
                 if closed.any():
                     shut = shut | closed
                     ahead.append(turn)
-        kept = Kept(shut, found.names[min(ahead)]) if ahead else None
-        return explain(row.gpus, self.snapshot, candidates, kept, entry.starts_by)
+        return Kept(shut, found.names[min(ahead)]) if ahead else None
 
     def _expire(self, now: float) -> list[QueueRow]:
         rows = []

@@ -29,6 +29,8 @@ MAX_QUESTIONS = 10_000
 LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
 SPEED_WEIGHT = 0.2
 """Of the newest job in the average."""
+_STAKES = ("free", "held", "uses")
+"""What trying things changes."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
@@ -255,6 +257,22 @@ class Snapshot:
                 slot, bit = place
                 self.held[slot] &= ~np.uint64(1 << bit)
                 self._touch(slot, Change.USE)
+
+    def imagine_free(self, slot: int, gpus: int) -> None:
+        """As if nobody had these GPUs: only between :meth:`stakes` and :meth:`restore`."""
+        self.free[slot] |= np.uint64(gpus) & self.working[slot]
+        self.held[slot] &= ~np.uint64(gpus)
+        self._touch(slot, Change.USE)
+
+    def stakes(self, slot: int) -> tuple[np.generic, ...]:
+        """Who has what of a host, for :meth:`restore`."""
+        return tuple(self._arrays[name][slot].copy() for name in _STAKES)
+
+    def restore(self, slot: int, stakes: tuple[np.generic, ...]) -> None:
+        """It counts as a change: what others computed in between is not valid any more."""
+        for name, value in zip(_STAKES, stakes, strict=True):
+            self._arrays[name][slot] = value
+        self._touch(slot, Change.USE)
 
     def _locate(self, slot: int) -> None:
         row = self._rows[slot]

@@ -1,0 +1,102 @@
+"""Why a gang of groups, or a total, waits: which part of it has no place, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_platform.domain.capacity import describe
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.domain.placement import Reason, WaitCode
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.explain import Kept, explain
+from gpu_platform.scheduling.gangs import GangPlacer, Part, parts_of
+from gpu_platform.scheduling.plugins.gang import is_between_hosts
+from gpu_platform.scheduling.snapshot import Snapshot
+from gpu_platform.scheduling.totals import capacities, holds, slices_of
+
+
+def explain_gang(
+    row: QueueRow,
+    snapshot: Snapshot,
+    candidates: CandidateIndex,
+    placer: GangPlacer,
+    kept: Callable[[QueueRow, Candidates], Kept | None],
+    starts_by: float | None = None,
+) -> Reason:
+    """Why ``row`` was not placed on ``snapshot``. ``kept`` says which hosts jobs ahead keep from a plain request."""
+    lacking = placer.lacking(row)
+    if lacking is not None:
+        reason = _part(lacking, snapshot, candidates, placer, kept)
+        which = f"group {lacking.group} " if lacking.group else ""
+        return reason.model_copy(update={"message": which + reason.message, "starts_by": starts_by})
+    asked = " and ".join(f"{part.group} {describe(part.request)}" for part in parts_of(row))
+    whole = placer.fits(row)
+    held_back = next((k for part in parts_of(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
+    if held_back is not None:
+        code = WaitCode.BEHIND_HIGHER_PRIORITY
+        message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"
+    elif not placer.fits_empty(row):
+        code, message = WaitCode.NEVER_FITS, ", each of which would fit, but never all at once"
+        step = "ask for less, or add hosts"
+    else:
+        code, message = WaitCode.WAITING_FOR_GPUS, ", each of which would fit, but not all at once"
+        step = "running jobs must free GPUs that two groups want"
+    return Reason(code=code, message=f"needs {asked}{message}", next_step=step, starts_by=starts_by)
+
+
+def _part(
+    part: Part,
+    snapshot: Snapshot,
+    candidates: CandidateIndex,
+    placer: GangPlacer,
+    kept: Callable[[QueueRow, Candidates], Kept | None],
+) -> Reason:
+    if part.request.total is None:
+        answers = candidates.of(part.row)
+        return explain(part.request, snapshot, answers, kept(part.row, answers))
+    one, answers = _example(part, candidates)
+    reason = explain(one.gpus, snapshot, answers, kept(one, answers))
+    free = capacities(part.row, snapshot, lambda row: candidates.of(row).fits)
+    able = capacities(part.row, snapshot, lambda row: candidates.of(row).after_health)
+    message = f"needs {describe(part.request)}{_where(part.request)}: {len(snapshot)} hosts; "
+    message += (
+        f"{int(free.sum())} free on {int(np.count_nonzero(free))} hosts, at most {int(free.max(initial=0))} together"
+    )
+    update: dict[str, object] = {"message": message}
+    if reason.code is not WaitCode.NO_HOSTS:
+        if holds(part.request, snapshot, able).any():
+            update |= {
+                "code": WaitCode.WAITING_FOR_GPUS,
+                "next_step": f"running jobs must free GPUs, or hosts come back: {int(able.sum())} could serve in all",
+            }
+        else:
+            update |= {
+                "code": WaitCode.NEVER_FITS,
+                "next_step": f"ask for at most {_most(part.request, snapshot, able)} GPUs, or for less closeness",
+            }
+    return reason.model_copy(update=update)
+
+
+def _example(part: Part, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
+    """A plain request of the kind, with its answers."""
+    row = part.row if part.request.total is None else replace(part.row, gpus=slices_of(part.request, 1))
+    return row, candidates.of(row)
+
+
+def _most(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> int:
+    if request.required_level in INSIDE_ONE_HOST:
+        return int(able.max(initial=0))
+    if not is_between_hosts(request.required_level) or request.required_level not in snapshot.domains:
+        return int(able.sum())
+    return int(np.bincount(snapshot.domains[request.required_level], weights=able, minlength=1).max())
+
+
+def _where(request: GpuRequest) -> str:
+    level = request.required_level
+    if level in INSIDE_ONE_HOST:
+        return f" of one {level}"
+    return f" under one {level}" if is_between_hosts(level) else ""

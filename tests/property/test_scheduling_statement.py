@@ -1,0 +1,98 @@
+"""Whatever was tried and rolled back leaves no trace, and caches notice."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from gpu_platform.scheduling.candidates import CandidateIndex
+from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.snapshot import Change, Snapshot
+from gpu_platform.scheduling.statement import Statement
+from tests.builders import cluster, job
+
+ROWS = [job(gpus=1).row, job(gpus=2).row, job(gpus=4).row, job(gpus=8).row]
+
+
+def look(snapshot: Snapshot) -> dict[str, list[object]]:
+    """All that anybody can read, but for versions."""
+    arrays = {name: array for name, array in vars(snapshot).items() if isinstance(array, np.ndarray)}
+    assert {"free", "held", "uses", "working"} <= arrays.keys()
+    return {name: array.tolist() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
+    chance = random.Random(seed)
+    machines = cluster().hosts(3, "dgx-h100", leaf="a").hosts(2, "l40s-4x-dual-socket", leaf="b")
+    for name in machines.host_rows:
+        machines.busy(name, *chance.sample(range(4), 2))
+    snapshot = machines.scheduler().snapshot
+    framework = framework_of(Policy())
+    index = CandidateIndex(framework, snapshot)
+    uuids = list(machines.gpu_rows)
+    for _ in range(150):
+        with Statement(snapshot) as attempt:
+            marks = [(attempt.checkpoint(), look(snapshot))]
+            for _ in range(chance.randrange(1, 12)):
+                match chance.randrange(5):
+                    case 0 | 1:
+                        attempt.hold(chance.randrange(5), chance.getrandbits(4))
+                    case 2:
+                        attempt.free(chance.sample(uuids, 3))
+                    case 3:
+                        marks.append((attempt.checkpoint(), look(snapshot)))
+                    case _:
+                        mark, before = marks[chance.randrange(len(marks))]
+                        marks = [m for m in marks if m[0] <= mark]
+                        attempt.rollback(mark)
+                        assert look(snapshot) == before
+                index.of(ROWS[chance.randrange(4)])
+            commits = chance.random() < 0.05
+            if commits:
+                attempt.commit()
+                marks = [(0, look(snapshot))]
+        assert look(snapshot) == marks[0][1]
+        if commits:  # back to where tests can go on for long
+            for slot in range(len(snapshot)):
+                snapshot.let_go(uuid for uuid, _ in snapshot.gpus_of(slot, int(snapshot.held[slot])))
+        for row in ROWS:
+            fresh = CandidateIndex(framework, snapshot).of(row)
+            known = index.of(row)
+            assert known.fits.tolist() == fresh.fits.tolist()
+            assert known.offers.gpus[known.fits].tolist() == fresh.offers.gpus[fresh.fits].tolist()
+
+
+def test_what_is_not_committed_is_undone_when_something_raises() -> None:
+    snapshot = cluster().host("a").scheduler().snapshot
+
+    def fails() -> None:
+        with Statement(snapshot) as attempt:
+            attempt.hold(0, 0b11)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert snapshot.held.tolist() == [0]
+
+
+def test_a_statement_notices_that_somebody_else_writes() -> None:
+    machines = cluster().host("a")
+    snapshot = machines.scheduler().snapshot
+    attempt = Statement(snapshot)
+    attempt.hold(0, 0b1)
+    snapshot.upsert_gpus([machines.busy("a", 5).gpu_rows[uuid] for uuid, _ in snapshot.gpus_of(0, 1 << 5)])
+    with pytest.raises(RuntimeError, match="somebody else"):
+        attempt.rollback()
+
+
+def test_a_rollback_counts_as_a_change_of_use_only() -> None:
+    snapshot = cluster().hosts(2).scheduler().snapshot
+    before = {change: snapshot.changed_at[change].copy() for change in Change}
+    with Statement(snapshot) as attempt:
+        attempt.hold(1, 0b1)
+    assert snapshot.changed_at[Change.USE][1] > before[Change.USE][1]
+    assert snapshot.changed_at[Change.USE][0] == before[Change.USE][0]
+    assert snapshot.changed_at[Change.HEALTH].tolist() == before[Change.HEALTH].tolist()
