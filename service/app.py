@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from gpu_platform.client.wire import LogChunk, Problem
+from gpu_platform.domain.exec import ExecChunk
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service import problems
@@ -19,6 +20,7 @@ from service.body_limit import BodyLimit
 from service.feed import EventFeed
 from service.metrics import RequestTimes
 from service.platform import Platform
+from service.routers import exec as exec_router
 from service.routers import follow, health, jobs, machines
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
@@ -66,21 +68,21 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestTimes)
-    for router in (jobs.router, follow.router, machines.router, health.router):
+    for router in (jobs.router, follow.router, exec_router.router, machines.router, health.router):
         app.include_router(router)
     _describe(app)
     return app
 
 
 def _describe(app: FastAPI) -> None:
-    """Add to the OpenAPI description what no route returns as JSON: problems and the chunks of a followed log."""
+    """Add to the OpenAPI description what no route returns as JSON: problems, and the chunks of what is followed."""
     generate = app.openapi
 
     def openapi() -> dict[str, object]:
         if app.openapi_schema is None:
             schema = generate()
             components = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in (Problem, LogChunk):
+            for model in (Problem, LogChunk, ExecChunk):
                 described = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components.update(described.pop("$defs", {}))
                 components[model.__name__] = described

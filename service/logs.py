@@ -149,7 +149,7 @@ class _Source:
 
     @classmethod
     async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _Source:
-        host = await run_in_threadpool(_host_of, platform, job, attempt, rank)
+        host = await run_in_threadpool(host_of, platform, job, attempt, rank)
         agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
         return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
@@ -172,7 +172,7 @@ class _Source:
         return answer.content, int(answer.headers["X-Log-Size"])
 
 
-def _host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
+def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
     if job.placement is not None and attempt == job.attempt:
         return _host_in(job, attempt, rank, job.placement.slices)
     seq = 0

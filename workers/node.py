@@ -17,6 +17,7 @@ from activities.watch import RankWatcher, WatchActivities
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
@@ -95,14 +96,15 @@ async def main() -> None:
     )
     agent = HostAgent(settings, nvml, inventory, health)
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
-    http = NodeHttp(agent, settings.node.address, settings.node.agent_port)
+    sessions = ExecSessions(home.resolve(), settings.node.name)
+    http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port)
     lease = LeaseKeeper(
         settings.api_url,
         settings.node.lease_interval_s,
         agent,
         report_maker(settings, inventory, agent, health, http.url),
     )
-    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.url)
+    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -112,6 +114,7 @@ async def main() -> None:
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()
+        sessions.close()
         agent.close()
 
 

@@ -1,25 +1,40 @@
-"""The node worker's small HTTP side: logs of its ranks, and its metrics. The service reads it."""
+"""The node worker's small HTTP side: logs of its ranks, commands beside them, and its metrics.
+
+For the service alone: everything but ``/metrics`` needs the token that this node worker made up when it started
+and that its reports tell the service, as the password in ``agent_url``. So no job on this host, which reaches
+every port of it, can read another's output or run a command in its place.
+"""
 
 from __future__ import annotations
 
+import base64
+import hmac
+import secrets
 import socket
+from collections.abc import Sequence
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.exec import ExecSessions
+from workers.node_exec import exec_routes
 
+USER = "service"
 MAX_CHUNK = 1024 * 1024
 
 
-def node_app(agent: HostAgent) -> Starlette:
+def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None) -> Starlette:
     async def logs(request: Request) -> Response:
         """``?offset=&limit=`` in bytes; the header ``X-Log-Size`` is the size of the whole log."""
         try:
@@ -40,22 +55,57 @@ def node_app(agent: HostAgent) -> Starlette:
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
+    routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics)]
+    if sessions is not None:
+        routes += exec_routes(sessions, agent.host)
     return Starlette(
-        routes=[Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics)],
+        routes=routes,
+        middleware=[Middleware(TokenCheck, token=token, open_paths=["/metrics"])],
+        exception_handlers={PlatformError: _problem},
     )
+
+
+class TokenCheck:
+    """Basic authentication (RFC 7617) with one user and one password."""
+
+    def __init__(self, app: ASGIApp, token: str, open_paths: Sequence[str]) -> None:
+        self._app = app
+        self._wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._wanted):
+                return await PlainTextResponse("only for the service", status_code=401)(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PlatformError)
+    body = Problem.of(error).model_dump_json(exclude_none=True)
+    return Response(body, status_code=error.http_status, media_type=PROBLEM_JSON)
 
 
 class NodeHttp:
     """Binds at construction, so that the address is known before the first report."""
 
-    def __init__(self, agent: HostAgent, address: str, port: int) -> None:
+    def __init__(self, agent: HostAgent, sessions: ExecSessions, address: str, port: int) -> None:
         self._socket = socket.create_server((address, port), backlog=128)
         # asyncio sets it only on sockets that it made itself; without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.url = f"http://{address}:{self._socket.getsockname()[1]}"
+        token = secrets.token_hex(24)
+        place = f"{address}:{self._socket.getsockname()[1]}"
+        self.public_url = f"http://{place}"
+        self.url = f"http://{USER}:{token}@{place}"
+        """A secret, for the service."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                node_app(agent), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+                node_app(agent, token, sessions),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
             )
         )
 

@@ -16,6 +16,7 @@ from gpu_platform.client import calls
 from gpu_platform.client.calls import Call, Connection
 from gpu_platform.client.wire import LogChunk, Page, Problem, problem_of_response
 from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
@@ -101,6 +102,27 @@ class AsyncClient:
         """The output as it is written: over all attempts, or of the one named; ends with the job (attempt)."""
         call = calls.logs(job_id, rank, attempt, True)
         return (LogChunk.model_validate_json(sse.data) async for sse in self._follow(call))
+
+    async def exec(self, job_id: str, request: ExecRequest) -> ExecSession:
+        """Start a command beside a rank of a running job. Read its output, or it ends after 30 s."""
+        return await self._send(calls.exec_start(job_id, request), ExecSession)
+
+    def exec_output(self, session: ExecSession, *, offset: int = 0) -> AsyncIterator[ExecChunk]:
+        """What it writes as it comes; the last chunk is the end, with the exit code."""
+        follow = self._follow(calls.exec_output(session, offset))
+        return (ExecChunk.model_validate_json(sse.data) async for sse in follow)
+
+    async def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
+        """Give it input that begins at ``offset`` of all; returns how much it has had, to go on from there."""
+        call = calls.exec_input(session, data, offset, eof)
+        return (await self._send(call, ExecReceived)).received
+
+    async def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
+        await self._answer(calls.exec_resize(session, rows, columns))
+
+    async def exec_end(self, session: ExecSession) -> None:
+        """SIGKILL."""
+        await self._answer(calls.exec_end(session))
 
     def hosts(self) -> AsyncIterator[Host]:
         return self._pages(Page[Host], calls.hosts)
@@ -193,6 +215,8 @@ class AsyncClient:
                     async for sse in source.aiter_sse():
                         if sse.event == "end":
                             return
+                        if not sse.data:
+                            continue  # a keep-alive: once an id was seen, httpx-sse makes an event of it
                         if sse.event == "problem":
                             raise Problem.model_validate_json(sse.data).error()
                         last_id = sse.id or last_id

@@ -18,6 +18,7 @@ import httpx
 
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.exec import ExecRequest, ExecSession
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 
@@ -88,6 +89,34 @@ def logs(job_id: str, rank: int, attempt: int | None, follow: bool) -> Call:
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}/logs", _given(rank=rank, attempt=attempt, follow=follow or None))
 
 
+def exec_start(job_id: str, request: ExecRequest) -> Call:
+    # Nobody knows whether it started when the answer is lost; then it ends unread.
+    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
+
+
+def exec_output(session: ExecSession, offset: int) -> Call:
+    return Call("GET", _exec_path(session), _given(offset=offset))
+
+
+def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Call:
+    return Call(
+        "POST",
+        f"{_exec_path(session)}/input",
+        _given(offset=offset, eof=eof),
+        body=data,
+        headers={"Content-Type": "application/octet-stream"},
+        patience_s=5.0,
+    )
+
+
+def exec_resize(session: ExecSession, rows: int, columns: int) -> Call:
+    return Call("POST", f"{_exec_path(session)}/size", _given(rows=rows, columns=columns))
+
+
+def exec_end(session: ExecSession) -> Call:
+    return Call("DELETE", _exec_path(session))
+
+
 def hosts(cursor: str | None) -> Call:
     return Call("GET", "/v1/hosts", _given(cursor=cursor))
 
@@ -135,7 +164,7 @@ class Connection:
     def request_options(self, call: Call) -> dict[str, Any]:
         headers = dict(call.headers)
         if call.body is not None:
-            headers["Content-Type"] = "application/json"
+            headers.setdefault("Content-Type", "application/json")
         timeout = httpx.Timeout(30.0 + call.patience_s, connect=5.0)
         return {"params": call.params, "content": call.body, "headers": headers, "timeout": timeout}
 
@@ -176,6 +205,10 @@ def default_user() -> str:
     except (KeyError, OSError):  # a uid without a name, as in many containers
         login = f"uid-{os.getuid()}"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", login).strip("._-")[:63].strip("._-") or "anonymous"
+
+
+def _exec_path(session: ExecSession) -> str:
+    return f"/v1/jobs/{_quoted(session.job_id)}/exec/{_quoted(session.id)}"
 
 
 def _why(reason: str) -> bytes | None:

@@ -25,7 +25,7 @@ class HostReport(BaseModel):
     address: str
     """Where ranks of other hosts reach this one."""
     agent_url: str
-    """Where the service fetches logs, e.g. ``http://127.0.0.1:41234``."""
+    """Where the service fetches logs and runs commands, with the password for it: ``http://service:…@10.0.0.7:41234``."""
     leaf: str | None = None
     spine: str | None = None
     inventory: HostInventory

@@ -138,18 +138,25 @@ def fence_lock(attempt_dir: str) -> Iterator[None]:
 
 
 class RankFence:
-    """A supervisor's side: its rank's cgroup, and the way in. ``order["fence"]``: rank, limits, uid, gid."""
+    """A supervisor's side: its rank's cgroup, and the way in. ``order["fence"]``: rank, limits, uid, gid.
 
-    def __init__(self, order: dict[str, Any]) -> None:
+    ``join``: the cgroup must be there already; nothing new comes into being for an attempt that ends meanwhile.
+    """
+
+    def __init__(self, order: dict[str, Any], *, join: bool = False) -> None:
         wanted = order["fence"]
         fence = Fence.of(order["attempt_dir"])
-        holder = None if fence is None or fence.holder is None else open_process(fence.holder)
-        if fence is None or holder is None:
+        process = None if fence is None else fence.holder
+        holder = None if process is None else open_process(process)
+        if fence is None or process is None or holder is None:
             raise OSError(3, "the fence is gone", order["attempt_dir"])
         self._holder_fd = holder
-        self._user = wanted["uid"], wanted["gid"]
+        self.root = f"/proc/{process.pid}/root"
+        """The file system that the rank sees."""
+        self.user: tuple[int | None, int | None] = wanted["uid"], wanted["gid"]
         self.cgroup = fence.cgroup.child(f"rank-{wanted['rank']}")
-        self.cgroup.create(Limits(*wanted["limits"]))
+        if not join:
+            self.cgroup.create(Limits(*wanted["limits"]))
         sandbox.share_pids(holder)
 
     def fork(self) -> int:
@@ -158,4 +165,4 @@ class RankFence:
     def enter(self) -> None:
         """For the rank itself, before it executes its program. What it then sees and may do is the sandbox's."""
         sandbox.enter(self._holder_fd)
-        privileges.drop_privileges(*self._user)
+        privileges.drop_privileges(*self.user)

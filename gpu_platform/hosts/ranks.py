@@ -56,15 +56,21 @@ class Rank:
 
     @property
     def left_nothing(self) -> bool:
-        """Ended, and its supervisor saw that no descendant was left."""
+        """Ended, its supervisor saw that no descendant was left, and nothing is left of ``jobs exec`` either."""
         record = self._read(records.EXIT)
-        return record is not None and record["alone"]
+        return record is not None and record["alone"] and not self._exec_claims()
 
     @property
     def supervisor(self) -> Process | None:
         """The living supervisor's process."""
         record = self._read(records.CLAIM) if self.is_claimed else None
         return _process(record)
+
+    @property
+    def exec_helpers(self) -> list[Process]:
+        """Living helpers that run other programs beside the rank."""
+        claims = [name for name in self._exec_claims() if records.is_claimed(str(self.directory), name)]
+        return [process for name in claims if (process := _process(self._read(name))) is not None]
 
     @property
     def main_process(self) -> Process | None:
@@ -101,6 +107,9 @@ class Rank:
             ended_at_ms=time.time_ns() // 1_000_000,
             vanished=True,
         )
+
+    def _exec_claims(self) -> list[str]:
+        return [path.name for path in self.directory.glob(f"{records.EXEC_PREFIX}*")]
 
     def _read(self, name: str) -> dict[str, Any] | None:
         return records.read_record(str(self.directory / name))

@@ -5,6 +5,9 @@ In a rank's directory::
     claim        locked by the supervisor for as long as it lives; its content names it.
                  The lock is what makes a second start of the rank impossible.
     started.json written by the rank before it executes its program. Never removed, so a rank starts once.
+    order.json   what it was started with (argv, environment, fence), so that ``exec_helper`` can run
+                 another program in the same place. Readable by the node worker's user only.
+    exec-<id>    claim of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
     output.log   stdout and stderr, appended to by the rank itself.
 
@@ -29,6 +32,8 @@ from typing import Any
 
 CLAIM = "claim"
 STARTED = "started.json"
+ORDER = "order.json"
+EXEC_PREFIX = "exec-"
 EXIT = "exit.json"
 LOG = "output.log"
 CLOSED = "closed"
@@ -36,22 +41,30 @@ FINISHED = "finished"
 FENCE = "fence.json"
 FENCE_LOCK = "fence.lock"
 
+_CLAIM_BYTES = 200
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
-def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
+def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int = 0o644) -> None:
     """Replace ``path`` at once: readers see the old record or the new one, never half of one."""
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, json.dumps(record).encode())
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(partial, path)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            left = memoryview(json.dumps(record).encode())
+            while left:  # a disk that is nearly full takes a part, and says so only the next time
+                left = left[os.write(fd, left) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(partial, path)
+    except OSError:
+        if os.path.exists(partial):
+            os.unlink(partial)
+        raise
     if durable:
         directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -69,13 +82,13 @@ def read_record(path: str) -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def take_claim(rank_dir: str) -> int | None:
-    """The locked descriptor, or None when a living supervisor has the claim.
+def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
+    """The locked descriptor, or None when a living supervisor (or helper) has the claim.
 
     It must reach no other program: the lock lives as long as any copy of the descriptor
     (open file description locks, fcntl(2)).
     """
-    fd = os.open(os.path.join(rank_dir, CLAIM), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(os.path.join(rank_dir, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
     except (BlockingIOError, PermissionError):
@@ -84,10 +97,15 @@ def take_claim(rank_dir: str) -> int | None:
     return fd
 
 
-def is_claimed(rank_dir: str) -> bool:
-    """Does a supervisor of this rank live? Asks without locking, so that it disturbs nobody."""
+def name_claimant(claim: int, claimant: dict[str, Any]) -> None:
+    """One write of one size: never read half-written."""
+    os.pwrite(claim, json.dumps(claimant).ljust(_CLAIM_BYTES).encode(), 0)
+
+
+def is_claimed(rank_dir: str, name: str = CLAIM) -> bool:
+    """Does a supervisor of this rank (or that helper) live? Asks without locking, so that it disturbs nobody."""
     try:
-        fd = os.open(os.path.join(rank_dir, CLAIM), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(os.path.join(rank_dir, name), os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:

@@ -54,21 +54,21 @@ def is_closed(home: Path, key: AttemptKey) -> bool:
 
 
 def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
-    """Living processes of the attempt, without its supervisors.
+    """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
 
-    All that descends from a living supervisor (none can leave it: it is a subreaper), and what a killed
+    All that descends from one of those (none can leave it: it is a subreaper), and what a killed
     supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
     nothing in its environment tells), and all that carries the attempt's name there; with descendants.
     All that is in the cgroups of a fenced attempt, which nothing can leave.
     """
-    supervisors = {rank.supervisor for rank in ranks} - {None}
+    guardians = _guardians(ranks)
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
     if (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
         pids |= fence.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
     return descendants(
-        (process.pid for process in supervisors if process is not None),
+        (process.pid for process in guardians),
         all_processes(),
         also=lambda pid: pid in pids or has_environ(pid, entries),
     )
@@ -96,19 +96,19 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s
     seen: set[Process] = set()
     if grace_s > 0:
         living = await _signal_all(home, key, ranks, signal.SIGTERM, seen)
-        await wait_gone([*living, *_supervisors(ranks)], grace_s)
+        await wait_gone([*living, *_guardians(ranks)], grace_s)
     pause_s = 0.05
     while living := await _signal_all(home, key, ranks, signal.SIGKILL, seen):
         if not await wait_gone(list(living), pause_s):
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
                 log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
-    supervisors = _supervisors(ranks)
-    if not await wait_gone(supervisors, _SUPERVISOR_PATIENCE_S):
-        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
-        for process in supervisors:
+    guardians = _guardians(ranks)
+    if not await wait_gone(guardians, _SUPERVISOR_PATIENCE_S):
+        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(guardians))
+        for process in guardians:
             send_signal(process, signal.SIGKILL)
-        await wait_gone(supervisors)
+        await wait_gone(guardians)
     return len(seen)
 
 
@@ -131,8 +131,9 @@ def _wait_for_fence(home: Path, key: AttemptKey) -> None:
         pass
 
 
-def _supervisors(ranks: Sequence[Rank]) -> list[Process]:
-    found = (rank.supervisor for rank in ranks)
+def _guardians(ranks: Sequence[Rank]) -> list[Process]:
+    """Living supervisors, and helpers of ``jobs exec``."""
+    found = [process for rank in ranks for process in (rank.supervisor, *rank.exec_helpers)]
     return [process for process in found if process is not None and is_alive(process)]
 
 

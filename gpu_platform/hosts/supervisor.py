@@ -32,7 +32,6 @@ Reply = Callable[[dict[str, Any]], None]
 
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_CLAIM_BYTES = 200
 _RECORD = "record"
 _FENCE = "fence"
 _UNKILLABLE_S = 10.0
@@ -50,10 +49,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     os.setsid()
     os.umask(0o022)
     name_process(b"gpu-supervisor")
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    become_guardian()
 
     rank_dir = order["rank_dir"]
     try:
@@ -63,11 +59,12 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
             return reply({"status": "taken"})
         me = read_stat(os.getpid())
         assert me is not None
-        name = json.dumps({**me.process._asdict(), "boot_id": boot_id()})
-        os.pwrite(claim, name.ljust(_CLAIM_BYTES).encode(), 0)  # one write of one size: never read half-written
+        records.name_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
         closed = os.path.join(order["attempt_dir"], records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
+        # It holds the job's environment, which may be secret.
+        records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
         fence = RankFence(order) if order["fence"] else None
         child = _fork(order, fence)
     except OSError as error:  # disk full, no permission, no more processes
@@ -77,11 +74,11 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         step, number = child.told
         if step in (_RECORD, _FENCE):  # it did not execute, and may be started again
             return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
-        failure = _explain(order, step, number)
+        failure = explain(order, step, number)
     else:
         reply({"status": "started", "pid": child.pid})
 
-    code = _exit_code(_wait_for(child.pid))
+    code = exit_code(_wait_for(child.pid))
     if fence is not None and fence.cgroup.out_of_memory_kills():
         _tell_in_log(order, "the kernel ended processes of this rank: it was at its memory limit")
     alone = not _reap() if fence is None else fence.cgroup.is_empty
@@ -94,6 +91,14 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     if fence is not None:
         fence.cgroup.remove()
     return None
+
+
+def become_guardian() -> None:
+    """All that children fork stays below this process, and nobody but SIGKILL ends it."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
 
 def name_process(name: bytes) -> None:
@@ -133,13 +138,21 @@ def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell:
         record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
         # Not fsynced: only a power loss could undo it, and that ends the rank as well.
         records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
+    except OSError as error:
+        os.write(tell, json.dumps([step, error.errno]).encode())
+        os._exit(126)
+    execute(order, fence, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
+
+
+def execute(order: dict[str, Any], fence: RankFence | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
+    """Become the program ``order["argv"]`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
+    step = "sandbox"
+    try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        step = "sandbox"
+        for target, source in enumerate(stdio):
+            os.dup2(source, target)
         if fence is not None:
             fence.enter()
         step = "workdir"
@@ -156,7 +169,7 @@ def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell:
         os._exit(126)
 
 
-def _explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
+def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
     host, reason = order["host"], os.strerror(number)
     inside = ", inside the fence" if order["fence"] else ""
@@ -197,7 +210,7 @@ def _wait_for(child: int) -> int:
             return status
 
 
-def _exit_code(status: int) -> int:
+def exit_code(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -235,11 +248,19 @@ def _end_leftovers(closed: str, fence: RankFence | None) -> None:
             fence.cgroup.wait_empty(_UNKILLABLE_S)
         return
     _wait_until_alone(grace)
+    kill_descendants()
+
+
+def kill_descendants() -> bool:
+    """SIGKILL to all that is below this process, until nothing is left; False if something does not die."""
     patience = records.boot_clock_s() + _UNKILLABLE_S
-    while _reap() and records.boot_clock_s() < patience:
+    while _reap():
+        if records.boot_clock_s() > patience:
+            return False
         for process in descendants([os.getpid()], all_processes()):
             send_signal(process, signal.SIGKILL)
         _wait_until_alone(0.05)  # again, for what was forked meanwhile
+    return True
 
 
 def _wait_until_alone(seconds: float) -> None:

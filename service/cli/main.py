@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli import exec as exec_command
 from service.cli import hosts, inject, jobs, session, simulate, status, submit, up
 
 EPILOG = (
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (up, submit, jobs, status, hosts, simulate, inject):
+for module in (up, submit, jobs, exec_command, status, hosts, simulate, inject):
     module.register(app)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -150,6 +151,8 @@ def event_text(event: JobEvent) -> str:
             return f"{told} -> {str(data.get('action', '')).replace('_', ' ')}"
         case "gpu.state":
             return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}" + _because(data.get("reason"))
+        case "job.exec":
+            return f"ran beside rank {data.get('rank')} on {event.host}: {shlex.join(data.get('command', []))}"
         case "gang.reserved" | "gang.released":
             return f"{len(data.get('gpus', []))} GPUs {event.kind.removeprefix('gang.')}"
         case "host.state" | "host.lost":

@@ -135,8 +135,8 @@ class LogFiles:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        async with served(node_app(cast(HostAgent, self))) as url:
-            yield url
+        async with served(node_app(cast(HostAgent, self), "secret")) as url:
+            yield url.replace("http://", "http://service:secret@")
 
 
 def application(store: Store, address: str, **fields: Any) -> FastAPI:

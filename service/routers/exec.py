@@ -1,0 +1,71 @@
+"""Commands beside a rank: start one, read its output, give it input."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+
+from gpu_platform.domain.exec import ExecReceived, ExecRequest, ExecSession
+from service import exec as service_exec
+from service.platform import ActorDep, PlatformDep
+from service.routers.follow import LastEventId
+from service.routers.jobs import JobId
+from service.streams import resume_seq, stream
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/exec", tags=["commands beside a rank"])
+
+SessionId = Annotated[str, Path(description="From the answer that started it", max_length=80)]
+Offset = Annotated[int, Query(ge=0, lt=2**60, description="In bytes")]
+Size = Annotated[int, Query(ge=1, le=10_000)]
+_SSE = {"text/event-stream": {"schema": {"type": "string"}}}
+_INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+@router.post("", status_code=201)
+async def start_command(
+    job_id: JobId, request: Annotated[ExecRequest, Body()], platform: PlatformDep, actor: ActorDep
+) -> ExecSession:
+    """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
+
+    It ends with its rank at the latest, or when nobody has read its output for 30 s. The audit log says who ran what.
+    """
+    return await service_exec.start(platform, job_id, request, actor or "anonymous")
+
+
+@router.get("/{session_id}", response_class=Response, responses={200: {"content": _SSE}})
+async def read_output(
+    job_id: JobId,
+    session_id: SessionId,
+    platform: PlatformDep,
+    offset: Offset = 0,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Server-sent ExecChunks: what it writes, and how it ends. `id` is the offset to go on from."""
+    return stream(service_exec.follow(platform, job_id, session_id, resume_seq(last_event_id, offset) or 0))
+
+
+@router.post("/{session_id}/input", openapi_extra=_INPUT)
+async def give_input(
+    job_id: JobId,
+    session_id: SessionId,
+    request: Request,
+    platform: PlatformDep,
+    offset: Offset = 0,
+    eof: Annotated[bool, Query(description="There is no more")] = False,
+) -> ExecReceived:
+    """Bytes for its stdin, from `offset` of all on. May be sent again; go on from `received`."""
+    return await service_exec.give_input(platform, job_id, session_id, offset, await request.body(), eof)
+
+
+@router.post("/{session_id}/size", status_code=204)
+async def resize_terminal(
+    job_id: JobId, session_id: SessionId, platform: PlatformDep, rows: Size, columns: Size
+) -> None:
+    await service_exec.resize(platform, job_id, session_id, rows, columns)
+
+
+@router.delete("/{session_id}", status_code=204)
+async def end_command(job_id: JobId, session_id: SessionId, platform: PlatformDep) -> None:
+    """SIGKILL."""
+    await service_exec.stop(platform, job_id, session_id)

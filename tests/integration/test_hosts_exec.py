@@ -1,0 +1,223 @@
+"""``jobs exec`` on a host: real ranks, real commands beside them, and what must never be left of those."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_platform.domain.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
+from gpu_platform.domain.exec import ExecChunk, ExecRequest
+from gpu_platform.hosts import exec as host_exec
+from gpu_platform.hosts.exec import ExecSessions, Session
+from tests.hosts_rig import HostRig, is_running, kill, until
+
+SLEEPER = ("sleep", "1000")
+
+
+@dataclass
+class Ended:
+    out: str
+    err: str
+    code: int
+    reason: str | None
+
+
+class ExecRig:
+    def __init__(self, rig: HostRig) -> None:
+        self.rig = rig
+        self.sessions = ExecSessions(rig.home, rig.settings.node.name)
+
+    async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> Session:
+        request = ExecRequest(command=list(command), **wanted)
+        return self.sessions.get(key, request.rank, await self.sessions.start(key, request))
+
+    async def run(self, key: AttemptKey, *command: str, stdin: bytes = b"", **wanted: Any) -> Ended:
+        session = await self.start(key, *command, **wanted)
+        await session.write(0, stdin, eof=True)
+        return await output(session)
+
+    def left(self, plan: HostPlan) -> list[str]:
+        """Claims of helpers that could not say that nothing is left."""
+        return [path.name for path in self.rig.home.glob(f"jobs/{plan.key.job_id}/*/rank-*/exec-*")]
+
+
+async def output(session: Session, offset: int = 0, within_s: float = 15.0) -> Ended:
+    chunks: list[ExecChunk] = []
+
+    async def read() -> None:
+        async for chunk in session.follow(offset):
+            chunks.append(chunk)
+
+    await asyncio.wait_for(read(), within_s)
+    text = {name: b"".join(c.data for c in chunks if c.stream == name).decode() for name in ("stdout", "stderr")}
+    assert chunks[-1].exit_code is not None
+    return Ended(text["stdout"], text["stderr"], chunks[-1].exit_code, chunks[-1].reason)
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[ExecRig]:
+    rig = HostRig(tmp_path / "state")
+    found = ExecRig(rig)
+    yield found
+    await rig.aclose()
+    found.sessions.close()
+
+
+async def test_a_command_gets_the_ranks_environment_directory_input_and_code(host: ExecRig, tmp_path: Path) -> None:
+    plan = host.rig.plan(*SLEEPER, ranks=2, env={"COLOR": "blue"}, workdir=str(tmp_path))
+    host.rig.launch(plan)
+    script = "echo $RANK $CUDA_VISIBLE_DEVICES $COLOR $PWD; cat; echo oops >&2; exit 7"
+    ran = await host.run(plan.key, "sh", "-c", script, rank=1, stdin=b"told\n")
+    assert ran.out == f"1 {plan.gpu_uuids[1]} blue {tmp_path}\ntold\n"
+    assert (ran.err, ran.code, ran.reason) == ("oops\n", 7, None)
+    await until(lambda: not host.left(plan), "the helper's end")
+
+
+async def test_a_terminal_is_one_and_follows_its_size(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    script = "test -t 0 && stty size && echo $TERM; trap 'stty size; exit 3' WINCH; while :; do sleep 0.05; done"
+    session = await host.start(plan.key, "sh", "-c", script, tty=True, rows=33, columns=77, term="xterm")
+    chunks = session.follow(0)
+    seen = b""
+    while b"xterm" not in seen:
+        seen += (await asyncio.wait_for(anext(chunks), 10)).data
+    assert seen.split()[:2] == [b"33", b"77"]
+    await chunks.aclose()
+    session.resize(40, 90)
+    ended = await output(session, len(seen))
+    assert ended.out.split() == ["40", "90"]
+    assert ended.code == 3
+
+
+async def test_ctrl_c_typed_at_a_terminal_reaches_the_program(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, *SLEEPER, tty=True)
+    await session.write(0, b"\x03", eof=False)
+    assert (await output(session)).code == 128 + signal.SIGINT
+
+
+async def test_what_cannot_run_says_why(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    with pytest.raises(InvalidRequest, match=r"no-such-program.*not found"):
+        await host.start(plan.key, "no-such-program")
+    with pytest.raises(NotFound, match="has ended"):
+        await host.start(plan.key, "true", rank=5)
+    await host.rig.stop(plan.key)
+    with pytest.raises(NotFound, match="has ended"):
+        await host.start(plan.key, "true")
+
+
+@pytest.mark.parametrize("ends", ["by itself", "stopped", "after a restart of the agent"])
+async def test_nothing_outlives_the_rank(host: ExecRig, tmp_path: Path, ends: str) -> None:
+    """Not the command, not what it left in another session."""
+    go = tmp_path / "go"
+    plan = host.rig.plan("sh", "-c", f"while ! test -e {go}; do sleep 0.01; done")
+    host.rig.launch(plan)
+    script = "setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & wait' & trap '' TERM; echo $$ $!; sleep 1000; sleep 1000"
+    session = await host.start(plan.key, "sh", "-c", script)
+    first = await asyncio.wait_for(anext(session.follow(0)), 10)
+    pids = [int(word) for word in first.data.split()]
+    assert all(is_running(pid) for pid in pids)
+    if ends == "by itself":
+        go.touch()
+        await host.rig.watch(plan)
+        await host.rig.stop(plan.key)
+    elif ends == "stopped":
+        await host.rig.stop(plan.key, grace_s=5)
+    else:
+        host.rig.restart()
+        await host.rig.stop(plan.key)
+    assert not any(is_running(pid) for pid in pids), "the host said that nothing is left"
+    assert not host.rig.processes(plan.key)
+    ended = await output(session)
+    assert ended.code == 137
+    if ends != "after a restart of the agent":  # there both were killed at once, by the same hand
+        assert ended.reason == "its rank has ended"
+
+
+async def test_it_dies_with_the_node_worker(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "sh", "-c", "echo $$; sleep 1000")
+    first = await asyncio.wait_for(anext(session.follow(0)), 10)
+    host.sessions.close()  # what the kernel does with the descriptors of a process that was killed
+    await until(lambda: not is_running(int(first.data)), "the command's end")
+    await until(lambda: not host.left(plan), "the helper's end")
+    assert host.rig.processes(plan.key), "the rank goes on"
+
+
+async def test_a_helper_that_was_killed_leaves_nothing_behind_either(host: ExecRig) -> None:
+    plan = host.rig.plan("sh", "-c", "sleep 1000 & wait")
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "sh", "-c", "echo $$; sleep 1000 & wait")
+    first = await asyncio.wait_for(anext(session.follow(0)), 10)
+    assert session._helper is not None
+    kill(session._helper.pid)
+    ended = await output(session)
+    assert (ended.code, ended.reason) == (137, "its helper was killed")
+    assert is_running(int(first.data)), "nobody could kill it yet"
+    await host.rig.stop(plan.key)
+    assert not is_running(int(first.data))
+
+
+async def test_a_command_that_nobody_reads_ends(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_exec, "UNREAD_S", 0.2)
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "sh", "-c", "echo $$; yes")
+    first = await asyncio.wait_for(anext(session.follow(0)), 10)
+    await until(lambda: not is_running(int(first.data.split()[0])), "its end")
+    await until(session.ended.is_set, "the end is told")
+    assert (await output(session, first.next_offset)).reason == "nobody read its output"
+
+
+async def test_a_slow_reader_holds_the_program_up_and_misses_nothing(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "sh", "-c", "seq 400000")
+    await until(lambda: session._paused, "it waits")
+    assert sum(len(chunk.data) for chunk in session._chunks) < 400_000
+    assert (await output(session)).out == "".join(f"{number}\n" for number in range(1, 400_001))
+
+
+async def test_a_reader_goes_on_where_it_was_and_input_is_never_given_twice(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    session = await host.start(plan.key, "cat")
+    assert await session.write(0, b"one ", eof=False) == 4
+    assert await session.write(0, b"one two ", eof=False) == 8, "a request that was repeated with more"
+    assert await session.write(4, b"two ", eof=False) == 8
+    with pytest.raises(InvalidRequest, match="goes on at byte 8"):
+        await session.write(9, b"x", eof=False)
+    await session.write(8, b"three", eof=True)
+    assert (await output(session)).out == "one two three"
+    assert (await output(session, 4)).out == "two three"
+
+
+async def test_there_is_a_limit(host: ExecRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_exec, "MAX_SESSIONS", 1)
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    await host.start(plan.key, *SLEEPER)
+    with pytest.raises(InUse):
+        await host.start(plan.key, "true")
+
+
+async def test_two_at_once_do_not_mix(host: ExecRig) -> None:
+    plan = host.rig.plan(*SLEEPER)
+    host.rig.launch(plan)
+    found = await asyncio.gather(*(host.run(plan.key, "sh", "-c", f"seq {n} {n + 50}") for n in (0, 1000, 2000)))
+    assert [ran.out.split()[0] for ran in found] == ["0", "1000", "2000"]
+    assert all(len(ran.out.split()) == 51 for ran in found)
+    assert os.getpid() not in host.rig.processes(plan.key).values()
