@@ -108,6 +108,11 @@ class NodeSettings(_Section):
     """Size of a fenced attempt's private ``/tmp``."""
     writable_paths: list[Path] = []
     """What fenced ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
+    exclusive_process: bool = True
+    """A GPU that a job has alone takes one process at a time (compute mode EXCLUSIVE_PROCESS), unless the job has more
+    ranks than GPUs; false: any number."""
+    time_slice: Literal["default", "short", "medium", "long"] = "default"
+    """How long the turns of jobs are that share a GPU by time slices (``nvidia-smi compute-policy``)."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""

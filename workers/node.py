@@ -24,6 +24,7 @@ from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import node_dir
+from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from workers.node_faults import FaultDispatcher
@@ -94,7 +95,15 @@ async def main() -> None:
         history=FaultHistory(home / "gpu-history.jsonl"),
         kernel_log=None if inventory.simulated else Path("/dev/kmsg"),
     )
-    agent = HostAgent(settings, nvml, inventory, health)
+    agent = HostAgent(
+        settings,
+        nvml,
+        inventory,
+        health,
+        stages=[
+            Sharing(settings.node, nvml, inventory, home.resolve(), reset=lambda uuid: agent.reset_gpu(uuid)),
+        ],
+    )
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
     sessions = ExecSessions(home.resolve(), settings.node.name)
     http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port)

@@ -137,7 +137,7 @@ class Fencing:
 
     def check(self, plan: HostPlan) -> None:
         """Raise :class:`PreflightFailed` for what a fence can never give."""
-        self._account(plan.user)
+        account_of(self._node, plan.user)
         if plan.workdir is not None and self._is_hidden(os.path.realpath(plan.workdir)):
             raise PreflightFailed(
                 f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}: "
@@ -148,7 +148,7 @@ class Fencing:
     def fence_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
         """See :func:`gpu_platform.hosts.fence.raise_fence`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
-        if (account := self._account(plan.user)) is not None:
+        if (account := account_of(self._node, plan.user)) is not None:
             os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
         workdirs = [] if plan.workdir is None else [os.path.realpath(plan.workdir)]
         configured = [str(path) for path in self._node.writable_paths]
@@ -158,6 +158,7 @@ class Fencing:
             readable=[str(checkpoint_dir.parent), *provision.readable],
             devices=nodes,
             tmp_mib=self._node.rank_tmp_mib,
+            shm=provision.shm,
         )
         return {
             "kind": "fence",
@@ -170,7 +171,7 @@ class Fencing:
 
     def rank_order(self, plan: HostPlan, spec: RankSpec) -> dict[str, Any]:
         """See :class:`gpu_platform.hosts.fence.RankFence`."""
-        account = self._account(plan.user)
+        account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
         cpus, mems = _nearest([self._gpus[uuid] for uuid in spec.gpu_uuids if uuid in self._gpus], Sysfs())
         limits = Limits(
@@ -188,23 +189,10 @@ class Fencing:
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
         """What the account that the ranks run as adds to their environment."""
-        account = self._account(plan.user)
+        account = account_of(self._node, plan.user)
         if account is None:
             return {}
         return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
-
-    def _account(self, user: str) -> pwd.struct_passwd | None:
-        """None: the node worker's own."""
-        name = self._node.users.get(user, self._node.users.get("*"))
-        if name is None:
-            return None
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            raise PreflightFailed(
-                f"user {user!r} runs as the account {name!r} on {self._node.name}, which does not exist there",
-                kind="user",
-            ) from None
 
     def _device_nodes(self, nvml: Nvml, plan: HostPlan) -> list[str]:
         """Nodes of the attempt's GPUs, and what CUDA needs beside them; none without GPUs."""
@@ -220,6 +208,22 @@ class Fencing:
 
     def _is_hidden(self, path: str) -> bool:
         return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
+
+
+def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
+    """The local account that a user's fenced ranks run as; None: the node worker's own.
+
+    Raises :class:`PreflightFailed` when it does not exist.
+    """
+    name = node.users.get(user, node.users.get("*"))
+    if name is None:
+        return None
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise PreflightFailed(
+            f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there", kind="user"
+        ) from None
 
 
 def _nearest(gpus: list[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | None]:

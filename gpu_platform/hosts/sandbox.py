@@ -21,6 +21,7 @@ from gpu_platform.hosts.process_tree import Process, read_stat
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x0002_0000, 0x0800_0000, 0x2000_0000
 _MOUNT_TIMEOUT_S = 20.0
+_CAPABILITIES = "nvidia-caps"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -36,12 +37,15 @@ class Mounts(NamedTuple):
     readable: list[str]
     """Shown, read-only, although below something hidden."""
     devices: list[str]
-    """Device nodes of the granted GPUs; each appears as ``/dev/<its name>``."""
+    """Device nodes of the granted GPUs; each appears as ``/dev/<its name>``, a capability below ``nvidia-caps``."""
     tmp_mib: int
+    shm: str | None = None
+    """What appears as ``/dev/shm``; None: an empty one of its own."""
 
 
 def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) -> list[str]:
     """Everything read-only, then what differs, outer directories first so that none covers an inner one."""
+    shm = ["--perms", "1777", "--tmpfs", "/dev/shm"] if mounts.shm is None else ["--bind", mounts.shm, "/dev/shm"]
     tmp = ["--perms", "1777", "--size", str(mounts.tmp_mib << 20), "--tmpfs"]
     places: list[tuple[str, list[str]]] = [
         ("/tmp", [*tmp, "/tmp"]),
@@ -58,12 +62,18 @@ def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) 
         *("--unshare-pid", "--unshare-ipc", "--new-session", "--cap-drop", "ALL"),
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
         *("--ro-bind", "/proc/sys", "/proc/sys"),  # bwrap leaves it; uid 0 may write there without any capability
-        *(word for path in mounts.devices for word in ("--dev-bind", path, f"/dev/{os.path.basename(path)}")),
-        *("--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *(word for path in mounts.devices for word in ("--dev-bind", path, _place_of_node(path))),
+        *(*shm, "--remount-ro", "/dev"),
         *(word for _, words in places for word in words),
         *("--info-fd", str(info_fd), "--block-fd", str(ready_fd)),
         *("--", "sleep", "infinity"),
     ]
+
+
+def _place_of_node(path: str) -> str:
+    directory, name = os.path.split(path)
+    below = _CAPABILITIES if os.path.basename(directory) == _CAPABILITIES else ""
+    return os.path.join("/dev", below, name)
 
 
 def _bind(path: str, option: str) -> list[str]:

@@ -24,8 +24,10 @@ import pynvml
 
 from gpu_platform.hosts.inject import GpuCondition, condition_path, events_dir, read_condition, reset_condition
 from gpu_platform.hosts.process_tree import Process, is_alive, read_stat
+from gpu_platform.hosts.simulated_mig import SimulatedMig, reset_state
 from gpu_platform.hosts.watch_directory import DirectoryWatch
 from gpu_platform.topology.description import MachineDescription, simulated_uuid
+from gpu_platform.topology.mig import mig_model
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -51,6 +53,7 @@ class _Gpu:
         self.stamp: tuple[int, int] | None = None
         self.condition = GpuCondition()
         self.processes: set[Process] = set()
+        self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT
 
 
 def _on_gpu(
@@ -65,13 +68,16 @@ def _on_gpu(
     return checked
 
 
-class SimulatedNvml:
+class SimulatedNvml(SimulatedMig):
     """Thread-safe, like NVML. ``control_dir`` belongs to this host alone."""
 
     def __init__(self, description: MachineDescription, host: str, control_dir: Path) -> None:
         self.description = description
         self.host = host
         self.control_dir = control_dir
+        self.mig_capable = description.gpu.mig_capable
+        self.mig_model = mig_model(description.gpu.model) if self.mig_capable else None
+        self.compute_capability = description.gpu.compute_capability
         self._gpus = [_Gpu(slot.index, simulated_uuid(host, slot.index)) for slot in description.gpus]
         self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
         self._ports = _nvlink_ports(description)
@@ -92,7 +98,11 @@ class SimulatedNvml:
 
     def reset(self, uuid: str) -> str | None:
         """``nvidia-smi --gpu-reset``: why it failed, or None."""
-        return reset_condition(self.control_dir, self._by_uuid[uuid].index)
+        index = self._by_uuid[uuid].index
+        problem = reset_condition(self.control_dir, index)
+        if problem is None:
+            reset_state(self.control_dir, index)
+        return problem
 
     def nvmlInit(self) -> None: ...
 
@@ -153,12 +163,6 @@ class SimulatedNvml:
     @_on_gpu
     def nvmlDeviceGetPciInfo(self, handle: _Gpu) -> Any:
         return _pci_info(self._bus_id(handle.index))
-
-    @_on_gpu
-    def nvmlDeviceGetMigMode(self, handle: _Gpu) -> list[int]:
-        if not self.description.gpu.mig_capable:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return [pynvml.NVML_DEVICE_MIG_DISABLE, pynvml.NVML_DEVICE_MIG_DISABLE]
 
     @_on_gpu
     def nvmlDeviceGetTopologyCommonAncestor(self, handle: _Gpu, other: _Gpu) -> int:

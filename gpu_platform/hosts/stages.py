@@ -29,6 +29,8 @@ class Provision:
     writable: list[str] = field(default_factory=list[str])
     """Directories that fenced ranks may write."""
     readable: list[str] = field(default_factory=list[str])
+    shm: str | None = None
+    """A directory that fenced ranks see as ``/dev/shm``; None: a private one."""
 
     def __add__(self, other: Provision) -> Provision:
         ranks = self.rank_environ.keys() | other.rank_environ.keys()
@@ -38,6 +40,7 @@ class Provision:
             devices=[*self.devices, *other.devices],
             writable=[*self.writable, *other.writable],
             readable=[*self.readable, *other.readable],
+            shm=self.shm or other.shm,
         )
 
     def of_rank(self, rank: int) -> dict[str, str]:

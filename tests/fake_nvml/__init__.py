@@ -18,6 +18,7 @@ from types import ModuleType
 from unittest import mock
 
 from gpu_platform.topology.description import MachineDescription, load_description, simulated_uuid
+from gpu_platform.topology.mig import mig_model
 
 SONAME = "libnvidia-ml.so.1"
 _SOURCE = Path(__file__).parent / "nvml.c"
@@ -127,12 +128,30 @@ def _healthy(machine: MachineDescription, host: str) -> dict[str, object]:
             facts["switch"] = slot.pcie_switch
         if machine.gpu.mig_capable:
             facts["mig"] = 0
+            state |= _mig_rules(machine)
         if machine.nvlink_generation is not None:
             facts["nvlink_version"] = _NVLINK_VERSIONS[machine.nvlink_generation]
         for number, peer in enumerate(peers):
             facts[f"link.{number}"] = f"1 {'switch' if peer is None else bus_ids[peer]}"
         state |= {f"gpu.{slot.index}.{name}": value for name, value in facts.items()}
     return state
+
+
+def _mig_rules(machine: MachineDescription) -> dict[str, object]:
+    model = mig_model(machine.gpu.model)
+    if model is None:
+        return {}
+    rules: dict[str, object] = {
+        "mig_compute_slices": model.compute_slices,
+        "mig_needs_reset": int(float(machine.gpu.compute_capability) < 9),
+    }
+    for profile in model.profiles:
+        slices, media = profile.compute_slices, profile.media_extensions
+        revised = {(1, True): 7, (2, True): 8, (1, False): 9 if profile.memory_slices == 2 else 0}
+        index = revised.get((slices, media), {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[slices])
+        words = (profile.profile_id, slices, profile.memory_slices, profile.max_instances, int(media), *profile.starts)
+        rules[f"profile.{index}"] = " ".join(map(str, words))
+    return rules
 
 
 def _peers(machine: MachineDescription, index: int) -> list[int | None]:

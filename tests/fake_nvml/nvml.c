@@ -3,11 +3,14 @@
  * The file is named by FAKE_NVML_STATE, holds lines "key value", and is read anew at each call, so that a test
  * (or any process) changes a GPU by replacing it. Keys: count, driver, cuda, gpu.<n>.<what>, lacks.<function>,
  * event.<n> ("<gpu> <xid>"), events (how many there are). Structures as in nvml.h and nvidia-ml-py's pynvml.py.
+ * What the library itself sets (MIG, compute mode) is appended to FAKE_NVML_STATE.driver, where the last line counts.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int nvmlReturn_t;
 typedef struct { int index; } *nvmlDevice_t;
@@ -15,7 +18,7 @@ typedef unsigned int uint;
 typedef unsigned long long ull;
 
 enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
-       DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
+       DRIVER_NOT_LOADED = 9, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
 enum { MAX_GPUS = 64, XID_EVENT = 8, RECOVERY_ACTION_FIELD = 230 };
 
 struct pci { char legacy[16]; uint domain, bus, device, id, subsystem; char bus_id[32]; };
@@ -28,14 +31,13 @@ static struct { int index; } devices[MAX_GPUS];
 
 /* -- the state file ----------------------------------------------------------------------- */
 
-static int look_up(const char *key, char *value, size_t size) {
-    const char *path = getenv("FAKE_NVML_STATE");
-    FILE *file = path ? fopen(path, "r") : NULL;
+static int look_up_in(const char *path, const char *key, char *value, size_t size) {
+    FILE *file = fopen(path, "r");
     if (!file) return 0;
     char line[512];
     size_t length = strlen(key);
     int found = 0;
-    while (!found && fgets(line, sizeof line, file))
+    while (fgets(line, sizeof line, file))
         if (!strncmp(line, key, length) && line[length] == ' ') {
             line[strcspn(line, "\n")] = 0;
             snprintf(value, size, "%s", line + length + 1);
@@ -43,6 +45,27 @@ static int look_up(const char *key, char *value, size_t size) {
         }
     fclose(file);
     return found;
+}
+
+static int look_up(const char *key, char *value, size_t size) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    if (!path) return 0;
+    char driver[1024];
+    snprintf(driver, sizeof driver, "%s.driver", path);
+    return look_up_in(driver, key, value, size) || look_up_in(path, key, value, size);
+}
+
+static nvmlReturn_t store(int gpu, const char *what, const char *value) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    char driver[1024], line[256];
+    if (!path) return UNKNOWN;
+    snprintf(driver, sizeof driver, "%s.driver", path);
+    int length = snprintf(line, sizeof line, "gpu.%d.%s %s\n", gpu, what, value);
+    int fd = open(driver, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) return UNKNOWN;
+    ssize_t written = write(fd, line, (size_t)length);
+    close(fd);
+    return written == length ? OK : UNKNOWN;
 }
 
 static long number(const char *key, long otherwise) {
@@ -120,7 +143,12 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     }
     return NOT_FOUND;
 }
-nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "uuid", to, size); }
+static int is_mig_device(nvmlDevice_t device);
+static nvmlReturn_t mig_device_uuid(nvmlDevice_t device, char *to, uint size);
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *to, uint size) {
+    CHECK(device);
+    return is_mig_device(device) ? mig_device_uuid(device, to, size) : gpu_text(device, "uuid", to, size);
+}
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "name", to, size); }
 nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *to, uint size) { CHECK(device); return gpu_text(device, "serial", to, size); }
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, uint *to) { CHECK(device); *to = (uint)device->index; return OK; }
@@ -150,14 +178,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, ull *total_free_used) 
     total_free_used[1] = total_free_used[0] - total_free_used[2];
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, uint *current, uint *pending) {
-    CHECK(device);
-    char text[8];
-    if (!of_gpu(device, "mig", text, sizeof text)) return NOT_SUPPORTED;
-    *current = *pending = (uint)atol(text);
-    return OK;
-}
-
 /* -- topology ----------------------------------------------------------------------------- */
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, uint *level) {
@@ -285,3 +305,5 @@ nvmlReturn_t nvmlEventSetWait_v2(struct set *set, struct event *event, uint time
     }
 }
 nvmlReturn_t nvmlEventSetFree(struct set *set) { free(set); return OK; }
+
+#include "mig.h"

@@ -1,0 +1,253 @@
+"""Makes of each GPU what an attempt was promised of it, and undoes that after it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import HostPlan, RankSpec
+from gpu_platform.domain.errors import HostUnavailable, PlatformError, PreflightFailed
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.hosts.isolation import FENCED, account_of
+from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.sharing import mig
+from gpu_platform.hosts.sharing.capabilities import instance_nodes
+from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
+from gpu_platform.hosts.sharing.ledger import Entry, Ledger
+from gpu_platform.hosts.sharing.mps import MpsDaemon
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.stages import Provision, Stage
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+_ONE_DEVICE = (ShareMode.MIG, ShareMode.MPS)
+"""CUDA shows a process one MIG device only, and a process can be the client of one MPS daemon only."""
+
+
+class Sharing(Stage):
+    """``reset`` resets a GPU that nothing uses (MIG mode of Ampere). ``dev`` and ``proc`` are where device nodes and
+    the driver's files are."""
+
+    def __init__(
+        self,
+        node: NodeSettings,
+        nvml: Nvml,
+        inventory: HostInventory,
+        home: Path,
+        *,
+        reset: Callable[[str], None],
+        dev: Path = Path("/dev"),
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._node = node
+        self._nvml = nvml
+        self._index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+        self._home = home
+        self._reset = reset
+        self._fenced = inventory.isolation == FENCED
+        self._dev = dev
+        self._proc = proc
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._clients: defaultdict[str, dict[str, ShareMode | None]] = defaultdict(dict)
+        """GPU -> attempts on it and how they use it; None: the whole of it."""
+
+    def recover(self, attempts: Sequence[HostPlan]) -> None:
+        for plan in attempts:
+            for uuid, grant in _grants(plan):
+                self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
+        for uuid in self._index:
+            with self._locks[uuid], _logged("sharing.not_cleared", gpu=uuid):
+                self._clear(uuid)
+
+    def prepare(self, plan: HostPlan) -> None:
+        _check_ranks(plan)
+        for position, (uuid, grant) in enumerate(_grants(plan)):
+            with self._locks[uuid]:
+                self._clear(uuid)
+                self._check_company(uuid, plan, grant)
+                self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
+                match grant:
+                    case None:
+                        self._give_whole(uuid, plan)
+                    case ShareGrant(mode=ShareMode.MIG):
+                        self._give_instance(uuid, plan, position, grant)
+                    case ShareGrant(mode=ShareMode.MPS):
+                        self._turn_mig(uuid, False)
+                        set_exclusive(self._nvml, uuid, True)  # for the daemon: a program that evades it gets nothing
+                        if not isinstance(self._nvml, SimulatedNvml):
+                            self._start_daemon(uuid, plan)
+                    case _:
+                        self._turn_mig(uuid, False)
+                        set_exclusive(self._nvml, uuid, False)
+                        if self._node.time_slice != "default":
+                            set_time_slice(self._nvml, uuid, self._node.time_slice)
+
+    def provides(self, plan: HostPlan) -> Provision:
+        if not plan.shares:
+            return Provision()
+        names: list[str] = []
+        devices: list[str] = []
+        for position, (uuid, grant) in enumerate(_grants(plan)):
+            name = uuid
+            if grant is not None and grant.mode is ShareMode.MIG:
+                instance = self._instance(uuid, plan, position)
+                name = instance.uuid or uuid
+                devices += self._capability_nodes(uuid, instance)
+            names.append(name)
+        provision = Provision(devices=devices)
+        for spec in plan.ranks:
+            own = _own_positions(plan, spec)
+            visible = ",".join(names[position] for position in own)
+            environ = {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible}
+            if own and plan.shares[own[0]].mode is ShareMode.MPS:
+                daemon = self._daemon(plan.gpu_uuids[own[0]])
+                environ |= daemon.client_environ(plan.shares[own[0]])
+                provision += Provision(writable=[str(daemon.pipes)], shm=daemon.shm)
+            provision += Provision(rank_environ={spec.rank: environ})
+        return provision
+
+    def finish(self, plan: HostPlan) -> None:
+        for uuid, grant in _grants(plan):
+            with self._locks[uuid]:
+                self._clients[uuid].pop(str(plan.key), None)
+                if grant is not None or self._node.exclusive_process:
+                    self._clear(uuid)
+
+    # -- what a GPU becomes; its lock is held ------------------------------------------------------
+
+    def _check_company(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:
+        """The database never lets two attempts have the same part. A stale one may still be on its way out here."""
+        mode = None if grant is None else grant.mode
+        for key, other in self._clients[uuid].items():
+            if key != str(plan.key) and (mode is None or other is not mode):
+                used = "all of it" if other is None else other.value
+                raise HostUnavailable(f"GPU {uuid} is not free yet on {plan.host}: attempt {key} has {used}")
+
+    def _give_whole(self, uuid: str, plan: HostPlan) -> None:
+        self._turn_mig(uuid, False)
+        # More ranks than GPUs share them on purpose.
+        set_exclusive(self._nvml, uuid, self._node.exclusive_process and len(plan.ranks) <= len(plan.gpu_uuids))
+
+    def _give_instance(self, uuid: str, plan: HostPlan, position: int, grant: ShareGrant) -> None:
+        ledger = self._ledger(uuid)
+        entry = ledger.find(str(plan.key), position)
+        existing = mig.instances(self._nvml, uuid)
+        if entry is not None and any(entry.is_made(instance) and instance.uuid for instance in existing):
+            return
+        self._turn_mig(uuid, True)
+        profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
+        if profile is None or start is None or size is None:
+            raise PreflightFailed(f"the share of GPU {uuid} names no MIG placement", kind="hardware", gpu_uuid=uuid)
+        entry = Entry(str(plan.key), position, start, size, [instance.gi for instance in existing])
+        ledger.put(entry)
+        ledger.made(entry, mig.create(self._nvml, uuid, profile, start, size).gi)
+
+    def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
+        account = account_of(self._node, plan.user) if self._fenced else None
+        self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
+
+    def _turn_mig(self, uuid: str, on: bool) -> None:
+        """Nothing if it is so, or the GPU knows no MIG and none is wanted."""
+        is_on = mig.mode(self._nvml, uuid)
+        if is_on is on or (is_on is None and not on):
+            return
+        if is_on is None:
+            raise PreflightFailed(f"GPU {uuid} cannot be partitioned (MIG)", kind="hardware", gpu_uuid=uuid)
+        if foreign := mig.instances(self._nvml, uuid):
+            raise PreflightFailed(
+                f"GPU {uuid} has {len(foreign)} MIG instances that are not the platform's: "
+                f"remove them (nvidia-smi mig -dci -i {uuid}; nvidia-smi mig -dgi -i {uuid}) or take the GPU offline",
+                kind="hardware",
+                gpu_uuid=uuid,
+            )
+        if not mig.set_mode(self._nvml, uuid, on):
+            self._reset(uuid)
+        if mig.mode(self._nvml, uuid) is not on:
+            word = "on" if on else "off"
+            raise PreflightFailed(
+                f"GPU {uuid}: MIG mode stays as it was, wanted {word}", kind="hardware", gpu_uuid=uuid
+            )
+
+    def _clear(self, uuid: str) -> None:
+        """Undo what no attempt on the GPU needs any more. Raises :class:`HostUnavailable` if that cannot be yet."""
+        clients = self._clients[uuid]
+        ledger = self._ledger(uuid)
+        if entries := ledger.entries():
+            existing = mig.instances(self._nvml, uuid)
+            for entry in entries:
+                if entry.attempt not in clients:
+                    for instance in filter(entry.is_made, existing):
+                        mig.destroy(self._nvml, uuid, instance.gi)
+                    ledger.drop(entry)
+        daemon = self._daemon(uuid)
+        if ShareMode.MPS not in clients.values() and daemon.was_started:
+            daemon.stop()
+        if not clients:
+            with _logged("sharing.mode_not_restored", gpu=uuid):
+                set_exclusive(self._nvml, uuid, False)
+                if self._node.time_slice != "default":
+                    set_time_slice(self._nvml, uuid, "default")
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _instance(self, uuid: str, plan: HostPlan, position: int) -> mig.Instance:
+        entry = self._ledger(uuid).find(str(plan.key), position)
+        for instance in mig.instances(self._nvml, uuid):
+            if entry is not None and entry.is_made(instance):
+                return instance
+        raise HostUnavailable(f"the MIG instance of {plan.key} on GPU {uuid} is gone")
+
+    def _capability_nodes(self, uuid: str, instance: mig.Instance) -> list[str]:
+        if isinstance(self._nvml, SimulatedNvml) or not self._fenced or instance.ci is None:
+            return []  # a plain process opens what its user may; a simulated GPU has no nodes
+        minor = self._nvml.nvmlDeviceGetMinorNumber(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
+        return instance_nodes(minor, instance.gi, instance.ci, dev=self._dev, proc=self._proc)
+
+    def _ledger(self, uuid: str) -> Ledger:
+        return Ledger(self._home / "mig" / f"{uuid}.json")
+
+    def _daemon(self, uuid: str) -> MpsDaemon:
+        return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, private_shm=self._fenced)
+
+
+def _grants(plan: HostPlan) -> Iterator[tuple[str, ShareGrant | None]]:
+    return zip(plan.gpu_uuids, plan.shares or [None] * len(plan.gpu_uuids), strict=True)
+
+
+def _own_positions(plan: HostPlan, spec: RankSpec) -> list[int]:
+    """Which of the plan's GPUs the rank sees: its own alone where CUDA can show it one only."""
+    positions = [plan.gpu_uuids.index(uuid) for uuid in spec.gpu_uuids]
+    if len(positions) > 1 and any(plan.shares[position].mode in _ONE_DEVICE for position in positions):
+        return [positions[spec.local_rank]]
+    return positions
+
+
+def _check_ranks(plan: HostPlan) -> None:
+    """A rank that would see several shares must have one of its own: there are as many ranks beside it as shares."""
+    modes = {grant.mode for grant in plan.shares} & set(_ONE_DEVICE)
+    for spec in plan.ranks if modes else ():
+        beside = [rank for rank in plan.ranks if rank.gpu_uuids == spec.gpu_uuids]
+        if len(spec.gpu_uuids) > 1 and len(beside) != len(spec.gpu_uuids):
+            raise PreflightFailed(
+                f"a process can use one {min(modes).value} share only, and rank {spec.rank} would have "
+                f"{len(spec.gpu_uuids)} on {plan.host}: ask for one rank per GPU",
+                kind="user",
+            )
+
+
+@contextlib.contextmanager
+def _logged(event: str, *, gpu: str) -> Iterator[None]:
+    """What cannot be put right now is tried again when the GPU is wanted next."""
+    try:
+        yield
+    except PlatformError as error:
+        log.warning(event, gpu=gpu, error=error.message)
+    except Exception as error:  # NVML's own, of a GPU that is lost
+        log.warning(event, gpu=gpu, error=str(error))
