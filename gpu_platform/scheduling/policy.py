@@ -44,9 +44,12 @@ class Policy:
     half_life_s: float = 7 * 24 * 3600.0
     """After it, use counts half against its namespace (``fair_share``)."""
     backfill: str = "easy"
-    """What a waiting job leaves to those behind it: ``easy`` whatever does not delay its promised start,
-    ``keep`` the hosts that it cannot use, ``none`` nothing. A job whose start depends on jobs without a time limit
-    has no promised start: ``easy`` is ``keep`` then."""
+    """What waiting jobs leave to those behind them: ``easy`` whatever does not delay the first one's promised start,
+    ``conservative`` what delays no promise at all, each job having one, ``keep`` the hosts that the first cannot
+    use, ``none`` nothing. A job whose start depends on jobs without a time limit has no promised start: that is
+    ``keep`` then."""
+    backfill_depth: int = 100
+    """So many waiting jobs get a date at most."""
     preemption: bool = False
     """May jobs be stopped for others of higher priority, and borrowers for those whose guarantee it is?"""
     min_run_s: float = 300.0

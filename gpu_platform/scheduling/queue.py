@@ -60,6 +60,8 @@ class JobQueue:
         self._groups: dict[Group, list[Order]] = {}
         self._classes: dict[str, dict[Group, None]] = {}
         self._needs: dict[NeedKey, Need] = {}
+        self.endless = 0
+        """How many of the jobs have no time limit."""
         self.version = 0
 
     def __len__(self) -> int:
@@ -92,6 +94,7 @@ class JobQueue:
             return
         self.remove(row.job_id)
         self._jobs[row.job_id] = row
+        self.endless += row.time_limit_s is None
         group, order = self.group(row), self.order(row)
         members = self._groups.get(group)
         if members is None:
@@ -111,6 +114,7 @@ class JobQueue:
         row = self._jobs.pop(job_id, None)
         if row is None:
             return None
+        self.endless -= row.time_limit_s is None
         group, order = self.group(row), self.order(row)
         members = self._groups[group]
         first = members[0]
@@ -150,6 +154,11 @@ class JobQueue:
     def members(self, group: Group) -> Sequence[Order]:
         """The places of a group's jobs, in order; the last part of each is the job's id."""
         return self._groups.get(group, ())
+
+    def is_alone(self, row: QueueRow) -> bool:
+        """Does no other job need the same?"""
+        groups = self._needs[self.need(row)].groups
+        return len(groups) == 1 and len(self._groups[groups[0][1]]) == 1
 
     def needs(self) -> Iterator[Need]:
         """Not to be written to; they change as jobs come and go."""

@@ -1,9 +1,10 @@
 """One round of serving: each group of waiting jobs gets its turn, in order.
 
 The order of service is the policy's, with one rule against starvation: the first job that waits because others
-have its GPUs gets a **dated reservation** (see ``backfill``). Where time limits do not give a
-date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
-hosts run empty and the job starts.
+have its GPUs gets a **dated reservation** (see ``backfill``), and so do others behind it. Where time limits do not
+give a date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
+hosts run empty and the job starts. Who waits behind the first without a date **bars** its hosts, for jobs without
+a time limit only: they might be in its way for ever.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gpu_platform.scheduling.backfill import Backfill, Reservation
 from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.fair_share import FairShare, Share
 from gpu_platform.scheduling.framework import Framework
-from gpu_platform.scheduling.gang_dates import reserve_gang
+from gpu_platform.scheduling.gang_dates import GangDates
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
@@ -31,7 +32,7 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queue import JobQueue, is_narrowed
 from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.snapshot import Snapshot
-from gpu_platform.scheduling.turns import NOBODY_ELSE, Place, Turns
+from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
 
 NOBODY = np.iinfo(np.int64).max
 
@@ -51,6 +52,7 @@ class State:
     candidates: CandidateIndex
     backfill: Backfill
     gangs: GangPlacer
+    gang_dates: GangDates
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,22 @@ class Round:
         n = len(self.state.snapshot)
         self.keeper = np.full(n, NOBODY, np.int64)
         """Per host the turn of the first job that keeps it."""
+        self.barrer = np.full(n, NOBODY, np.int64)
+        """The same, where it is kept only from jobs without a time limit."""
         self.dated = np.zeros(n, bool)
         """Hosts that a job with a reservation could use."""
         self.turns: list[Place] = []
         """Who had a turn, in order."""
+        self._promised = dict(self.state.backfill.promised)
+        """Of the last round, as long as this one has not made a new promise."""
         self._denials: dict[tuple[str, str, int], str | None] = {}
 
     def serve(self) -> None:
         """Give each group of jobs its turn that could change anything."""
         share = self._share if self.state.policy.order == "fair_share" else None
-        turns = Turns(self.state.queue, share)
+        queue, policy = self.state.queue, self.state.policy
+        conservative = policy.backfill == "conservative"
+        turns = EachJob(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
         while (following := turns.next()) is not None:
             place, row = following
             self.turns.append(place)
@@ -97,6 +105,16 @@ class Round:
                 turns.placed()
             else:
                 turns.waits(*self._also_wait(row))
+        if conservative:
+            self.state.backfill.promised = {entry.job_id: entry for _, entry in self.reservations}
+
+    def promises(self) -> dict[str, float]:
+        """Job -> when it starts at the latest."""
+        return {reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.firm}
+
+    def closed_by(self, row: QueueRow) -> NDArray[np.int64]:
+        """By host the turn of the first job that keeps it from ``row``."""
+        return self.keeper if row.time_limit_s is not None else np.minimum(self.keeper, self.barrer)
 
     def entry(self, class_key: str) -> Waiting | None:
         """Of the class's first job, also if it needed no turn."""
@@ -146,22 +164,23 @@ class Round:
             # It keeps nothing: what it waits for is not GPUs.
             self.waiting.setdefault(row.class_key, Waiting(row, turn, denial))
             return False
-        placement = self._seat(row, turn) if row.is_plain else self._seat_gang(row, turn)
+        placement = self._seat(row) if row.is_plain else self._seat_gang(row)
         if placement is None:
             starts_by = self._wait(row, turn)
             self.waiting.setdefault(row.class_key, Waiting(row, turn, starts_by=starts_by))
             return False
         state.queue.remove(row.job_id)
+        self._promised.pop(row.job_id, None)
         self._denials.clear()
         self.placed(row, placement)
         self.placements.append((row, placement))
         return True
 
-    def _seat(self, row: QueueRow, turn: int) -> Placement | None:
+    def _seat(self, row: QueueRow) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
-        offered = self._unreserved(row, state.candidates.of(row), turn)
-        open_hosts = np.flatnonzero(offered.fits & (self.keeper == NOBODY))
+        offered = self._unreserved(row, state.candidates.of(row))
+        open_hosts = np.flatnonzero(offered.fits & (self.closed_by(row) == NOBODY))
         chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
         if chosen is None:
             return None
@@ -170,20 +189,25 @@ class Round:
             snapshot.hold(slot, gpus)
         return placement
 
-    def _seat_gang(self, row: QueueRow, turn: int) -> Placement | None:
+    def _seat_gang(self, row: QueueRow) -> Placement | None:
         """Hold a place for all parts of a gang."""
 
         def asking(part: QueueRow) -> Candidates:
-            return self._unreserved(part, self.state.candidates.of(part), turn)
+            return self._unreserved(part, self.state.candidates.of(part))
 
-        return self.state.gangs.place(row, asking, self.keeper != NOBODY)
+        return self.state.gangs.place(row, asking, self.closed_by(row) != NOBODY)
 
-    def _unreserved(self, row: QueueRow, candidates: Candidates, turn: int) -> Candidates:
-        """Without what is reserved for jobs ahead and needed before ``row`` would end."""
-        for reserved_at, reservation in self.reservations:
-            if reserved_at < turn and reservation.binds(row, self.now):
-                candidates = self.state.backfill.around(reservation, row, candidates)
-        return candidates
+    def _unreserved(self, row: QueueRow, candidates: Candidates) -> Candidates:
+        """Without what is reserved for others and needed before ``row`` would end."""
+        binding = [reservation for reservation in self._others(row) if reservation.binds(row, self.now)]
+        return self.state.backfill.around(binding, row, candidates) if binding else candidates
+
+    def _others(self, row: QueueRow) -> list[Reservation]:
+        """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
+        ahead = [reservation for _, reservation in self.reservations]
+        if row.job_id not in self._promised:
+            return ahead
+        return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
 
     def _wait(self, row: QueueRow, turn: int) -> float | None:
         """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
@@ -195,15 +219,19 @@ class Round:
         if policy.backfill == "none":
             keeper[keeper == NOBODY] = turn
             return None
-        if (useful & self.dated).any():
-            return None  # its turn comes once that job has started, which has a date
-        if policy.backfill == "easy" and self.state.ledger.limited and not (useful & (keeper != NOBODY)).any():
-            reservation = self._reserve(row)
-            if reservation is not None:
-                self.reservations.append((turn, reservation))
-                self.dated |= useful
-                return reservation.start if math.isfinite(reservation.start) else None
-        keeper[useful & (keeper == NOBODY)] = turn
+        first = not (useful & self.dated).any()
+        reservation = self._date(row, useful, first)
+        if reservation is not None:
+            self.reservations.append((turn, reservation))
+            self._promised.pop(row.job_id, None)
+            self.dated |= useful
+            if row.time_limit_s is None and not self.state.queue.is_alone(row):
+                self._bar(useful, turn)  # for those of its kind behind it, who get no turn
+            return reservation.start if reservation.firm and reservation.start > self.now else None
+        if first:
+            keeper[useful & (keeper == NOBODY)] = turn
+        else:
+            self._bar(useful, turn)  # its turn comes once those ahead have started
         return None
 
     def _useful(self, row: QueueRow) -> NDArray[np.bool_] | None:
@@ -214,8 +242,19 @@ class Round:
         useful = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
         return useful if int(np.count_nonzero(useful)) >= row.gpus.hosts else None
 
-    def _reserve(self, row: QueueRow) -> Reservation | None:
+    def _date(self, row: QueueRow, useful: NDArray[np.bool_], first: bool) -> Reservation | None:
+        """``first``: nobody ahead has a date for hosts that it could use."""
         state = self.state
+        firm = first or state.policy.backfill == "conservative"
+        if state.policy.backfill == "keep" or not (state.ledger.limited or self.reservations):
+            return None
+        if len(self.reservations) >= state.policy.backfill_depth or (useful & (self.keeper != NOBODY)).any():
+            return None
+        if not firm and not state.queue.endless:
+            return None  # nobody would be bound
         if not row.is_plain:
-            return reserve_gang(row, state.gangs, state.snapshot, state.ledger)
-        return state.backfill.reserve(row, state.candidates.of(row))
+            return state.gang_dates.reserve(row, self.now, self._others(row), firm)
+        return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
+
+    def _bar(self, hosts: NDArray[np.bool_], turn: int) -> None:
+        self.barrer[hosts & (self.barrer == NOBODY)] = turn

@@ -13,11 +13,12 @@ from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
-from gpu_platform.scheduling.backfill import Backfill
+from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.explain import Kept, explain, over_quota
 from gpu_platform.scheduling.explain_gangs import explain_gang
 from gpu_platform.scheduling.fair_share import FairShare
+from gpu_platform.scheduling.gang_dates import GangDates
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.policy import Policy, framework_of
@@ -64,14 +65,15 @@ class Scheduler:
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
         self._reasons: dict[str, Reason] = {}
+        self._promises: dict[str, float] = {}
         self._settled = (-1, -1, 0.0)
         self._now = 0.0
         self._leaving: set[tuple[str, int]] = set()
         """Who was told to make room and still holds GPUs."""
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
         self._gangs = GangPlacer(self.framework, self.snapshot, self._candidates, self.epoch)
-        if self.policy.backfill not in ("easy", "keep", "none"):
-            raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: easy, keep, none")
+        if self.policy.backfill not in BACKFILLS:
+            raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
         self._state = State(
             policy=self.policy,
             epoch=self.epoch,
@@ -84,6 +86,7 @@ class Scheduler:
             candidates=self._candidates,
             backfill=self._backfill,
             gangs=self._gangs,
+            gang_dates=GangDates(self._gangs, self.snapshot, self.ledger, self._candidates, self._backfill),
         )
 
     def configure_fabric(self, config: FabricConfig) -> None:
@@ -169,6 +172,11 @@ class Scheduler:
         """Per class of jobs why it waits, as of the last decision."""
         return self._reasons
 
+    @property
+    def promises(self) -> dict[str, float]:
+        """Waiting job -> when it starts at the latest, as of the last decision; of those that have a date."""
+        return self._promises
+
     def next_expiry(self) -> float | None:
         """When ``decide`` should be called at the latest for a proposal's sake."""
         return self._proposals.next_expiry()
@@ -185,6 +193,7 @@ class Scheduler:
             return Decision(expired=expired)
         found = Round(self._state, now, self._propose)
         found.serve()
+        self._promises = found.promises()
         reasons = self._explain(found, now)
         preemptions = self._preempt(found, now)
         # Last: what was only tried counts as a change to the snapshot, too.
@@ -257,11 +266,12 @@ class Scheduler:
 
     def _kept(self, entry: Waiting, found: Round, now: float, row: QueueRow, candidates: Candidates) -> Kept | None:
         """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
-        shut = found.keeper < entry.turn
-        ahead = [int(found.keeper[shut].min())] if shut.any() else []
+        keeper = found.closed_by(entry.row)
+        shut = keeper < entry.turn
+        ahead = [int(keeper[shut].min())] if shut.any() else []
         for turn, reservation in found.reservations:
             if turn < entry.turn and reservation.binds(row, now):
-                around = self._backfill.around(reservation, row, candidates)
+                around = self._backfill.around([reservation], row, candidates)
                 closed = candidates.fits & ~around.fits
                 if closed.any():
                     shut = shut | closed

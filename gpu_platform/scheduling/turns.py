@@ -122,3 +122,40 @@ class Turns:
             return False
         row = self._queue.first(group) if line.need.narrowed else None
         return row is None or not is_narrowed(row)
+
+
+class EachJob:
+    """As :class:`Turns`, for a round in which every job up to ``depth`` matters, not only the first of its kind."""
+
+    def __init__(self, queue: JobQueue, share: Callable[[QueueRow], Share] | None, depth: int) -> None:
+        self._queue, self._share, self._left = queue, share, depth
+        self._heap = [(self._place(row), row.job_id) for row in queue]
+        heapq.heapify(self._heap)
+        self._shut: set[Group] = set()
+        self._current: QueueRow | None = None
+
+    def next(self) -> tuple[Place, QueueRow] | None:
+        while self._heap:
+            place, job_id = heapq.heappop(self._heap)
+            row = self._queue.get(job_id)
+            assert row is not None, "only the job whose turn it is leaves the queue"
+            if self._left <= 0 and self._queue.group(row) in self._shut:
+                continue
+            if self._share is not None and self._heap and (current := self._place(row)) > self._heap[0][0]:
+                heapq.heappush(self._heap, (current, job_id))  # another share is behind now
+                continue
+            self._current = row
+            return place, row
+        return None
+
+    def placed(self) -> None:
+        """Nobody took its place: all others are listed."""
+
+    def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
+        """As with :class:`Turns`, of which nothing follows before the depth is reached."""
+        assert self._current is not None
+        self._left -= 1
+        self._shut.add(self._queue.group(self._current))
+
+    def _place(self, row: QueueRow) -> Place:
+        return (() if self._share is None else self._share(row), self._queue.order(row))

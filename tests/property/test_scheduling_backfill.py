@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,9 +13,8 @@ from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
 limits = st.integers(1, 40).map(float)
-# All with a limit: before the gang heads the queue it has no reservation yet, and a job without end
-# that passes it then may keep it from ever having a date.
 small = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), limits)
+small_or_endless = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), st.none() | limits)
 
 
 def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[QueueRow]:
@@ -24,10 +25,25 @@ def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[QueueRo
     return made
 
 
+def ends(data: st.DataObject, endless: float) -> Callable[[QueueRow], float]:
+    """Jobs end at their limit, or before; those without one after ``endless`` seconds."""
+    lengths: dict[str, float] = {}
+
+    def duration(row: QueueRow) -> float:
+        if row.time_limit_s is None:
+            return endless
+        limit = row.time_limit_s
+        return lengths.setdefault(row.job_id, data.draw(st.sampled_from([limit, limit, limit / 2, 0.5])))
+
+    return duration
+
+
 @given(
-    before=st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.just(1), limits), min_size=1, max_size=8),
-    gang=st.tuples(st.sampled_from([4, 8, 8]), st.sampled_from([2, 3, 3]), st.sampled_from([None, "leaf"])),
-    after=st.lists(st.lists(small, max_size=4), min_size=1, max_size=6),
+    before=st.lists(
+        st.tuples(st.sampled_from([2, 4, 8, 8]), st.sampled_from([1, 1, 2]), limits), min_size=2, max_size=8
+    ),
+    gang=st.tuples(st.sampled_from([4, 8, 8]), st.just(2), st.sampled_from([None, "leaf"])),
+    after=st.lists(st.lists(small_or_endless, max_size=4), min_size=1, max_size=6),
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None)
@@ -37,14 +53,9 @@ def test_a_gang_starts_by_the_promised_time(
     after: list[list[tuple[int, int, float | None]]],
     data: st.DataObject,
 ) -> None:
-    machines = cluster().hosts(3, leaf="l").hosts(1, leaf="m")
-    lengths: dict[str, float] = {}
-
-    def duration(row: QueueRow) -> float:
-        limit = row.time_limit_s or 1000.0
-        return lengths.setdefault(row.job_id, data.draw(st.sampled_from([limit, limit, limit / 2, 0.5])))
-
-    play = VirtualTime(machines, machines.scheduler(), duration)
+    """Also if jobs without end have passed it before it was first, and before it had a date."""
+    machines = cluster().hosts(2, leaf="l").hosts(1, leaf="m")
+    play = VirtualTime(machines, machines.scheduler(), ends(data, endless=1e6))
     play.submit(*rows(list(before), "a"))
     gpus, hosts, level = gang
     wanted = job(gpus, hosts=hosts, name="gang").arrived(float(ord("b"))).lasting(5.0)
@@ -55,17 +66,78 @@ def test_a_gang_starts_by_the_promised_time(
             break
         play.submit(*rows(burst, f"c{len(play.started)}-{len(play.ended)}-"))
         ahead = any(row.enqueued_at < ord("b") for row in play.scheduler.queue)
-        reservation = [reason.starts_by for reason in play.scheduler.reasons.values() if reason.starts_by is not None]
         if not ahead and "gang" not in play.started:
-            assert len(reservation) == 1, "everything before it has a time limit, so it has a date"
-            assert promised is None or reservation[0] <= promised, "a promise is never put off"
-            promised = reservation[0]
+            date = play.scheduler.promises.get("gang")
+            assert date is not None, "everything before it has a time limit, so it has a date"
+            assert promised is None or date <= promised, "a promise is never put off"
+            promised = date
             assert play.now <= promised
         play.step()
     while "gang" not in play.started:
         assert play.step()
+    assert play.now < 1e6, "no job without end was in its way"
     if promised is not None:
         assert play.started["gang"] <= promised
+
+
+@given(
+    jobs=st.lists(st.lists(small, min_size=1, max_size=4), min_size=1, max_size=8),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_conservative_backfill_puts_no_promise_off(
+    jobs: list[list[tuple[int, int, float | None]]], data: st.DataObject
+) -> None:
+    machines = cluster().hosts(3)
+    play = VirtualTime(machines, machines.scheduler(Policy(backfill="conservative")), ends(data, endless=1e6))
+    promised: dict[str, float] = {}
+
+    def check() -> None:
+        waiting = {row.job_id for row in play.scheduler.queue}
+        assert set(play.scheduler.promises) == waiting, "everybody who waits has a date"
+        for name, date in play.scheduler.promises.items():
+            assert play.now <= date <= promised.get(name, date)
+        promised.update(play.scheduler.promises)
+
+    for number, burst in enumerate(jobs):
+        play.submit(*rows(burst, chr(ord("a") + number)))
+        check()
+        play.step()
+        check()
+    while play.step():
+        check()
+    assert len(play.started) == sum(map(len, jobs))
+    assert all(play.started[name] <= date for name, date in promised.items())
+
+
+def test_a_job_without_end_does_not_pass_where_a_later_gang_will_be() -> None:
+    """The first gang leaves four GPUs of each host, and the second needs them all."""
+    machines = cluster().hosts(2)
+    play = VirtualTime(machines, machines.scheduler(), lambda row: row.time_limit_s or 1e9)
+    play.submit(job(8, name="runs").lasting(100).row)
+    play.submit(job(4, hosts=2, name="first").lasting(50).row, job(8, hosts=2, name="second").lasting(60).row)
+    play.submit(job(4, name="endless").row)
+    play.submit(job(4, name="short").lasting(150).row)
+    assert "short" in play.started
+    assert "endless" not in play.started
+    while "second" not in play.started:
+        assert play.step()
+    assert (play.started["first"], play.started["second"]) == (100.0, 150.0)
+
+
+def test_conservative_backfill_keeps_the_second_promise_and_easy_does_not() -> None:
+    started = {}
+    for backfill in ("easy", "conservative"):
+        machines = cluster().hosts(2)
+        play = VirtualTime(machines, machines.scheduler(Policy(backfill=backfill)), lambda row: row.time_limit_s or 1e9)
+        play.submit(job(8, name="runs").lasting(100).row)
+        play.submit(job(4, hosts=2, name="first").lasting(50).row, job(8, hosts=2, name="second").lasting(10).row)
+        # It harms only the second: four GPUs beside the first's.
+        play.submit(job(4, name="long").lasting(200).row)
+        while play.step():
+            pass
+        started[backfill] = play.started["second"]
+    assert started == {"easy": 200.0, "conservative": 150.0}
 
 
 def test_a_gang_of_the_whole_cluster_starts_on_time_and_small_jobs_fill_the_gap() -> None:
