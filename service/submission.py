@@ -78,7 +78,7 @@ async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, rea
 
 def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     with platform.store.read() as session:
-        admission.check_possible(platform.store, session, spec.gpus)
+        admission.check_possible(platform.store, session, spec)
     return jobs.submit_job(
         platform.store,
         new_job_id(),

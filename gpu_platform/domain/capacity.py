@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import ReasonCode
 
 
@@ -40,6 +40,8 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
     best = max(together, default=0)
     gpus = sum(mismatch(gpu, request) is None for inventory in inventories for gpu in inventory.gpus)
     asked = describe(request)
+    if request.total is not None:
+        return _largest_total(inventories, request, together, gpus)
     if not inventories:
         message = f"asked for {asked}; no host is registered yet"
     elif hosts >= request.hosts:
@@ -60,6 +62,26 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         )
     fits = not inventories or hosts >= request.hosts
     return Capacity(fits=fits, hosts=hosts, gpus_per_host=best, gpus=gpus, message=message)
+
+
+def _largest_total(
+    inventories: Sequence[HostInventory], request: GpuRequest, together: Sequence[int], gpus: int
+) -> Capacity:
+    inside = request.required_level in INSIDE_ONE_HOST
+    best = max(together, default=0)
+    most = best if inside else sum(together)
+    message = f"asked for {describe(request)}; "
+    if not inventories:
+        message += "no host is registered yet"
+    elif gpus == 0:
+        message += f"the cluster has no such GPU, only {_models(inventories)}"
+    else:
+        where = f"the largest {request.required_level}" if inside else f"all {len(inventories)} hosts together"
+        message += f"{where} could give {most}" + ("" if most >= request.gpus else f": ask for at most {most}")
+    fits = not inventories or most >= request.gpus
+    return Capacity(
+        fits=fits, hosts=sum(count > 0 for count in together), gpus_per_host=best, gpus=gpus, message=message
+    )
 
 
 def mismatch(gpu: GpuInfo, request: GpuRequest) -> ReasonCode | None:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.job import GpuRequest, RankGroup
 from gpu_platform.domain.states import GpuState, HostState
 
 
@@ -32,6 +33,17 @@ class GpuRow:
     """AVAILABLE, and nobody holds a share of it."""
 
 
+Groups = tuple[tuple[str, GpuRequest], ...]
+"""(name, request) of each group of a gang that has several."""
+
+
+def as_scheduled(gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: int) -> tuple[GpuRequest, Groups]:
+    """What a job's gang is to the scheduler: (``gpus``, ``groups``) of its rows. Spares are slices like the others."""
+    if groups:
+        return groups[0].gpus, tuple((group.name, group.gpus) for group in groups)
+    return gpus.model_copy(update={"hosts": gpus.hosts + spare_hosts}) if spare_hosts else gpus, ()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     job_id: str
@@ -53,8 +65,8 @@ class QueueRow:
     preemptible: bool = True
     checkpoints: bool = False
     """Goes on from its checkpoints: may be moved."""
-    groups: tuple[tuple[str, GpuRequest], ...] = ()
-    """(name, request) of each, where a gang has several; ``gpus`` is the first's then."""
+    groups: Groups = ()
+    """Of a gang of several groups; ``gpus`` is the first's then."""
 
     @property
     def parts(self) -> tuple[tuple[str | None, GpuRequest], ...]:
@@ -94,5 +106,4 @@ class RunningRow:
     """It was told to make room and still holds its GPUs."""
     gpus: GpuRequest | None = None
     """What it asked for, so that another place can be found for it; None: unknown, it is never moved."""
-    groups: tuple[tuple[str, GpuRequest], ...] = ()
-    """As :attr:`QueueRow.groups`."""
+    groups: Groups = ()

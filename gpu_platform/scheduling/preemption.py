@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.candidates import exclusions
 from gpu_platform.scheduling.framework import Ask, Framework
+from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.gang import domains_of, together
 from gpu_platform.scheduling.snapshot import Change, Snapshot
+from gpu_platform.scheduling.statement import Statement
 from gpu_platform.topology.subsets import best_subset
 
 EXACT_UP_TO = 12
 """So many possible victims: every set of them is considered (4,096)."""
+GANG_EXACT_UP_TO = 6
+"""As above where each set costs an attempt to place a whole gang."""
 
 Cost = tuple[float, int]
 """(lost GPU-seconds, victims); priorities are dealt with before."""
@@ -48,12 +53,18 @@ def choose_victims(
     eligible: Iterable[RunningRow],
     now: float,
     leaving: Iterable[RunningRow] = (),
+    placer: GangPlacer | None = None,
 ) -> tuple[RunningRow, ...] | None:
     """The victims for ``row`` out of ``eligible``; None if not even all of them would do.
 
     GPUs that are free, and those of jobs that are ``leaving`` anyway, count. Empty if they are enough.
+    ``placer`` is needed for gangs of groups and for totals.
     """
-    room = _Room(row, snapshot, framework, leaving)
+    if row.is_plain:
+        room = _Room(row, snapshot, framework, leaving)
+    else:
+        assert placer is not None, "only plain gangs can do without"
+        room = _GangRoom(row, snapshot, placer, leaving)
     jobs = [job for job in eligible if room.helps(job)]
     if room.fits(()):
         return ()
@@ -66,11 +77,31 @@ def choose_victims(
     return None
 
 
-class _Room:
+class _Space(Protocol):
     """What would be free without some jobs."""
+
+    exact_up_to: int
+    one_host: bool
+
+    def of(self, job: RunningRow) -> dict[int, int]:
+        """Slot -> usable GPUs that the job has there."""
+        ...
+
+    def helps(self, job: RunningRow) -> bool: ...
+    def fits(self, without: Iterable[RunningRow]) -> bool: ...
+    def domains(self) -> NDArray[np.intp]:
+        """Of every host, the number of the domain that the gang may not leave."""
+        ...
+
+
+class _Room:
+    """For equal slices: host by host, without touching the snapshot."""
+
+    exact_up_to = EXACT_UP_TO
 
     def __init__(self, row: QueueRow, snapshot: Snapshot, framework: Framework, leaving: Iterable[RunningRow]) -> None:
         self.request, self._snapshot = row.gpus, snapshot
+        self.one_host = row.gpus.hosts == 1
         slots = np.arange(len(snapshot))
         ask = Ask(row.gpus, exclusions(snapshot, row))
         usable = framework.usable(ask, snapshot, slots, Change.USE)
@@ -82,7 +113,6 @@ class _Room:
         self._ready = np.array([self._offers(slot, 0) for slot in slots.tolist()], bool)
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        """Slot -> usable GPUs that the job has there."""
         found: dict[int, int] = {}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
@@ -109,7 +139,6 @@ class _Room:
         return int(np.count_nonzero(together(request, self._snapshot, self.ready(without)))) >= request.hosts
 
     def domains(self) -> NDArray[np.intp]:
-        """Of every host, the number of the domain that the gang may not leave."""
         return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
 
     def _offers(self, slot: int, freed: int) -> bool:
@@ -121,12 +150,44 @@ class _Room:
         return best_subset(machine, free, request.gpus_per_host, cross, required) is not None
 
 
-def _cheapest(room: _Room, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
+class _GangRoom:
+    """For groups and totals: by trying to place the whole gang as if the jobs had ended."""
+
+    exact_up_to = GANG_EXACT_UP_TO
+    one_host = False
+
+    def __init__(self, row: QueueRow, snapshot: Snapshot, placer: GangPlacer, leaving: Iterable[RunningRow]) -> None:
+        self._row, self._snapshot, self._placer, self._leaving = row, snapshot, placer, list(leaving)
+        useful = placer.useful(row, lambda candidates: candidates.after_use)
+        self._useful = np.zeros(len(snapshot), bool) if useful is None else useful
+
+    def of(self, job: RunningRow) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for uuid in job.gpu_uuids:
+            place = self._snapshot.locate(uuid)
+            if place is not None and self._useful[place[0]]:
+                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+        return found
+
+    def helps(self, job: RunningRow) -> bool:
+        return bool(self.of(job))
+
+    def fits(self, without: Iterable[RunningRow]) -> bool:
+        with Statement(self._snapshot) as attempt:
+            for job in (*self._leaving, *without):
+                attempt.free(job.gpu_uuids)
+            return self._placer.seat(self._row, attempt) is not None
+
+    def domains(self) -> NDArray[np.intp]:
+        return np.zeros(len(self._snapshot), np.intp)
+
+
+def _cheapest(room: _Space, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
     costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
     jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
-    if len(jobs) <= EXACT_UP_TO:
+    if len(jobs) <= room.exact_up_to:
         found = _search(room, jobs, costs)
-    elif room.request.hosts == 1:
+    elif room.one_host:
         found = None
         for slot in sorted({slot for job in jobs for slot in room.of(job)}):
             there = [job for job in jobs if slot in room.of(job)]
@@ -139,7 +200,7 @@ def _cheapest(room: _Room, jobs: Sequence[RunningRow], now: float) -> tuple[Runn
 
 
 def _search(
-    room: _Room, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
+    room: _Space, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """The cheapest set out of ``jobs`` (ascending by cost) that is cheaper than ``bound``: branch and bound."""
     best: tuple[Cost, tuple[RunningRow, ...]] | None = None
@@ -166,7 +227,7 @@ def _search(
 
 
 def _greedily(
-    room: _Room, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
+    room: _Space, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """Per domain: evict, cheapest first, until the gang fits; then spare everyone that can be spared, dearest first."""
     domains, best = room.domains(), None

@@ -214,6 +214,8 @@ class Scheduler:
             time_limit_s=row.time_limit_s,
             preemptible=row.preemptible,
             checkpoints=row.checkpoints,
+            gpus=row.gpus,
+            groups=row.groups,
         )
         self.ledger.begin(holder)
         self._charge(holder, 1, self._now)
@@ -233,7 +235,9 @@ class Scheduler:
             reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpu_count)
             borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
             eligible = eligible_victims(row.priority, staying, self.policy.min_run_s, now, borrowed)
-            victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving) if eligible else None
+            if not eligible:
+                continue
+            victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving, self._gangs)
             if victims is not None:
                 keys = tuple((victim.job_id, victim.attempt) for victim in victims)
                 self._leaving |= set(keys)

@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.quota import Quotas
+from gpu_platform.domain.rows import as_scheduled
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.models import gpu, host, job
@@ -21,7 +22,7 @@ _MEMO = "possible requests"
 NO_QUOTAS = Quotas()
 
 
-def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
+def check_possible(store: Store, session: Session, spec: JobSpec) -> None:
     """Raise :class:`ImpossibleRequest`, saying what there is, if even the idle cluster could not hold the gang.
 
     Everything that ever registered counts, drained and lost hosts and GPUs that vanished too: they may come back.
@@ -30,14 +31,17 @@ def check_possible(store: Store, session: Session, request: GpuRequest) -> None:
     version = tuple(session.execute(_VERSION).one())
     known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
     possible = known[1] if known is not None and known[0] == version else set()
-    wanted = request.model_dump_json()
-    if wanted in possible:
-        return
-    capacity = largest_gang(_ever_registered(session), request)
-    if not capacity.fits:
-        raise ImpossibleRequest(capacity.message)
-    if len(possible) < 10_000:
-        store.memo[_MEMO] = (version, possible | {wanted})
+    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    for name, request in groups or ((None, gpus),):
+        wanted = request.model_dump_json()
+        if wanted in possible:
+            continue
+        capacity = largest_gang(_ever_registered(session), request)
+        if not capacity.fits:
+            raise ImpossibleRequest(f"group {name} {capacity.message}" if name else capacity.message)
+        if len(possible) < 10_000:
+            possible = possible | {wanted}
+            store.memo[_MEMO] = (version, possible)
 
 
 def check_quotas(session: Session, spec: JobSpec, quotas: Quotas) -> None:

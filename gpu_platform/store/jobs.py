@@ -94,7 +94,7 @@ def _admit_job(session: Session, job_id: str, store: Store, now: datetime, quota
         return job_of(row)
     spec = JobSpec.model_validate_json(row["spec"])
     check_quotas(session, spec, quotas)
-    check_possible(store, session, spec.gpus)
+    check_possible(store, session, spec)
     return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
 
 

@@ -139,6 +139,8 @@ class QueueEntryRecord(Record, table=True):
     user: str = _text()
     task_token: bytes = Field(sa_type=LargeBinary)
     gpus: str = _text()
+    groups: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """JSON list of [name, request]; empty: one group."""
     excluded_gpus: str = _text()
     excluded_hosts: str = _text()
     time_limit_s: int | None = None
@@ -231,6 +233,8 @@ class ReservationRecord(Record, table=True):
     reserved_at: datetime | None = _optional_time()
     """None: released before it was ever reserved."""
     released_at: datetime | None = _optional_time()
+    parked: bool = False
+    """Kept while nothing runs on it, so that a faulty GPU of it can be reset."""
 
 
 class AllocationRecord(Record, table=True):

@@ -10,19 +10,21 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.rows import Groups, QueueRow, as_scheduled
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
 from gpu_platform.store.database import reading, upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import job, queue_entry, waiting_reason
 
 _FORGET_REASONS_AFTER = timedelta(hours=1)
+_GROUPS = TypeAdapter(Groups)
 
 
 @writing
@@ -52,17 +54,18 @@ def enqueue(
             allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
         )
     spec = JobSpec.model_validate_json(row.spec)
-    gpus = spec.gpus
+    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
     entry = {
         "job_id": job_id,
         "attempt": attempt,
         "priority": row.priority,
         "enqueued_at": row.queued_at or now,
-        "class_key": class_key(gpus, excluded_gpus, excluded_hosts, row.namespace),
+        "class_key": class_key(gpus, excluded_gpus, excluded_hosts, row.namespace, groups),
         "namespace": row.namespace,
         "user": row.user,
         "task_token": task_token,
         "gpus": gpus.model_dump_json(),
+        "groups": _GROUPS.dump_json(groups).decode() if groups else "",
         "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
         "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
         "time_limit_s": spec.time_limit_s,
@@ -131,9 +134,16 @@ def waiting_by_reason(session: Session) -> dict[str, int]:
     return dict(counts)
 
 
-def class_key(gpus: GpuRequest, excluded_gpus: Sequence[str], excluded_hosts: Sequence[str], namespace: str) -> str:
+def class_key(
+    gpus: GpuRequest,
+    excluded_gpus: Sequence[str],
+    excluded_hosts: Sequence[str],
+    namespace: str,
+    groups: Groups = (),
+) -> str:
     """Equal for jobs that any scheduler answers alike; stable over processes and releases of Python."""
     parts = [gpus.model_dump(mode="json"), sorted(set(excluded_gpus)), sorted(set(excluded_hosts)), namespace]
+    parts += [[name, request.model_dump(mode="json")] for name, request in groups]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -165,6 +175,11 @@ def _request(text: str) -> GpuRequest:
 
 
 @lru_cache(maxsize=4096)
+def _groups(text: str) -> Groups:
+    return _GROUPS.validate_json(text) if text else ()
+
+
+@lru_cache(maxsize=4096)
 def _names(text: str) -> frozenset[str]:
     return frozenset(json.loads(text))
 
@@ -174,6 +189,7 @@ def _queue_row(row: Row[Any]) -> QueueRow:
         job_id=row.job_id,
         attempt=row.attempt,
         gpus=_request(row.gpus),
+        groups=_groups(row.groups),
         priority=row.priority,
         namespace=row.namespace,
         user=row.user,

@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.cluster_state import ClusterState, UseRow
+from gpu_platform.domain.job import GpuRequest, RankGroup
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.rows import RunningRow, as_scheduled
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events, hosts, queue
 from gpu_platform.store.database import Store, reading, writing
@@ -128,11 +129,15 @@ class _Asked(BaseModel):
     time_limit_s: float | None = None
     preemptible: bool = True
     checkpoints: bool = False
+    gpus: GpuRequest = GpuRequest()
+    groups: tuple[RankGroup, ...] = ()
+    spare_hosts: int = 0
 
 
 def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> RunningRow:
     first = rows[0]
     asked = _Asked.model_validate_json(first.spec)
+    gpus, groups = as_scheduled(asked.gpus, asked.groups, asked.spare_hosts)
     return RunningRow(
         job_id=key[0],
         attempt=key[1],
@@ -145,6 +150,8 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> Ru
         preemptible=asked.preemptible,
         checkpoints=asked.checkpoints,
         leaving=leaving,
+        gpus=gpus,
+        groups=groups,
     )
 
 

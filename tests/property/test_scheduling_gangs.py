@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState
+from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
 from tests.property.test_scheduling_state import can_form
 
@@ -113,6 +114,50 @@ def test_groups_get_a_place_whenever_there_is_one(machines: cluster, wanted: lis
         check(gang.row, placements[0][1], machines)
     else:
         assert not scheduler.snapshot.held.any()
+
+
+@given(machines=clusters(), wanted=st.lists(parts, min_size=2, max_size=2), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_gang_of_groups_preempts_only_when_all_of_it_fits_then(
+    machines: cluster, wanted: list[job], data: st.DataObject
+) -> None:
+    """The victims are enough, none of them can be spared, and there are victims whenever all of them would do."""
+    held = [row for row in machines.gpu_rows.values() if row.state is GpuState.IN_USE]
+    running = [
+        RunningRow(f"r{number}", 1, "n", "u", 0, (row.uuid,), data.draw(st.sampled_from([0.0, 50.0])))
+        for number, row in enumerate(held)
+    ][:6]
+    gang = job(name="j").groups(a=wanted[0], b=wanted[1]).priority(1)
+    scheduler = machines.scheduler(Policy(preemption=True, min_run_s=0.0))
+    for row in running:
+        scheduler.started(row)
+    scheduler.add(gang.row)
+    decision = scheduler.decide(100.0)
+    if decision.placements:
+        return
+    requests = [part.request for part in wanted]
+
+    def fits(gone: list[RunningRow]) -> bool:
+        free = dict(free_of(machines))
+        for victim in gone:
+            for uuid in victim.gpu_uuids:
+                gpu = machines.gpu_rows[uuid]
+                free[gpu.host] |= {gpu.index}
+        return some_place(machines, requests, free)
+
+    if not decision.preemptions:
+        assert not fits(running)
+        return
+    [preemption] = decision.preemptions
+    victims = [row for row in running if (row.job_id, row.attempt) in preemption.victims]
+    assert fits(victims)
+    assert all(not fits([other for other in victims if other is not victim]) for victim in victims)
+    for victim in victims:
+        for uuid in victim.gpu_uuids:
+            gpu = machines.gpu_rows[uuid]
+            machines.free(gpu.host, gpu.index)
+    machines.tell(scheduler)
+    assert [row.job_id for row, _ in scheduler.decide(101.0).placements] == ["j"]
 
 
 @given(machines=clusters(), total=st.integers(1, 14), cross=st.booleans(), leaf=st.booleans())
