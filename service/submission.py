@@ -48,7 +48,7 @@ async def submit(platform: Platform, spec: JobSpec, actor: str, idempotency_key:
                 await run_in_threadpool(jobs.get_job, platform.store, job.id)
             except NotFound as error:
                 raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
-        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpus.gpus, created=created)
+        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, created=created)
     return job, created
 
 

@@ -94,7 +94,7 @@ class JobWorkflows:
                     search_attributes=search_attributes.of_submission(spec),
                     start_signal=signal[0] if signal else None,
                     start_signal_args=[signal[1]] if signal else [],
-                    static_summary=f"{spec.name}: {spec.gpus.hosts} x {spec.gpus.gpus_per_host} GPUs",
+                    static_summary=f"{spec.name}: {spec.gpu_count} GPUs",
                     rpc_timeout=RPC_TIMEOUT,
                 )
             except WorkflowAlreadyStartedError as error:

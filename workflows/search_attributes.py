@@ -27,7 +27,7 @@ def of_submission(spec: JobSpec) -> TypedSearchAttributes:
         SearchAttributePair(NAMESPACE, spec.namespace),
         SearchAttributePair(USER, spec.user),
         SearchAttributePair(STATE, JobState.PENDING.value),
-        SearchAttributePair(GPUS, spec.gpus.gpus),
+        SearchAttributePair(GPUS, spec.gpu_count),
     ]
     if spec.gpus.model:
         pairs.append(SearchAttributePair(MODEL, spec.gpus.model))

@@ -63,7 +63,7 @@ def submit_job(
     if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
     check_quotas(session, spec, quotas)
-    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpus.gpus})
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
 
 
