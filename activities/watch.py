@@ -12,6 +12,7 @@ from temporalio import activity
 
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
+from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.hosts.agent import HostAgent
 
@@ -31,9 +32,10 @@ class RankWatcher:
         exits = await self._agent.watch(request)
         if exits.first_failure is None:
             # Nothing is left to stop: closing the attempt here saves the workflow that round trip.
-            await self._agent.stop(
+            stopped = await self._agent.stop(
                 StopRequest(key=request.key, host=request.host, grace_s=0, reason="all its ranks ended")
             )
+            exits.usage = stopped.usage
         elif exits.first_failure.failure is None:
             exits = await self._blame(request, exits)
         return exits
@@ -44,9 +46,13 @@ class RankWatcher:
         first = exits.first_failure
         assert first is not None
         fault = self._recent_fault(request.key)
-        if fault is not None:
+        overdue = self._agent.overdue_message(request.key)
+        if overdue is not None:
+            failure = Failure(kind=FailureKind.TIME_LIMIT, message=overdue, host=request.host, rank=first.rank)
+        elif fault is not None:
+            blamed = FaultAction(fault.action) is not FaultAction.FAIL_JOB
             failure = Failure(
-                kind=FailureKind.HARDWARE,
+                kind=FailureKind.HARDWARE if blamed else FailureKind.USER,
                 message=fault.message,
                 host=request.host,
                 rank=first.rank,

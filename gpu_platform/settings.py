@@ -95,6 +95,16 @@ class NodeSettings(_Section):
     """``nvidia-smi --gpu-reset`` that takes longer has failed."""
     fault_policy: str = "platform"
     """``platform``, ``vendor``, or the path of a YAML file."""
+    accounting_interval_s: Annotated[float, Field(gt=0)] = 2.0
+    """How often the CPU time and memory of ranks are read, and what attempts used is written to disk."""
+    hang_limit_s: Annotated[int, Field(ge=1)] | None = None
+    """For jobs that name none: restart one that makes no progress for so long; None: never."""
+    idle_limit_s: Annotated[int, Field(ge=1)] | None = None
+    """For jobs that name none: end one that leaves its GPUs idle for so long, warned at half; None: never."""
+    time_limit_slack_s: Annotated[float, Field(ge=0)] = 15.0
+    """The host itself ends an attempt so long after its time limit, if the control plane has not."""
+    power_limit_w: Annotated[int, Field(ge=1)] | None = None
+    """Power limit of each GPU of this host; None: its board's default. A job may ask for less."""
     checkpoint_root: Path | None = None
     """Where ranks keep checkpoints, best a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
     isolation: Literal["auto", "plain", "required"] = "auto"

@@ -27,7 +27,9 @@ from activities.leader import LeaderActivities
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
@@ -76,14 +78,15 @@ async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str, w
         await asyncio.sleep(0.01)
 
 
+_FAST: dict[str, Any] = {"health_interval_s": 0.02, "accounting_interval_s": 0.2, "time_limit_slack_s": 0.5}
+
+
 class SimulatedNode:
     """What ``workers.node`` wires, with the lease reported straight into the store."""
 
     def __init__(self, platform: Platform, name: str, machine: str) -> None:
         self.name = name
-        self.settings = Settings(
-            state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, health_interval_s=0.02)
-        )
+        self.settings = Settings(state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, **_FAST))
         self._platform = platform
         self._home = node_dir(platform.state_dir, name)
         nvml = open_nvml(self.settings.node, self._home)
@@ -97,8 +100,18 @@ class SimulatedNode:
             max_temperature_c=85,
             on_fault=lambda fault: self.faults.report(fault),
         )
-        self.agent = HostAgent(self.settings, nvml, inventory, self.health)
+        accountant = Accountant(self._home)
+        self.health.observe_with(accountant)
+        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[accountant])
         self.faults = FaultDispatcher(self._home / "faults", platform.client, self.agent, reset_attempts=2)
+        self.attempts = AttemptWatch(
+            self.settings.node,
+            self._home,
+            accountant,
+            FaultPolicy.load("platform"),
+            self.faults.report,
+            {gpu.uuid: gpu.index for gpu in inventory.gpus},
+        )
         self._make_report = report_maker(self.settings, inventory, self.agent, self.health, "http://127.0.0.1:0")
 
     async def report(self, ttl_s: float = 3600.0) -> None:
@@ -152,6 +165,8 @@ class Platform:
                     await stack.enter_async_context(platform.listening(name))
                 delivering = asyncio.create_task(node.faults.run())
                 stack.push_async_callback(_cancel, delivering)
+                looking = asyncio.create_task(node.attempts.run(node.agent))
+                stack.push_async_callback(_cancel, looking)
             executor = stack.enter_context(ThreadPoolExecutor(8))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
             platform.settings = settings

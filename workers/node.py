@@ -16,7 +16,9 @@ from activities.remediation import ResetActivities
 from activities.watch import RankWatcher, WatchActivities
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport
+from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
@@ -24,6 +26,7 @@ from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import node_dir
+from gpu_platform.hosts.power_cap import PowerCap
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
@@ -80,14 +83,15 @@ def report_maker(
 async def main() -> None:
     settings = Settings()
     configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
-    home = node_dir(settings.state_dir, settings.node.name)
+    home = node_dir(settings.state_dir.resolve(), settings.node.name)
     nvml = open_nvml(settings.node, home)
     inventory = read_inventory(nvml, settings.node)
     client = await connect(settings)
+    policy = FaultPolicy.load(settings.node.fault_policy)
     health = HealthMonitor(
         nvml,
         inventory,
-        FaultPolicy.load(settings.node.fault_policy),
+        policy,
         host=settings.node.name,
         interval_s=settings.node.health_interval_s,
         max_temperature_c=settings.node.max_temperature_c,
@@ -95,16 +99,28 @@ async def main() -> None:
         history=FaultHistory(home / "gpu-history.jsonl"),
         kernel_log=None if inventory.simulated else Path("/dev/kmsg"),
     )
+    accountant = Accountant(home)
+    health.observe_with(accountant)
     agent = HostAgent(
         settings,
         nvml,
         inventory,
         health,
         stages=[
+            accountant,
+            PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             Sharing(settings.node, nvml, inventory, home.resolve(), reset=lambda uuid: agent.reset_gpu(uuid)),
         ],
     )
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
+    attempts = AttemptWatch(
+        settings.node,
+        home,
+        accountant,
+        policy,
+        faults.report,
+        {gpu.uuid: gpu.index for gpu in inventory.gpus},
+    )
     sessions = ExecSessions(home.resolve(), settings.node.name)
     http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port)
     lease = LeaseKeeper(
@@ -120,6 +136,7 @@ async def main() -> None:
             group.create_task(http.run())
             group.create_task(faults.run())
             group.create_task(lease.run())
+            group.create_task(attempts.run(agent))
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()

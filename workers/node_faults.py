@@ -38,7 +38,7 @@ class FaultDispatcher:
 
     def report(self, fault: FaultReport) -> None:
         # Whose it is, is decided now: the next job on the GPU must not be excused by it.
-        self._recent.append((fault, self._agent.attempts_on(fault.gpu_uuid)))
+        self._recent.append((fault, self._struck(fault)))
         path = self._outbox / f"{fault.fault_id}.json"
         draft = path.with_suffix(".draft")
         draft.write_text(fault.model_dump_json())
@@ -74,8 +74,8 @@ class FaultDispatcher:
 
     async def _deliver(self, fault: FaultReport) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
-        if FaultAction(fault.action).stops_job:
-            await asyncio.gather(*[self._tell_job(key, fault) for key in self._agent.attempts_on(fault.gpu_uuid)])
+        if FaultAction(fault.action).stops_job or fault.attempt is not None:
+            await asyncio.gather(*[self._tell_job(key, fault) for key in self._struck(fault)])
         await self._client.start_workflow(
             RemediationWorkflow.run,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
@@ -84,6 +84,11 @@ class FaultDispatcher:
             start_signal="fault",
             start_signal_args=[fault],
         )
+
+    def _struck(self, fault: FaultReport) -> list[AttemptKey]:
+        if fault.attempt is not None and not FaultAction(fault.action).takes_gpu:
+            return [fault.attempt]
+        return self._agent.attempts_on(fault.gpu_uuid)
 
     async def _tell_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:

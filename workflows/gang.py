@@ -70,6 +70,7 @@ def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
         hang_limit_s=spec.hang_limit_s,
         idle_limit_s=spec.idle_limit_s,
         power_limit_w=spec.power_limit_w,
+        grace_s=spec.grace_s,
         cpus=sum(request[part.group].cpus_per_host for part in slices),
         ram_mib=sum(request[part.group].ram_mib_per_host for part in slices),
     )

@@ -138,8 +138,12 @@ class JobWorkflow:
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
         held = self._placement.gpu_uuids if self._placement else []
-        if fault.attempt == self._progress.attempt and fault.report.gpu_uuid in held:
-            self._faults.setdefault(fault.report.fault_id, fault)
+        if fault.attempt != self._progress.attempt or fault.report.gpu_uuid not in held:
+            return
+        if fault.report.fault_id not in self._faults:
+            self._faults[fault.report.fault_id] = fault
+            if not FaultAction(fault.report.action).stops_job:
+                self._note(fault.report.message)
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
@@ -375,7 +379,8 @@ class JobWorkflow:
                 kind=FailureKind.HARDWARE,
                 message=report.message,
                 host=report.host,
-                gpu_uuid=report.gpu_uuid,
+                # A job that hangs may be its host's fault as well as a GPU's: the host is avoided.
+                gpu_uuid=report.gpu_uuid if report.attempt is None else None,
                 xid=report.xid,
             )
             if FaultAction(report.action) is FaultAction.FAIL_JOB:
@@ -397,7 +402,7 @@ class JobWorkflow:
         progress = self._progress
         progress.excluded_gpus, progress.excluded_hosts = [], []
         grace_s = min(self._spec.grace_s, policies.FAULT_GRACE_S)
-        if failure.kind is FailureKind.REJECTED:
+        if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
             return self._failed(failure, grace_s)
         if failure.kind is FailureKind.USER:
             if progress.user_retries >= self._spec.max_retries:

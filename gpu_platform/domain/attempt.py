@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.job import Failure
 from gpu_platform.domain.share import ShareGrant
+from gpu_platform.domain.usage import RankUsage
 
 
 class AttemptKey(BaseModel):
@@ -58,6 +59,8 @@ class RankLimits(BaseModel):
     hang_limit_s: int | None = None
     idle_limit_s: int | None = None
     power_limit_w: int | None = None
+    grace_s: float = 10.0
+    """Between SIGTERM and SIGKILL, when the host itself ends them."""
     cpus: int = 0
     """Of this host, for all ranks; 0: those next to the GPUs."""
     ram_mib: int = 0
@@ -155,6 +158,8 @@ class HostExits(BaseModel):
     exits: list[RankExit]
     first_failure: RankExit | None = None
     """Watching ends as soon as one rank fails: the gang is broken."""
+    usage: list[RankUsage] = []
+    """Once all ranks ended and nothing is left."""
 
 
 class Launched(BaseModel):
@@ -180,6 +185,7 @@ class Stopped(BaseModel):
     host: str
     exits: list[RankExit]
     killed_processes: int = 0
+    usage: list[RankUsage] = []
 
 
 class FaultReport(BaseModel):
@@ -194,6 +200,9 @@ class FaultReport(BaseModel):
     """A :class:`gpu_platform.domain.faults.FaultAction`."""
     message: str
     at_ms: int
+    attempt: AttemptKey | None = None
+    """Only this attempt is meant (it hangs, it idles): neither others on the GPU nor, unless the action takes it,
+    the GPU itself."""
 
 
 class GpuFault(BaseModel):

@@ -36,10 +36,12 @@ from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, Prefl
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
 from gpu_platform.hosts import gpu_reset, paths, preflight, records
+from gpu_platform.hosts.accounting import read_usage
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
+from gpu_platform.hosts.limits import overdue_message
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
@@ -172,7 +174,8 @@ class HostAgent:
         self._ports.pop(key, None)
         self._locks.pop(key, None)
         exits = [rank.exit_now() for rank in ranks if rank.started is not None]
-        return Stopped(host=self._node.name, exits=exits, killed_processes=killed)
+        usage = read_usage(paths.attempt_dir(self._home, key))
+        return Stopped(host=self._node.name, exits=exits, killed_processes=killed, usage=usage)
 
     def attempts(self) -> list[AttemptKey]:
         """Attempts that were prepared or launched here and of which something is left."""
@@ -182,6 +185,10 @@ class HostAgent:
         """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.CLOSED))
         return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
+
+    def overdue_message(self, key: AttemptKey) -> str | None:
+        """Set when this host ended the attempt for its time limit."""
+        return overdue_message(paths.attempt_dir(self._home, key))
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
         """GPU uuids that the attempt was given here; none when it is unknown."""

@@ -211,6 +211,29 @@ class Cgroup:
             return 0
         return int(fields.get("oom_kill", 0))
 
+    def cpu_s(self) -> float:
+        """CPU seconds used so far, by those that ended too; 0 on hosts with cgroup v1 alone."""
+        try:
+            fields = dict(line.split() for line in _read(f"{self.path}/cpu.stat").splitlines())
+        except OSError:
+            return 0.0
+        return int(fields.get("usage_usec", 0)) / 1e6
+
+    def memory_bytes(self) -> int:
+        """In use now."""
+        return self._memory("memory.current", "memory.usage_in_bytes")
+
+    def peak_memory_bytes(self) -> int:
+        """Most that was in use; what is now, before Linux 5.19."""
+        return self._memory("memory.peak", "memory.max_usage_in_bytes") or self.memory_bytes()
+
+    def _memory(self, v2: str, v1: str) -> int:
+        path = self._path_of("memory")
+        try:
+            return int(_read(f"{path}/{v2 if 'memory' in self.hierarchies.v2 else v1}"))
+        except OSError:
+            return 0
+
     def _create_v2(self, domain: bool) -> None:
         unified = self.hierarchies.unified or ""
         wanted = " ".join(f"+{controller}" for controller in self.hierarchies.v2)

@@ -24,9 +24,9 @@ COMPANION_MS = 30_000
 """Faults of one GPU that come within this time have one cause."""
 
 Condition = Literal[
-    "gpu_lost", "reset_required", "ecc_uncorrectable", "ecc_correctable", "remap_pending", "remap_failed"
+    "gpu_lost", "reset_required", "ecc_uncorrectable", "ecc_correctable", "remap_pending", "remap_failed", "job_hangs"
 ]
-"""A fault that NVML shows without an XID."""
+"""A fault that shows without an XID, in NVML or in a job."""
 
 
 class Rule(BaseModel):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -22,6 +22,7 @@ from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts import gpu_signals
 from gpu_platform.hosts.fault_policy import COMPANION_MS, Condition, FaultPolicy
+from gpu_platform.hosts.gpu_signals import GpuReader, Reading
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.kernel_log import KernelLog, place_of
 from gpu_platform.hosts.nvml import Nvml
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 COOL_BY_C = 5
 """A hot GPU takes new work again when it is so far below the limit."""
+_STEADY_SIGNALS_S = 0.5
+"""Power, memory, clock reasons and energy are asked this often: each question costs."""
 _SLOW_SIGNALS_S = 1.0
 """ECC, row remapping and recovery action are asked this often: they change rarely and cost more."""
 _EVENT_WAIT_MS = 500
@@ -49,10 +52,10 @@ _BURST_MS = 1000
 @dataclass
 class _Gpu:
     info: GpuInfo
-    handle: Any = None
+    reader: GpuReader | None = None
     event_handle: Any = None
     """As registered: a lost GPU cannot be asked for its uuid when its XID comes."""
-    telemetry: GpuTelemetry | None = None
+    reading: Reading | None = None
     lost: str | None = None
     """Why it does not answer."""
     hot: str | None = None
@@ -66,6 +69,14 @@ class _Gpu:
     """When we last killed what ran on it."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Both threads report faults."""
+
+
+class GpuObserver(Protocol):
+    def on_reading(self, uuid: str, reading: Reading) -> None: ...
+
+    def on_ecc(self, uuid: str, errors: int) -> None:
+        """Corrected and uncorrected ones since the driver was loaded or the GPU reset."""
+        ...
 
 
 class HealthMonitor:
@@ -95,6 +106,8 @@ class HealthMonitor:
         for gpu in self._gpus:
             gpu.standing = self._history.standing(gpu.info.uuid)
         self._slow_every = max(1, round(_SLOW_SIGNALS_S / interval_s))
+        self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
+        self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
@@ -123,7 +136,7 @@ class HealthMonitor:
         running = bool(self._threads)
         self.stop()
         for gpu in self._gpus:
-            gpu.handle = None
+            gpu.reader = None
         self._nvml.nvmlShutdown()
         try:
             yield
@@ -148,22 +161,26 @@ class HealthMonitor:
 
     def telemetry(self) -> list[GpuTelemetry]:
         """The newest reading of each GPU; only its uuid while it does not answer."""
-        return [gpu.telemetry or GpuTelemetry(uuid=gpu.info.uuid) for gpu in self._gpus]
+        return [_telemetry(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
 
     def degraded(self) -> dict[str, str]:
         """GPU uuid -> why it should get no new work for now (lost, or too hot)."""
         reasons = {gpu.info.uuid: gpu.lost or gpu.hot for gpu in self._gpus}
         return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
 
-    def poll_once(self, *, slow_signals: bool = True) -> None:
+    def observe_with(self, observer: GpuObserver) -> None:
+        """From now on ``observer`` gets every reading, in the monitor's thread."""
+        self._observers.append(observer)
+
+    def poll_once(self, *, steady_signals: bool = True, slow_signals: bool = True) -> None:
         """One round over all GPUs, as the thread does it."""
         for gpu in self._gpus:
             try:
-                if gpu.handle is None:
-                    gpu.handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
-                self._read_fast_signals(gpu)
+                if gpu.reader is None:
+                    gpu.reader = GpuReader(self._nvml, self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid))
+                self._read_fast_signals(gpu, gpu.reader.read(all_of_it=steady_signals or gpu.reading is None))
                 if slow_signals:
-                    self._read_slow_signals(gpu)
+                    self._read_slow_signals(gpu, gpu.reader)
             except self._nvml.NVMLError as error:
                 self._on_error(gpu, error)
             except Exception:
@@ -173,27 +190,21 @@ class HealthMonitor:
         rounds = 0
         next_at = time.monotonic()
         while not self._stopping.is_set():
-            self.poll_once(slow_signals=rounds % self._slow_every == 0)
+            self.poll_once(steady_signals=rounds % self._steady_every == 0, slow_signals=rounds % self._slow_every == 0)
             rounds += 1
             next_at = max(next_at + self._interval_s, time.monotonic())
             self._stopping.wait(next_at - time.monotonic())
 
-    def _read_fast_signals(self, gpu: _Gpu) -> None:
-        nvml, handle = self._nvml, gpu.handle
-        temperature = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        gpu.telemetry = GpuTelemetry(
-            uuid=gpu.info.uuid,
-            temperature_c=temperature,
-            power_w=_optional(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            utilization_percent=_optional(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            memory_used_mib=_optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20),
-        )
+    def _read_fast_signals(self, gpu: _Gpu, reading: Reading) -> None:
+        gpu.reading = reading
+        for observer in self._observers:
+            observer.on_reading(gpu.info.uuid, reading)
         if gpu.lost is not None:
             log.info("health.gpu_back", gpu=gpu.info.uuid)
             gpu.lost = None
         self._note(gpu, "gpu_lost", False)
         self._note(gpu, "reset_required", False)
-        limit = self._max_temperature_c
+        limit, temperature = self._max_temperature_c, reading.temperature_c
         if temperature > limit and gpu.hot is None:
             gpu.hot = f"{temperature} °C, above the limit of {limit} °C; takes work again at {limit - COOL_BY_C} °C"
             log.warning("health.gpu_hot", gpu=gpu.info.uuid, temperature_c=temperature)
@@ -201,10 +212,12 @@ class HealthMonitor:
             gpu.hot = None
             log.info("health.gpu_cooled", gpu=gpu.info.uuid, temperature_c=temperature)
 
-    def _read_slow_signals(self, gpu: _Gpu) -> None:
-        pending, failed = gpu_signals.row_remapping(self._nvml, gpu.handle)
-        uncorrectable = gpu_signals.uncorrectable_ecc(self._nvml, gpu.handle)
-        correctable = gpu_signals.correctable_ecc(self._nvml, gpu.handle)
+    def _read_slow_signals(self, gpu: _Gpu, reader: GpuReader) -> None:
+        pending, failed = gpu_signals.row_remapping(self._nvml, reader.handle)
+        uncorrectable = gpu_signals.uncorrectable_ecc(self._nvml, reader.handle)
+        correctable = gpu_signals.correctable_ecc(self._nvml, reader.handle)
+        for observer in self._observers:
+            observer.on_ecc(gpu.info.uuid, correctable + uncorrectable)
         gpu.ecc_baseline = min(gpu.ecc_baseline, correctable)  # a reset counts from zero again
         self._note(gpu, "ecc_uncorrectable", uncorrectable > 0, f": {uncorrectable} since the last reset")
         self._note(gpu, "remap_failed", failed)
@@ -215,8 +228,8 @@ class HealthMonitor:
 
     def _on_error(self, gpu: _Gpu, error: Any) -> None:
         """NVML refused. Only a GPU that is gone or must be reset is a fault; anything else may pass."""
-        gpu.handle = None
-        gpu.telemetry = None
+        gpu.reader = None
+        gpu.reading = None
         conditions: dict[int, Condition] = {
             self._nvml.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
             self._nvml.NVML_ERROR_RESET_REQUIRED: "reset_required",
@@ -341,11 +354,16 @@ class HealthMonitor:
         self._history.append(report, cause)
 
 
-def _optional(nvml: Nvml, read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except gpu_signals.unsupported(nvml):
-        return None
+def _telemetry(uuid: str, reading: Reading | None) -> GpuTelemetry:
+    if reading is None:
+        return GpuTelemetry(uuid=uuid)
+    return GpuTelemetry(
+        uuid=uuid,
+        temperature_c=reading.temperature_c,
+        power_w=reading.power_w,
+        utilization_percent=reading.utilization_percent,
+        memory_used_mib=reading.memory_used_mib,
+    )
 
 
 def _same_device(a: Any, b: Any) -> bool:

@@ -31,6 +31,10 @@ class GpuCondition:
     remap_failed: bool = False
     recovery_action: int = 0
     """``NVML_GPU_RECOVERY_ACTION_…``"""
+    utilization_percent: int | None = None
+    """None: busy as long as a process was given the GPU."""
+    clock_reasons: int | None = None
+    """``nvmlClocksEventReason…`` bits."""
     fail_resets: int = 0
     """So many resets fail before one succeeds."""
 
@@ -47,6 +51,8 @@ def inject_fault(
     remap_pending: bool | None = None,
     remap_failed: bool | None = None,
     recovery_action: int | None = None,
+    utilization_percent: int | None = None,
+    clock_reasons: int | None = None,
     fail_resets: int | None = None,
     clear: bool = False,
 ) -> None:
@@ -65,6 +71,8 @@ def inject_fault(
         "remap_pending": remap_pending,
         "remap_failed": remap_failed,
         "recovery_action": recovery_action,
+        "utilization_percent": utilization_percent,
+        "clock_reasons": clock_reasons,
         "fail_resets": fail_resets,
     }
     changes = {name: value for name, value in changes.items() if value is not None}

@@ -50,6 +50,12 @@ class Rank:
         )
 
     @property
+    def used(self) -> dict[str, float] | None:
+        """CPU seconds and peak memory (``cpu_s``, ``peak_memory_mib``) once it has ended; see ``supervisor``."""
+        record = self._read(records.EXIT)
+        return None if record is None else record.get("usage")
+
+    @property
     def is_claimed(self) -> bool:
         """Does a supervisor live?"""
         return records.is_claimed(str(self.directory))

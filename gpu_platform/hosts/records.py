@@ -16,6 +16,7 @@ In the attempt's directory::
     closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
                  agent looks for claims after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
+    usage.json   what it used so far, and at the end.
     fence.json   the attempt's cgroup and who holds its namespaces; see ``fence``.
     fence.lock   held while the fence is raised, and asked for by ``stop`` once it has closed the attempt.
 """
@@ -38,6 +39,7 @@ EXIT = "exit.json"
 LOG = "output.log"
 CLOSED = "closed"
 FINISHED = "finished"
+USAGE = "usage.json"
 FENCE = "fence.json"
 FENCE_LOCK = "fence.lock"
 

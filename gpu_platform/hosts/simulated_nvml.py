@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ DRIVER_VERSION = "580.65.06"
 CUDA_VERSION = 13000
 _IDLE_C, _BUSY_C = 34, 61
 _IDLE_MW, _BUSY_MW = 72_000, 540_000
+_POWER_LIMITS_MW = (200_000, 700_000)
 _NVLINK_VERSIONS = {
     2: pynvml.NVML_NVLINK_VERSION_2_0,
     3: pynvml.NVML_NVLINK_VERSION_3_0,
@@ -54,6 +56,9 @@ class _Gpu:
         self.condition = GpuCondition()
         self.processes: set[Process] = set()
         self.compute_mode = pynvml.NVML_COMPUTEMODE_DEFAULT
+        self.power_limit_mw = _POWER_LIMITS_MW[1]
+        self.energy_mj = 0.0
+        self.energy_at_s = time.monotonic()
 
 
 def _on_gpu(
@@ -81,7 +86,7 @@ class SimulatedNvml(SimulatedMig):
         self._gpus = [_Gpu(slot.index, simulated_uuid(host, slot.index)) for slot in description.gpus]
         self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
         self._ports = _nvlink_ports(description)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         events_dir(control_dir).mkdir(parents=True, exist_ok=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -207,16 +212,45 @@ class SimulatedNvml(SimulatedMig):
 
     @_on_gpu
     def nvmlDeviceGetPowerUsage(self, handle: _Gpu) -> int:
-        return _BUSY_MW if self._is_busy(handle) else _IDLE_MW
+        return min(_BUSY_MW if self._utilization(handle) else _IDLE_MW, handle.power_limit_mw)
+
+    @_on_gpu
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: _Gpu) -> int:
+        with self._lock:
+            now = time.monotonic()
+            handle.energy_mj += self.nvmlDeviceGetPowerUsage(handle) * (now - handle.energy_at_s)
+            handle.energy_at_s = now
+            return int(handle.energy_mj)
+
+    @_on_gpu
+    def nvmlDeviceGetPowerManagementLimit(self, handle: _Gpu) -> int:
+        return handle.power_limit_mw
+
+    @_on_gpu
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: _Gpu) -> int:
+        return _POWER_LIMITS_MW[1]
+
+    @_on_gpu
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: _Gpu) -> list[int]:
+        return list(_POWER_LIMITS_MW)
+
+    @_on_gpu
+    def nvmlDeviceSetPowerManagementLimit(self, handle: _Gpu, limit_mw: int) -> None:
+        lowest, highest = _POWER_LIMITS_MW
+        if not lowest <= limit_mw <= highest:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        handle.power_limit_mw = limit_mw
 
     @_on_gpu
     def nvmlDeviceGetUtilizationRates(self, handle: _Gpu) -> Any:
-        busy = self._is_busy(handle)
-        return SimpleNamespace(gpu=97 if busy else 0, memory=60 if busy else 0)
+        percent = self._utilization(handle)
+        return SimpleNamespace(gpu=percent, memory=percent * 6 // 10)
 
     @_on_gpu
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: _Gpu) -> int:
-        return 0 if self._is_busy(handle) else pynvml.nvmlClocksEventReasonGpuIdle
+        if handle.condition.clock_reasons is not None:
+            return handle.condition.clock_reasons
+        return 0 if self._utilization(handle) else pynvml.nvmlClocksEventReasonGpuIdle
 
     @_on_gpu
     def nvmlDeviceGetTotalEccErrors(self, handle: _Gpu, error_type: int, counter_type: int) -> int:
@@ -288,6 +322,11 @@ class SimulatedNvml(SimulatedMig):
         if gpu.condition.lost:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return gpu.condition
+
+    def _utilization(self, gpu: _Gpu) -> int:
+        if gpu.condition.utilization_percent is not None:
+            return gpu.condition.utilization_percent
+        return 97 if self._is_busy(gpu) else 0
 
     def _is_busy(self, gpu: _Gpu) -> bool:
         if gpu.processes:

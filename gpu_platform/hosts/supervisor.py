@@ -19,6 +19,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -82,7 +83,13 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     if fence is not None and fence.cgroup.out_of_memory_kills():
         _tell_in_log(order, "the kernel ended processes of this rank: it was at its memory limit")
     alone = not _reap() if fence is None else fence.cgroup.is_empty
-    record = {"exit_code": code, "ended_at_ms": time.time_ns() // 1_000_000, "failure": failure, "alone": alone}
+    record = {
+        "exit_code": code,
+        "ended_at_ms": time.time_ns() // 1_000_000,
+        "failure": failure,
+        "alone": alone,
+        "usage": _usage(fence),
+    }
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
     if failure is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
@@ -200,6 +207,14 @@ def _open_log(order: dict[str, Any]) -> int:
 def _tell_in_log(order: dict[str, Any], text: str) -> None:
     with open(_open_log(order), "a") as file:
         file.write(f"gpu-platform: {text}\n")
+
+
+def _usage(fence: RankFence | None) -> dict[str, float]:
+    """Of the whole fence; without one of all that was reaped here, and the memory of the largest process."""
+    if fence is not None:
+        return {"cpu_s": fence.cgroup.cpu_s(), "peak_memory_mib": fence.cgroup.peak_memory_bytes() >> 20}
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_memory_mib": usage.ru_maxrss >> 10}
 
 
 def _wait_for(child: int) -> int:

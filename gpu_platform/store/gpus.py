@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
+from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.gpu import Gpu, GpuInfo
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, HostState, check_transition
@@ -112,10 +113,16 @@ def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failu
 
 @writing
 def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
-    """Write the fault to the log, once per ``fault_id``; False if it is known. The event names the job on the GPU."""
+    """Write the fault to the log, once per ``fault_id``; False if it is known. The event names the job on the GPU.
+
+    What an attempt did (it hangs, it idles) is an event of its job, and does not count against the GPU.
+    """
     row = {"fault_id": report.fault_id, "gpu_uuid": report.gpu_uuid, "at": now}
     if not insert_new(session, fault, row):
         return False
+    if report.attempt is not None:
+        _record_of_job(session, report, report.attempt, now)
+        return True
     session.execute(_UPDATE.values(fault_count=gpu.c.fault_count + 1), {"of_uuid": report.gpu_uuid})
     held_by = session.execute(_HOLDERS, {"of_uuid": report.gpu_uuid}).all()
     append_event(
@@ -130,6 +137,20 @@ def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
         data=report.model_dump(mode="json", exclude={"host", "gpu_uuid"}),
     )
     return True
+
+
+def _record_of_job(session: Session, report: FaultReport, key: AttemptKey, now: datetime) -> None:
+    append_event(
+        session,
+        "job.fault" if FaultAction(report.action).stops_job else "job.warning",
+        f"node/{report.host}",
+        now,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        host=report.host,
+        gpu_uuid=report.gpu_uuid,
+        data=report.model_dump(mode="json", include={"action", "message", "at_ms", "gpu_index"}),
+    )
 
 
 # ---- what a host's report changes; called by hosts.py in its transaction ----

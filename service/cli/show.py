@@ -149,6 +149,8 @@ def event_text(event: JobEvent) -> str:
         case "gpu.fault":
             told = data.get("message") or f"XID {data.get('xid')} on GPU {data.get('gpu_index')} of {event.host}"
             return f"{told} -> {str(data.get('action', '')).replace('_', ' ')}"
+        case "job.fault" | "job.warning":
+            return str(data.get("message", ""))
         case "gpu.state":
             return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}" + _because(data.get("reason"))
         case "job.exec":

@@ -194,7 +194,7 @@ def test_a_restarted_monitor_does_not_report_what_stands_already(watched: Watche
 async def test_a_paused_monitor_holds_no_device_and_goes_on_after(watched: Watched) -> None:
     watched.monitor.start()
     with watched.monitor.paused():
-        assert all(gpu.handle is None for gpu in watched.monitor._gpus)
+        assert all(gpu.reader is None for gpu in watched.monitor._gpus)
     watched.host.strike(1, xid=31)
     await until(lambda: watched.faults, "the fault")
 

@@ -1,0 +1,193 @@
+"""Looking after the attempts that run here: their usage, whether they move, and their wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey, FaultReport, Stopped, StopRequest
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.hosts import limits, records
+from gpu_platform.hosts.accounting import Accountant, LiveAttempt
+from gpu_platform.hosts.counters import ProcessTable
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.stopping import attempt_processes
+from gpu_platform.hosts.watchdog import Standstill, Watchdog
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+_CLOCK_S = 0.5
+"""How often wall-clock limits are looked at."""
+
+
+class Agent(Protocol):
+    async def stop(self, request: StopRequest) -> Stopped: ...
+
+
+class AttemptWatch:
+    """``report`` is called for what a job must know, from a thread; ``gpu_indices``: uuid -> index of this host."""
+
+    def __init__(
+        self,
+        node: NodeSettings,
+        home: Path,
+        accountant: Accountant,
+        policy: FaultPolicy,
+        report: Callable[[FaultReport], None],
+        gpu_indices: Mapping[str, int],
+    ) -> None:
+        self._node = node
+        self._home = home
+        self._accountant = accountant
+        self._policy = policy
+        self._report = report
+        self._gpu_indices = gpu_indices
+        self._watchdogs: dict[AttemptKey, Watchdog] = {}
+        self._ending: dict[AttemptKey, asyncio.Task[Stopped]] = {}
+
+    async def run(self, agent: Agent) -> None:
+        """Until cancelled."""
+        sample_at_s = 0.0
+        while True:
+            for key in await asyncio.to_thread(self.check_clocks):
+                if key not in self._ending:
+                    self._ending[key] = asyncio.create_task(self._end(agent, key))
+            if time.monotonic() >= sample_at_s:
+                sample_at_s = time.monotonic() + self._node.accounting_interval_s
+                await asyncio.to_thread(self.sample)
+            await asyncio.sleep(min(_CLOCK_S, self._node.accounting_interval_s))
+
+    def sample(self) -> None:
+        """Read what every live attempt has used, keep it on disk, and report those that stand still."""
+        table = ProcessTable()
+        live = self._accountant.live()
+        for attempt in live:
+            try:
+                attempt.sample(table)
+                attempt.save()
+                self._look(attempt)
+            except OSError as error:  # finished and forgotten meanwhile, or the disk is full
+                log.warning("attempt.not_sampled", job=attempt.key.job_id, error=str(error))
+        alive = [attempt.key for attempt in live]
+        self._watchdogs = {key: dog for key, dog in self._watchdogs.items() if key in alive}
+
+    def check_clocks(self) -> list[AttemptKey]:
+        """Warn who is due; returns attempts that this host must end."""
+        overdue: list[AttemptKey] = []
+        for attempt in self._accountant.live():
+            wanted = attempt.plan.limits
+            if wanted.time_limit_s is None or not (seconds := limits.ran_s(attempt.ranks)):
+                continue
+            if limits.warning_due(wanted, attempt.directory, seconds):
+                self._warn_of_the_end(attempt, seconds)
+            if limits.is_overdue(wanted, seconds, self._node.time_limit_slack_s):
+                overdue.append(attempt.key)
+        return overdue
+
+    async def _end(self, agent: Agent, key: AttemptKey) -> Stopped:
+        [attempt] = [attempt for attempt in self._accountant.live() if attempt.key == key]
+        message = limits.note_overdue(attempt.plan.limits, attempt.directory)
+        log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
+        grace_s = attempt.plan.limits.grace_s
+        try:
+            return await agent.stop(StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=message))
+        finally:
+            self._ending.pop(key, None)
+
+    def _look(self, attempt: LiveAttempt) -> None:
+        wanted = attempt.plan.limits
+        hang_limit_s = wanted.hang_limit_s or self._node.hang_limit_s
+        idle_limit_s = wanted.idle_limit_s or self._node.idle_limit_s
+        if hang_limit_s is None and idle_limit_s is None:
+            return
+        meters = attempt.meters.values()
+        now_s = time.monotonic()
+        if any(meter.read_at_s is None or now_s - meter.read_at_s > self._silence_s for meter in meters):
+            return  # a GPU that does not answer says nothing about the job
+        dog = self._watchdogs.setdefault(attempt.key, Watchdog(hang_limit_s, idle_limit_s))
+        busy, moved = max(meter.busy_at_s for meter in meters), max(meter.moved_at_s for meter in meters)
+        for kind, seconds in dog.look(now_s, attempt.counters, busy, moved).items():
+            self._tell(attempt, kind, seconds)
+
+    @property
+    def _silence_s(self) -> float:
+        return max(2.0, 5 * self._node.health_interval_s)
+
+    def _tell(self, attempt: LiveAttempt, kind: Standstill, seconds: float) -> None:
+        plan, wanted = attempt.plan, attempt.plan.limits
+        where = f"attempt {plan.key.attempt} on {plan.host}"
+        gpus = _several(len(plan.gpu_uuids), "GPU")
+        if kind is Standstill.HANGS:
+            limit = wanted.hang_limit_s or self._node.hang_limit_s
+            message = (
+                f"{where} hangs: for {seconds:.0f} s its {gpus} stood at 0 % with unchanged memory, and its "
+                f"{_several(len(attempt.counters), 'rank')} used no CPU time, read and wrote nothing and printed "
+                f"nothing (hang limit {limit} s)"
+            )
+            action = self._policy.rules["job_hangs"].do
+        elif kind is Standstill.IDLES:
+            limit = wanted.idle_limit_s or self._node.idle_limit_s
+            message = f"{where} left its {gpus} idle for {seconds:.0f} s (idle limit {limit} s)"
+            action = FaultAction.FAIL_JOB
+        else:
+            limit = wanted.idle_limit_s or self._node.idle_limit_s
+            message = (
+                f"{where} has left its {gpus} idle for {seconds:.0f} s; "
+                f"it is ended when they have been idle for {limit} s"
+            )
+            action = FaultAction.WATCH
+        self._send(attempt, kind.value, message, action)
+
+    def _warn_of_the_end(self, attempt: LiveAttempt, seconds: float) -> None:
+        wanted = attempt.plan.limits
+        told = limits.warn(wanted, attempt.directory, attempt_processes(self._home, attempt.key, attempt.ranks))
+        assert wanted.time_limit_s is not None
+        left_s = max(0, wanted.time_limit_s - round(seconds))
+        message = (
+            f"the time limit of {wanted.time_limit_s} s ends in {left_s} s; SIG{wanted.warn_signal} went to "
+            f"{_several(told, 'process', 'processes')} with a handler for it on {attempt.plan.host}"
+        )
+        self._send(attempt, "time_warning", message, FaultAction.WATCH)
+
+    def _send(self, attempt: LiveAttempt, kind: str, message: str, action: FaultAction) -> None:
+        """To the job's log, to its workflow and to the log of events."""
+        key, plan = attempt.key, attempt.plan
+        for rank in attempt.ranks:
+            _append(rank.directory / records.LOG, f"gpu-platform: {message}\n")
+        # What only the job did is told once; a policy that takes GPUs for it takes them all.
+        struck: Sequence[str] = plan.gpu_uuids if action.takes_gpu else plan.gpu_uuids[:1]
+        now_ms = time.time_ns() // 1_000_000
+        repeated = f"-{now_ms}" if kind == Standstill.IDLE_WARNING else ""
+        for uuid in struck:
+            index = self._gpu_indices.get(uuid, -1)
+            self._report(
+                FaultReport(
+                    fault_id=f"{key.job_id}-{key.attempt}-{plan.host}-{kind}-{index}{repeated}",
+                    host=plan.host,
+                    gpu_uuid=uuid,
+                    gpu_index=index,
+                    xid=None,
+                    action=action.value,
+                    message=message,
+                    at_ms=now_ms,
+                    attempt=key,
+                )
+            )
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:  # a full disk must not stop the watch
+        log.warning("attempt.log_not_written", path=str(path), error=str(error))
+
+
+def _several(count: int, one: str, more: str | None = None) -> str:
+    return f"{count} {one}" if count == 1 else f"{count} {more or one + 's'}"

@@ -1,0 +1,258 @@
+"""Limits that the host enforces on real processes: hang, idle, wall clock, power; and what they used."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, RankSpec
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.hosts import paths
+from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.power_cap import PowerCap
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from tests.hosts_rig import HostRig, kill, parent_of, until
+
+
+class Looked:
+    """A simulated host with everything that looks after attempts."""
+
+    def __init__(self, state_dir: Path, **node: Any) -> None:
+        home = paths.node_dir(state_dir.resolve(), "box")
+        self.accountant = Accountant(home)
+        self.stages: list[Any] = [self.accountant]
+        self.host = HostRig(state_dir, stages=self.stages, accounting_interval_s=0.05, **node)
+        self.faults: list[FaultReport] = []
+        self.monitor = self._observed()
+        self.watch = self._watch()
+
+    def _observed(self) -> HealthMonitor:
+        monitor = self.host.monitor(lambda fault: None)
+        monitor.observe_with(self.accountant)
+        return monitor
+
+    def _watch(self) -> AttemptWatch:
+        return AttemptWatch(
+            self.host.settings.node,
+            self.host.home,
+            self.accountant,
+            FaultPolicy.load("platform"),
+            self.faults.append,
+            {gpu.uuid: gpu.index for gpu in self.host.inventory.gpus},
+        )
+
+    def restart(self) -> None:
+        """As a node worker that was killed and started again."""
+        self.monitor.stop()
+        self.accountant = Accountant(self.host.home)
+        self.stages[0] = self.accountant
+        self.host.restart()
+        self.monitor = self._observed()
+        self.watch = self._watch()
+
+    async def until_told(self, plan: HostPlan, count: int = 1) -> list[FaultReport]:
+        def told() -> bool:
+            self.monitor.poll_once()
+            self.watch.sample()
+            return len(self.faults) >= count
+
+        await until(told, f"{count} reports about {plan.key}")
+        return self.faults
+
+
+@pytest.fixture
+async def looked(tmp_path: Path) -> AsyncIterator[Looked]:
+    rig = Looked(tmp_path, time_limit_slack_s=0.5)
+    yield rig
+    rig.monitor.stop()
+    await rig.host.aclose()
+
+
+async def test_a_job_that_stands_still_is_reported_once_with_what_was_watched(looked: Looked) -> None:
+    looked.host.strike(0, utilization_percent=0)
+    plan = looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1))
+    looked.host.launch(plan)
+    [fault] = await looked.until_told(plan)
+    assert (fault.action, fault.attempt, fault.gpu_index) == ("retry_job", plan.key, 0)
+    assert "hangs: for 1 s its 1 GPU stood at 0 %" in fault.message
+    assert "1 rank used no CPU time" in fault.message
+    assert "(hang limit 1 s)" in fault.message
+    assert f"gpu-platform: {fault.message}\n" == looked.host.log(plan)
+    for _ in range(3):
+        looked.monitor.poll_once()
+        looked.watch.sample()
+    assert len(looked.faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "utilization"),
+    [
+        ("while :; do :; done", 0),
+        ("while :; do echo step; sleep 0.2; done", 0),
+        ("while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.1; done", 0),
+        ("sleep 600", 1),
+    ],
+    ids=["computes", "prints", "reads", "its GPU works"],
+)
+async def test_a_job_that_moves_in_any_way_does_not_hang(looked: Looked, script: str, utilization: int) -> None:
+    looked.host.strike(0, utilization_percent=utilization)
+    moving = looked.host.plan("sh", "-c", script, limits=RankLimits(hang_limit_s=1))
+    looked.host.launch(moving)
+    second = [looked.host.inventory.gpus[1].uuid]
+    still = looked.host.plan(
+        "sleep",
+        "600",
+        limits=RankLimits(hang_limit_s=1),
+    ).model_copy(
+        update={"gpu_uuids": second, "ranks": [RankSpec(rank=0, local_rank=0, gpu_uuids=second)]},
+    )
+    looked.host.strike(1, utilization_percent=0)
+    looked.host.launch(still)
+    faults = await looked.until_told(still)
+    await asyncio.sleep(0.3)
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    assert [fault.attempt for fault in faults] == [still.key]
+
+
+async def test_idle_gpus_are_warned_of_and_then_end_the_job_though_it_computes(looked: Looked) -> None:
+    looked.host.strike(0, utilization_percent=0)
+    plan = looked.host.plan("sh", "-c", "while :; do :; done", limits=RankLimits(idle_limit_s=2))
+    looked.host.launch(plan)
+    warning, end = await looked.until_told(plan, 2)
+    assert (warning.action, end.action) == ("watch", "fail_job")
+    assert "it is ended when they have been idle for 2 s" in warning.message
+    assert "left its 1 GPU idle for 2 s (idle limit 2 s)" in end.message
+    assert warning.message in looked.host.log(plan)
+
+
+async def test_a_gpu_that_does_not_answer_makes_no_job_hang(looked: Looked) -> None:
+    plan = looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1))
+    looked.host.launch(plan)
+    looked.host.strike(0, lost=True)
+    ended = asyncio.get_running_loop().time() + 1.5
+    while asyncio.get_running_loop().time() < ended:
+        looked.monitor.poll_once()
+        looked.watch.sample()
+        await asyncio.sleep(0.05)
+    assert looked.faults == []
+
+
+async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_is_overdue(looked: Looked) -> None:
+    script = "sleep 600 & trap 'echo warned' USR1; echo ready; while :; do sleep 0.05; done"
+    limits = RankLimits(time_limit_s=2, warn_before_s=1, grace_s=0.2)
+    plan = looked.host.plan("sh", "-c", script, limits=limits)
+    looked.host.launch(plan)
+    watching = asyncio.create_task(looked.watch.run(looked.host.agent))
+    exits = await looked.host.watch(plan)
+    watching.cancel()
+    log = looked.host.log(plan).splitlines()
+    assert log.count("warned") == 1
+    [told] = [line for line in log if line.startswith("gpu-platform")]
+    assert "the time limit of 2 s ends in 1 s; SIGUSR1 went to 1 process with a handler for it" in told
+    [report] = looked.faults
+    assert (report.action, report.attempt) == ("watch", plan.key)
+    assert exits.first_failure is not None
+    assert exits.first_failure.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    await until(lambda: looked.host.agent.attempts() == [], "the attempt is stopped")
+    message = looked.host.agent.overdue_message(plan.key)
+    assert message == "ran longer than its limit of 2 s; ask for more with --time"
+
+
+async def test_usage_is_measured_and_survives_restarts_and_goes_with_the_stop(looked: Looked) -> None:
+    host = looked.host
+    script = "python3 -c 'import time\nx = bytearray(64 << 20)\nwhile time.process_time() < 0.5: pass'; sleep 600"
+    plan = host.plan("sh", "-c", script, ranks=2)
+    host.launch(plan)
+    looked.host.strike(0, corrected_ecc=5)
+    looked.monitor.poll_once()
+    await until(lambda: _sample(looked) and _cpu_s(looked, plan) >= 1.0, "CPU time is seen")
+    looked.host.strike(0, corrected_ecc=8, clock_reasons=0x40)
+    looked.monitor.poll_once()
+    _sample(looked)
+    before = looked.accountant.live()[0].usage()
+    looked.restart()
+    assert looked.accountant.live()[0].usage()[0].energy_j == pytest.approx(before[0].energy_j, abs=1)
+    looked.monitor.poll_once()
+    stopped = await host.stop(plan.key)
+    assert looked.accountant.live() == []
+    first, second = stopped.usage
+    assert (first.rank, first.host, second.rank) == (0, "box", 1)
+    assert first.gpu_seconds == pytest.approx(first.seconds, abs=0.01)
+    assert first.seconds > 0.5
+    assert first.energy_j > before[0].energy_j > 0
+    assert (first.ecc_errors, second.ecc_errors) == (3, 0)
+    assert first.throttled_s > 0 == second.throttled_s
+    assert first.mean_utilization_percent == pytest.approx(97, abs=2)
+    assert first.peak_gpu_memory_mib is not None
+    assert first.peak_gpu_memory_mib > 40_000
+    assert first.cpu_s >= 0.4 <= second.cpu_s
+    assert first.peak_memory_mib >= 64
+    assert (await host.stop(plan.key)).usage == stopped.usage
+
+
+async def test_a_short_job_and_one_whose_supervisor_died_have_a_usage_too(looked: Looked) -> None:
+    host = looked.host
+    short = host.plan("python3", "-c", "import time\nx = bytearray(64 << 20)\nwhile time.process_time() < 0.2: pass")
+    host.launch(short)
+    await host.watch(short)
+    [usage] = (await host.stop(short.key)).usage
+    assert usage.cpu_s >= 0.2
+    assert usage.peak_memory_mib >= 64
+    assert usage.mean_utilization_percent is None
+    orphan = host.plan("sleep", "600")
+    [rank] = host.launch(orphan).ranks
+    _sample(looked)
+    kill(parent_of(rank.pid))
+    [usage] = (await host.stop(orphan.key)).usage
+    assert usage.gpu_seconds > 0
+
+
+def test_a_power_limit_holds_for_the_job_within_bounds_and_is_given_back(tmp_path: Path) -> None:
+    host = HostRig(tmp_path)
+    assert isinstance(host.nvml, SimulatedNvml)
+    uuid = host.inventory.gpus[0].uuid
+    handle = host.nvml.nvmlDeviceGetHandleByUUID(uuid)
+    default = host.nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+
+    def limit_w() -> int:
+        return host.nvml.nvmlDeviceGetPowerManagementLimit(handle) // 1000
+
+    stage = PowerCap(host.nvml, [uuid], host_limit_w=500)
+    stage.recover([])
+    assert limit_w() == 500
+    for asked, got in ((300, 300), (50, 200), (600, 500)):
+        plan = host.plan("true", limits=RankLimits(power_limit_w=asked))
+        stage.prepare(plan)
+        assert limit_w() == got
+        stage.finish(plan)
+        stage.finish(plan)
+        assert limit_w() == 500
+    unlimited = PowerCap(host.nvml, [uuid])
+    unlimited.prepare(plan)
+    unlimited.finish(plan)
+    assert limit_w() * 1000 == default
+    host.strike(0, lost=True)
+    with pytest.raises(PreflightFailed, match="cannot limit the power"):
+        stage.prepare(plan)
+    stage.finish(plan)
+    host.agent.close()
+
+
+def _sample(looked: Looked) -> bool:
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    return True
+
+
+def _cpu_s(looked: Looked, plan: HostPlan) -> float:
+    [attempt] = [attempt for attempt in looked.accountant.live() if attempt.key == plan.key]
+    return sum(counters.cpu_s for counters in attempt.counters.values())
