@@ -131,7 +131,7 @@ class DecisionLoop:
                     changed |= self._follow()
                     changed |= self._forget_unanswerable()
                 changed |= self._measure()
-                if changed or now >= next_check:
+                if changed or now >= next_check or self._core.unexplained:
                     self._decide()
                     self._evictions.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S

@@ -165,6 +165,8 @@ class EstimateBasis(StrEnum):
     """None: hosts or GPUs must come back first, or hosts be added."""
     QUOTA = "quota"
     """None: it depends on what its namespace or user has."""
+    PARTS = "parts"
+    """None: gangs of several groups and parts of GPUs are not estimated."""
     TOO_FAR = "too_far"
     """None: more jobs are ahead than the estimate looks at."""
 

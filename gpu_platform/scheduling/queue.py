@@ -59,6 +59,7 @@ class JobQueue:
         self._jobs: dict[str, QueueRow] = {}
         self._groups: dict[Group, list[Order]] = {}
         self._classes: dict[str, dict[Group, None]] = {}
+        self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
         self.endless = 0
         """How many of the jobs have no time limit."""
@@ -99,6 +100,8 @@ class JobQueue:
         members = self._groups.get(group)
         if members is None:
             self._groups[group] = [order]
+            if row.class_key not in self._classes:
+                self._new_classes[row.class_key] = None
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
             need.narrowed += is_narrowed(row)
@@ -137,6 +140,7 @@ class JobQueue:
         del self._classes[row.class_key][group]
         if not self._classes[row.class_key]:
             del self._classes[row.class_key]
+            self._new_classes.pop(row.class_key, None)
         need = self._needs[self.need(row)]
         del need.groups[bisect_left(need.groups, (first, group))]
         need.narrowed -= is_narrowed(row)
@@ -168,6 +172,11 @@ class JobQueue:
         """The first waiting job of a class."""
         groups = self._classes.get(class_key)
         return self.first(min(groups, key=lambda group: self._groups[group][0])) if groups else None
+
+    def take_new_classes(self) -> list[str]:
+        """Those of which the first job has come since the last call, and still waits."""
+        new, self._new_classes = list(self._new_classes), {}
+        return new
 
     def classes(self) -> Iterator[str]:
         return iter(self._classes)

@@ -77,6 +77,8 @@ class Round:
     """Turn -> job, of those that keep or reserve something."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
     """Per class of jobs its first one that waits, of those that had a turn."""
+    told: dict[str, float] = field(default_factory=dict)
+    """Per class of jobs the date that its first one was promised."""
 
     def __post_init__(self) -> None:
         n = len(self.state.snapshot)
@@ -121,7 +123,7 @@ class Round:
         if class_key in self.waiting:
             return self.waiting[class_key]
         row = self.state.queue.first_of(class_key)
-        return None if row is None else Waiting(row, self.turn_of(row), self._denial(row))
+        return None if row is None else Waiting(row, self.turn_of(row), self.denial(row))
 
     def turn_of(self, row: QueueRow) -> float:
         """Between the turns that were given: those smaller are ahead of it."""
@@ -132,7 +134,8 @@ class Round:
     def _share(self, row: QueueRow) -> Share:
         return self.state.shares.order(row.namespace, row.user, self.now)
 
-    def _denial(self, row: QueueRow) -> str | None:
+    def denial(self, row: QueueRow) -> str | None:
+        """Why it may not have GPUs, whatever is free; None if it may."""
         quotas = self.state.quotas
         if quotas.idle:
             return None
@@ -144,7 +147,7 @@ class Round:
 
     def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
         """Who waits because ``row`` does: see ``Turns.waits``."""
-        if self._denial(row) is not None:
+        if self.denial(row) is not None:
             return None, False
         state = self.state
         if not row.is_plain:
@@ -159,15 +162,15 @@ class Round:
 
     def _place(self, row: QueueRow, turn: int) -> bool:
         state = self.state
-        denial = self._denial(row)
+        denial = self.denial(row)
         if denial is not None:
             # It keeps nothing: what it waits for is not GPUs.
-            self.waiting.setdefault(row.class_key, Waiting(row, turn, denial))
+            self._waits(Waiting(row, turn, denial))
             return False
         placement = self._seat(row) if row.is_plain else self._seat_gang(row)
         if placement is None:
             starts_by = self._wait(row, turn)
-            self.waiting.setdefault(row.class_key, Waiting(row, turn, starts_by=starts_by))
+            self._waits(Waiting(row, turn, starts_by=starts_by))
             return False
         state.queue.remove(row.job_id)
         self._promised.pop(row.job_id, None)
@@ -196,6 +199,10 @@ class Round:
             return self._unreserved(part, self.state.candidates.of(part))
 
         return self.state.gangs.place(row, asking, self.closed_by(row) != NOBODY)
+
+    def _waits(self, entry: Waiting) -> None:
+        if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
+            self.told[entry.row.class_key] = entry.starts_by
 
     def _unreserved(self, row: QueueRow, candidates: Candidates) -> Candidates:
         """Without what is reserved for others and needed before ``row`` would end."""

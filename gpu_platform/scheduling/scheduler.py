@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 
 from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
 from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
-from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
-from gpu_platform.scheduling.explain import Kept, explain, over_quota
-from gpu_platform.scheduling.explain_gangs import explain_gang
+from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.gang_dates import GangDates
 from gpu_platform.scheduling.gangs import GangPlacer
@@ -26,7 +23,8 @@ from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligi
 from gpu_platform.scheduling.proposals import Proposal, Proposals
 from gpu_platform.scheduling.queue import JobQueue
 from gpu_platform.scheduling.quota import QuotaBook
-from gpu_platform.scheduling.rounds import Round, State, Waiting
+from gpu_platform.scheduling.reasons import ReasonBook
+from gpu_platform.scheduling.rounds import Round, State
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
 
@@ -41,7 +39,7 @@ class Decision:
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
     """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """Per class of jobs why it waits, where that changed."""
+    """Per class of jobs why it waits, where that is new: a few at a time, see ``reasons``."""
     expired: list[QueueRow] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time: they wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
@@ -49,9 +47,9 @@ class Decision:
 
 
 class Scheduler:
-    """``epoch`` is the leader's fencing token; every placement carries it."""
+    """``epoch`` is the leader's fencing token; every placement carries it. ``explains``: are reasons wanted?"""
 
-    def __init__(self, policy: Policy | None = None, epoch: int = 0) -> None:
+    def __init__(self, policy: Policy | None = None, epoch: int = 0, *, explains: bool = True) -> None:
         self.policy = policy or Policy()
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
@@ -64,8 +62,6 @@ class Scheduler:
         self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, by_user, by_namespace)
         self._candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
-        self._reasons: dict[str, Reason] = {}
-        self._promises: dict[str, float] = {}
         self._settled = (-1, -1, 0.0)
         self._now = 0.0
         self._leaving: set[tuple[str, int]] = set()
@@ -88,6 +84,10 @@ class Scheduler:
             gangs=self._gangs,
             gang_dates=GangDates(self._gangs, self.snapshot, self.ledger, self._candidates, self._backfill),
         )
+        self._explains = explains
+        self._book = ReasonBook(self._state)
+        self.round = Round(self._state, 0.0, self._propose)
+        """The last one; valid until something changes."""
 
     def configure_fabric(self, config: FabricConfig) -> None:
         """The fabric is another one; the next decision knows."""
@@ -169,13 +169,18 @@ class Scheduler:
 
     @property
     def reasons(self) -> dict[str, Reason]:
-        """Per class of jobs why it waits, as of the last decision."""
-        return self._reasons
+        """Per class of jobs why it waits, as last told."""
+        return self._book.current()
+
+    @property
+    def unexplained(self) -> bool:
+        """Is there more to be told about what happened? Then ``decide`` should be called soon."""
+        return self._explains and self._book.pending()
 
     @property
     def promises(self) -> dict[str, float]:
         """Waiting job -> when it starts at the latest, as of the last decision; of those that have a date."""
-        return self._promises
+        return self.round.promises()
 
     def next_expiry(self) -> float | None:
         """When ``decide`` should be called at the latest for a proposal's sake."""
@@ -184,21 +189,35 @@ class Scheduler:
     def decide(self, now: float) -> Decision:
         """Place what can be placed, in order. ``now`` in seconds, on any clock that does not go back.
 
-        Costs what changed since the last call and one look per class of waiting jobs.
+        Costs what changed since the last call and one look per need of the waiting jobs. Reasons follow in slices.
         """
         self._now = now
         expired = self._expire(now)
         period = now // PREEMPT_AGAIN_S if self.policy.preemption else 0.0
         if self._settled == (self.snapshot.version, self.queue.version, period):
-            return Decision(expired=expired)
-        found = Round(self._state, now, self._propose)
-        found.serve()
-        self._promises = found.promises()
-        reasons = self._explain(found, now)
-        preemptions = self._preempt(found, now)
+            decision = Decision(reasons=self._renew(idle=True), expired=expired)
+        else:
+            self.round = Round(self._state, now, self._propose)
+            self.round.serve()
+            reasons = self._renew()
+            decision = Decision(self.round.placements, reasons, expired, self._preempt(self.round, now))
         # Last: what was only tried counts as a change to the snapshot, too.
         self._settled = (self.snapshot.version, self.queue.version, period)
-        return Decision(found.placements, reasons, expired, preemptions)
+        return decision
+
+    def explain(self, now: float) -> dict[str, Reason]:
+        """Per class of jobs why it waits, all of them as things stood at the last decision; takes its time."""
+        settled = self._settled[:2] == (self.snapshot.version, self.queue.version)
+        self._book.renew_all(self.round, now)
+        if settled:
+            self._settled = (self.snapshot.version, self.queue.version, self._settled[2])
+        return self.reasons
+
+    def _renew(self, idle: bool = False) -> dict[str, Reason]:
+        if not self._explains:
+            self.queue.take_new_classes()
+            return {}
+        return self._book.renew(self.round, self._now, idle) if not idle or self._book.pending() else {}
 
     def _propose(self, row: QueueRow, placement: Placement) -> None:
         gpu_uuids = tuple(placement.gpu_uuids)
@@ -243,44 +262,6 @@ class Scheduler:
                 self._leaving |= set(keys)
                 return [Preemption(row.job_id, row.attempt, keys)] if keys else []
         return []
-
-    def _explain(self, found: Round, now: float) -> dict[str, Reason]:
-        """Reasons as things stand after this round; only those that are new."""
-        reasons, changed = {}, {}
-        for class_key in self.queue.classes():
-            entry = found.entry(class_key)
-            assert entry is not None, "a class is listed while it has jobs"
-            reason = self._reason(entry, found, now)
-            reasons[class_key] = reason
-            if self._reasons.get(class_key) != reason:
-                changed[class_key] = reason
-        self._reasons = reasons
-        return changed
-
-    def _reason(self, entry: Waiting, found: Round, now: float) -> Reason:
-        row = entry.row
-        if entry.denial is not None:
-            return over_quota(row.gpus, entry.denial)
-        if not row.is_plain:
-            kept = partial(self._kept, entry, found, now)
-            return explain_gang(row, self.snapshot, self._candidates, self._gangs, kept, entry.starts_by)
-        candidates = self._candidates.of(row)
-        kept = self._kept(entry, found, now, row, candidates)
-        return explain(row.gpus, self.snapshot, candidates, kept, entry.starts_by)
-
-    def _kept(self, entry: Waiting, found: Round, now: float, row: QueueRow, candidates: Candidates) -> Kept | None:
-        """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
-        keeper = found.closed_by(entry.row)
-        shut = keeper < entry.turn
-        ahead = [int(keeper[shut].min())] if shut.any() else []
-        for turn, reservation in found.reservations:
-            if turn < entry.turn and reservation.binds(row, now):
-                around = self._backfill.around([reservation], row, candidates)
-                closed = candidates.fits & ~around.fits
-                if closed.any():
-                    shut = shut | closed
-                    ahead.append(turn)
-        return Kept(shut, found.names[min(ahead)]) if ahead else None
 
     def _expire(self, now: float) -> list[QueueRow]:
         rows = []

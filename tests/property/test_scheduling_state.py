@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpu_platform.domain.capacity import mismatch, socket_of
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -131,7 +131,9 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             del self.waiting[row.job_id]
             self.proposed[row.job_id] = (row, placement, self.now)
         self.check_order([row for row, _ in decision.placements])
-        self.check_reasons()
+        first, second = [scheduler.explain(self.now) for scheduler in self.schedulers]
+        assert first == second, "the same input, the same reasons"
+        self.check_reasons(first)
         again = self.schedulers[0].decide(self.now)
         assert (again.placements, again.reasons, again.expired) == ([], {}, []), "nothing changed, nothing to say"
 
@@ -229,10 +231,9 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             head = min(self.waiting.values(), key=order)
             assert sum(self.host_fits(head, name) for name in self.hosts) < head.gpus.hosts
 
-    def check_reasons(self) -> None:
-        scheduler = self.schedulers[0]
-        for row in scheduler.queue:
-            reason = scheduler._reasons[row.class_key]
+    def check_reasons(self, reasons: dict[str, Reason]) -> None:
+        for row in self.schedulers[0].queue:
+            reason = reasons[row.class_key]
             assert sum(count.hosts for count in reason.counts) <= len(self.hosts)
             able = [host for host in self.hosts if self.host_fits(row, host, after_jobs=True, after_repair=True)]
             assert (reason.code == "never_fits") == (len(able) < row.gpus.hosts)
