@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.share import Share, ShareMode
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -34,9 +35,13 @@ class cluster:
         leaf: str | None = None,
         spine: str | None = None,
         nvlink_domain: str | None = None,
+        cpus: int | None = None,
+        ram_mib: int | None = None,
+        mps: bool = False,
         **labels: str,
     ) -> cluster:
-        inventory = load_description(machine).inventory(name, nvlink_domain).model_copy(update={"labels": labels})
+        told = {"labels": labels, "cpus": cpus, "ram_mib": ram_mib, "mps": mps}
+        inventory = load_description(machine).inventory(name, nvlink_domain).model_copy(update=told)
         self.host_rows[name] = HostRow(name, HostState.READY, inventory, leaf, spine)
         for gpu in inventory.gpus:
             self.gpu_rows[gpu.uuid] = GpuRow(gpu.uuid, name, gpu.index, GpuState.AVAILABLE, free=True)
@@ -125,6 +130,16 @@ class job:
         if capability is not None:
             given["min_compute_capability"] = capability
         return self._ask(**given)
+
+    def share(self, percent: int, memory_mib: int = 1000, mode: ShareMode | None = None) -> job:
+        return self._ask(share=Share(percent=percent, memory_mib=memory_mib, mode=mode))
+
+    def mig(self, profile: str) -> job:
+        return self._ask(share=Share(mig_profile=profile))
+
+    def on_host(self, cpus: int = 0, ram_mib: int = 0) -> job:
+        """Of each host."""
+        return self._ask(cpus_per_host=cpus, ram_mib_per_host=ram_mib)
 
     def across_sockets(self) -> job:
         return self._ask(allow_cross_numa=True)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.share import Share
 
 
 class Capacity(BaseModel):
@@ -114,12 +115,24 @@ def describe(request: GpuRequest) -> str:
     count = request.total or request.gpus_per_host
     gpus = f"{count} GPU{'s' if count > 1 else ''}" + (" in all" if request.total else "")
     shape = gpus if request.hosts == 1 else f"{request.hosts} hosts x {gpus}"
+    if request.share is not None:
+        shape = f"{describe_share(request.share)} of {shape}"
     details = [
         *([request.model] if request.model else []),
         *([f">= {request.memory_mib} MiB"] if request.memory_mib else []),
         *([f"compute capability >= {request.min_compute_capability}"] if request.min_compute_capability else []),
+        *([f"{request.cpus_per_host} CPUs a host"] if request.cpus_per_host else []),
+        *([f"{request.ram_mib_per_host} MiB a host"] if request.ram_mib_per_host else []),
     ]
     return f"{shape} ({', '.join(details)})" if details else shape
+
+
+def describe_share(share: Share) -> str:
+    """E.g. ``a 1g.10gb``, ``50 % and 8192 MiB``."""
+    if share.mig_profile is not None:
+        return f"a {share.mig_profile}"
+    mode = f" by {share.mode.value}" if share.mode else ""
+    return f"{share.percent} % and {share.memory_mib} MiB{mode}"
 
 
 def _most_together(inventory: HostInventory, request: GpuRequest) -> int:

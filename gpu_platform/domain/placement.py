@@ -37,6 +37,10 @@ class HostSlice(BaseModel):
     gpu_indices: list[int]
     shares: list[ShareGrant] = []
     """Per GPU what part of it; empty: all of each."""
+    cpus: int = 0
+    """CPUs of the host that nobody else gets."""
+    ram_mib: int = 0
+    """Memory of the host that nobody else gets."""
     group: str | None = None
     """Of a gang of several groups, whose ranks these are."""
 
@@ -100,14 +104,24 @@ class ReasonCode(StrEnum):
     OTHER_MODEL = "other_model"
     TOO_LITTLE_MEMORY = "too_little_memory"
     COMPUTE_CAPABILITY = "compute_capability"
+    SHARING_UNSUPPORTED = "sharing_unsupported"
+    """Its GPUs have no such MIG profile, or it shares GPUs in another way."""
     TOO_FEW_GPUS = "too_few_gpus"
     """The host never had enough matching GPUs."""
+    CPUS = "cpus"
+    """Too few CPUs, or too few that no job has."""
+    RAM = "ram"
+    """Too little memory of the host, or too little that no job has."""
     UNHEALTHY = "unhealthy"
     """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
     TOO_HOT = "too_hot"
     """Enough healthy GPUs, but too many are above the temperature limit."""
     BUSY = "busy"
     """Enough healthy GPUs, but other jobs hold them."""
+    SHARED_BY_ANOTHER = "shared_by_another"
+    """GPUs with room are shared by another namespace, or in another mode."""
+    TOO_LITTLE_SHARE = "too_little_share"
+    """Shared GPUs have too little left: of SMs, memory or MIG slices."""
     TOPOLOGY = "topology"
     """Enough free GPUs, but not on one socket or NVLink island."""
     KEPT = "kept"

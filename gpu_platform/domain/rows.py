@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import GpuRequest, RankGroup
+from gpu_platform.domain.share import GpuUse, ShareGrant
 from gpu_platform.domain.states import GpuState, HostState
 
 
@@ -31,6 +32,17 @@ class GpuRow:
     state: GpuState
     free: bool
     """AVAILABLE, and nobody holds a share of it."""
+    use: GpuUse | None = None
+    """What is taken of it, if it is given away in parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """What jobs have of a host's CPUs and memory."""
+
+    host: str
+    cpus: int
+    ram_mib: int
 
 
 Groups = tuple[tuple[str, GpuRequest], ...]
@@ -79,9 +91,20 @@ class QueueRow:
         return not self.groups and self.gpus.total is None
 
     @property
+    def takes_parts(self) -> bool:
+        """Of GPUs, or CPUs or memory of hosts: more than whole GPUs must be left for it."""
+        return any(r.share is not None or r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.parts)
+
+    @property
     def gpu_count(self) -> int:
         """GPUs of the whole gang."""
         return sum(request.gpus for _, request in self.parts)
+
+    @property
+    def tenant(self) -> str:
+        """Whose GPUs it may share; empty where that makes no difference."""
+        shares = [request.share for _, request in self.parts if request.share is not None]
+        return self.namespace if any(share.mig_profile is None for share in shares) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +127,10 @@ class RunningRow:
     """Goes on from its checkpoints: may be moved."""
     leaving: bool = False
     """It was told to make room and still holds its GPUs."""
+    shares: tuple[ShareGrant, ...] = ()
+    """What it has of each of ``gpu_uuids``; empty: all of it."""
+    host_use: tuple[HostUse, ...] = ()
+    """What it has of its hosts' CPUs and memory, where it asked for any."""
     gpus: GpuRequest | None = None
     """What it asked for, so that another place can be found for it; None: unknown, it is never moved."""
     groups: Groups = ()

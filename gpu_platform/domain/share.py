@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -64,3 +65,51 @@ class ShareGrant(BaseModel):
         if self.mig_start is None or self.mig_size is None:
             return 0
         return ((1 << self.mig_size) - 1) << self.mig_start
+
+    @property
+    def mig_compute_slices(self) -> int:
+        """As the profile's name says: ``3g`` has three. 0 without MIG."""
+        return 0 if self.mig_profile is None else int(self.mig_profile[0])
+
+    @property
+    def mig_media(self) -> int:
+        """1 for a ``+me`` instance, of which a GPU has at most one."""
+        return int(self.mig_profile is not None and self.mig_profile.endswith("+me"))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What is taken of a GPU that is given away in parts. All parts are of one mode."""
+
+    mode: ShareMode
+    tenant: str
+    """The namespace whose jobs share it; empty with MIG, where tenants do not matter."""
+    percent: int = 0
+    memory_mib: int = 0
+    mig_mask: int = 0
+    """Bit i: memory slice i is taken."""
+    mig_compute_slices: int = 0
+    mig_media: int = 0
+
+    def plus(self, grant: ShareGrant) -> GpuUse:
+        return self._changed(grant, 1, self.mig_mask | grant.mig_mask)
+
+    def minus(self, grant: ShareGrant) -> GpuUse | None:
+        """None when nothing is left: the GPU may be given away whole, or in parts of another mode, again."""
+        left = self._changed(grant, -1, self.mig_mask & ~grant.mig_mask)
+        return left if left.percent > 0 else None
+
+    def _changed(self, grant: ShareGrant, sign: int, mig_mask: int) -> GpuUse:
+        return replace(
+            self,
+            percent=self.percent + sign * grant.percent,
+            memory_mib=self.memory_mib + sign * grant.memory_mib,
+            mig_mask=mig_mask,
+            mig_compute_slices=self.mig_compute_slices + sign * grant.mig_compute_slices,
+            mig_media=self.mig_media + sign * grant.mig_media,
+        )
+
+
+def first_use(grant: ShareGrant, namespace: str) -> GpuUse:
+    """What is taken of a GPU once ``grant`` is its only part."""
+    return GpuUse(grant.mode, "" if grant.mode is ShareMode.MIG else namespace).plus(grant)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.candidates import Candidates, exclusions, shape_of
-from gpu_platform.scheduling.framework import CODES, Ask, Framework
+from gpu_platform.scheduling.candidates import Candidates, ask_of, shape_of
+from gpu_platform.scheduling.framework import CODES, Framework
 from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plugins.gang import domains_of
 from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
@@ -113,14 +113,16 @@ class Backfill:
         touched = touched[candidates.fits[touched]]
         if not len(touched):
             return candidates
-        left = snapshot.free[touched] & ~snapshot.held[touched] & ~reserved[touched]
+        open_gpus = snapshot.free[touched] & ~snapshot.held[touched]
+        if row.gpus.share is not None:
+            open_gpus |= snapshot.shared.partly[touched]
+        left = open_gpus & ~reserved[touched]
         enough = np.bitwise_count(left) >= row.gpus.gpus_per_host
         result = candidates.resized(len(candidates.after_use))
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
-        excluded = exclusions(snapshot, row)
-        taboo = {slot: int(reserved[slot]) | excluded.get(slot, 0) for slot in again.tolist()}
-        result.offers.put(again, self._framework.examine(Ask(row.gpus, taboo), snapshot, again))
+        ask = ask_of(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})
+        result.offers.put(again, self._framework.examine(ask, snapshot, again))
         return result
 
     def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> Slots | None:
@@ -140,12 +142,12 @@ class Backfill:
 
     def _usable(self, row: QueueRow, slots: Slots) -> dict[int, int]:
         """Slot -> GPUs that could serve the job once all others have ended."""
-        ask = Ask(row.gpus, exclusions(self._snapshot, row))
+        ask = ask_of(self._snapshot, row)
         usable = self._framework.usable(ask, self._snapshot, slots, Change.USE)
         return dict(zip(slots.tolist(), usable.tolist(), strict=True))
 
     def _forecast(self, row: QueueRow, candidates: Candidates) -> _Forecast:
-        key = (*shape_of(row.gpus), row.excluded_gpus, row.excluded_hosts)
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         forecast = self._known.pop(key, None) or _Forecast()
         if len(self._known) >= MAX_REMEMBERED:
             del self._known[next(iter(self._known))]

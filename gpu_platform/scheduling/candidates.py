@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.framework import FITS, Ask, Framework, Offers, resized
 from gpu_platform.scheduling.snapshot import Change, Slots, Snapshot
@@ -35,9 +35,22 @@ class Candidates:
         return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
 
 
-def shape_of(request: GpuRequest) -> tuple[object, ...]:
-    """All that matters to one host."""
+def ask_of(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
+    """What a job asks of hosts; ``more``: GPUs that it must not get either, slot -> set."""
+    excluded = exclusions(snapshot, row)
+    for slot, gpus in (more or {}).items():
+        excluded[slot] = excluded.get(slot, 0) | gpus
+    return Ask(row.gpus, excluded, row.tenant)
+
+
+def shape_of(row: QueueRow) -> tuple[object, ...]:
+    """All that matters to one host, but for exclusions."""
+    request = row.gpus
     return (
+        row.tenant,
+        request.share,
+        request.cpus_per_host,
+        request.ram_mib_per_host,
         request.gpus_per_host,
         request.model,
         request.memory_mib,
@@ -75,12 +88,12 @@ class CandidateIndex:
 
     def of(self, row: QueueRow) -> Candidates:
         """Valid until the snapshot changes; not to be written to."""
-        key = shape_of(row.gpus)
+        key = shape_of(row)
         shape = self._shapes.pop(key, None)
         if shape is None:
             if len(self._shapes) >= MAX_SHAPES:
                 del self._shapes[next(iter(self._shapes))]
-            shape = _Shape(self._framework, self._snapshot, row.gpus)
+            shape = _Shape(self._framework, self._snapshot, row)
         self._shapes[key] = shape  # last: the least recently used one is first
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
@@ -108,8 +121,8 @@ class _Overlay:
 
     @classmethod
     def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
-        excluded = exclusions(snapshot, row)
-        ask, hosts = Ask(row.gpus, excluded), np.array(sorted(excluded), np.intp)
+        ask = ask_of(snapshot, row)
+        hosts = np.array(sorted(ask.excluded), np.intp)
         offers = framework.examine(ask, snapshot, hosts)
         after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)
         return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
@@ -127,10 +140,10 @@ class _Overlay:
 
 
 class _Shape:
-    def __init__(self, framework: Framework, snapshot: Snapshot, request: GpuRequest) -> None:
+    def __init__(self, framework: Framework, snapshot: Snapshot, row: QueueRow) -> None:
         self._framework = framework
         self._snapshot = snapshot
-        self._ask = Ask(request)
+        self._ask = Ask(row.gpus, tenant=row.tenant)
         self._seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool))
 

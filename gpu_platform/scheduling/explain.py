@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.capacity import capability, describe, largest_gang
+from gpu_platform.domain.capacity import capability, describe, describe_share, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
@@ -112,6 +112,8 @@ def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], le
     if code in _BEST_FACT:
         machines = (snapshot.machines[number] for number in np.unique(snapshot.machine[hosts]).tolist())
         return _BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
+    if code in _AMOUNTS:
+        return _AMOUNTS[code](snapshot, hosts)
     return _gpus(left)
 
 
@@ -160,6 +162,27 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def _share(request: GpuRequest) -> str:
+    return describe_share(request.share) if request.share else "a share"
+
+
+def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    """Of the GPUs that are shared already the one with most percent left; MIG may lack a place all the same."""
+    shared = snapshot.shared
+    taken = np.where(shared.percent[hosts] > 0, shared.percent[hosts], np.int16(100))
+    return f"{100 - min(int(taken.min()), 100)} %"
+
+
+_AMOUNTS: dict[ReasonCode, Callable[[Snapshot, NDArray[np.intp]], str]] = {
+    ReasonCode.CPUS: lambda snapshot, hosts: (
+        f"{int((snapshot.cpus - snapshot.cpus_used - snapshot.cpus_held)[hosts].max())} CPUs"
+    ),
+    ReasonCode.RAM: lambda snapshot, hosts: (
+        f"{int((snapshot.ram_mib - snapshot.ram_mib_used - snapshot.ram_mib_held)[hosts].max())} MiB"
+    ),
+    ReasonCode.TOO_LITTLE_SHARE: _least_taken,
+}
+
 _INSIDE = {
     "nvlink": " of one NVLink ring",
     "numa": " of one NUMA node",
@@ -179,10 +202,15 @@ _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
     ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
+    ReasonCode.SHARING_UNSUPPORTED: lambda request: _share(request),
     ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.CPUS: lambda request: f"{request.cpus_per_host} CPUs",
+    ReasonCode.RAM: lambda request: f"{request.ram_mib_per_host} MiB",
     ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.TOO_HOT: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.SHARED_BY_ANOTHER: lambda request: _share(request),
+    ReasonCode.TOO_LITTLE_SHARE: lambda request: _share(request),
     ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
     ReasonCode.KEPT: lambda request: _gpus(request.gpus_per_host),
 }
@@ -199,10 +227,15 @@ _PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
     ReasonCode.OTHER_MODEL: lambda count: f"{count.hosts} other model",
     ReasonCode.TOO_LITTLE_MEMORY: lambda count: f"{count.hosts} too little memory (best has {count.available})",
     ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
+    ReasonCode.SHARING_UNSUPPORTED: lambda count: f"{count.hosts} cannot share so",
+    ReasonCode.CPUS: lambda count: f"{count.hosts} too few CPUs (best has {count.available})",
+    ReasonCode.RAM: lambda count: f"{count.hosts} too little memory (best has {count.available})",
     ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
     ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy (best has {count.available} working)",
     ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
     ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
+    ReasonCode.SHARED_BY_ANOTHER: lambda count: f"{count.hosts} shared by others",
+    ReasonCode.TOO_LITTLE_SHARE: lambda count: f"{count.hosts} too full (best has {count.available})",
     ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
     ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",
 }

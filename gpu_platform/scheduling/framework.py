@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.placement import ReasonCode, TopologyLevel
+from gpu_platform.scheduling.shared import as_rows
 from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
-from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
+from gpu_platform.topology.machine import Machine
+from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
@@ -37,6 +39,8 @@ class Ask:
 
     request: GpuRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
+    tenant: str = ""
+    """Whose GPUs it may share; see ``QueueRow.tenant``."""
 
 
 @dataclass
@@ -91,6 +95,10 @@ class Filter(Protocol):
         """What has to change for it to let more through."""
         ...
 
+    def concerns(self, ask: Ask) -> bool:
+        """False: it would let everything through, and is not asked."""
+        ...
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets: ...
 
 
@@ -140,14 +148,16 @@ class Framework:
         """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
         gpus = snapshot.everything[hosts]
         for step in self.filters:
-            if step.lifted_by > after:
+            if step.lifted_by > after and step.concerns(ask):
                 gpus = gpus & step(ask, snapshot, hosts)
         return gpus
 
     def _narrow(self, ask: Ask, snapshot: Snapshot, hosts: Slots, filters: Sequence[Filter], offers: Offers) -> GpuSets:
         gpus = snapshot.everything[hosts]
-        needed = ask.request.gpus_per_host
+        needed = max(ask.request.gpus_per_host, 1)
         for step in filters:
+            if not step.concerns(ask):
+                continue
             passed = gpus & step(ask, snapshot, hosts)
             left = np.bitwise_count(passed)
             # A host that had too few before is not this filter's doing; TooFew speaks for it.
@@ -161,18 +171,47 @@ class Framework:
 
     def _connect(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers) -> None:
         fitting = np.flatnonzero(offers.code == FITS)
+        if request.share is not None or not request.gpus_per_host:
+            self._share(request, snapshot, hosts, gpus, offers, fitting)
+            return
         machines = snapshot.machine[hosts[fitting]].tolist()
         for i, machine, free in zip(fitting.tolist(), machines, gpus[fitting].tolist(), strict=True):
-            best = best_subset(
-                snapshot.machines[machine],
-                free,
-                request.gpus_per_host,
-                request.allow_cross_numa,
-                request.required_level,
-                request.preferred_level,
-            )
-            if best is None:
-                offers.code[i], offers.left[i] = _CODE_NUMBER[ReasonCode.TOPOLOGY], free.bit_count()
-            else:
-                offers.gpus[i], offers.level[i] = best.gpus, _LEVEL_NUMBER[best.level]
-                offers.bandwidth_gb_s[i], offers.stranded[i] = best.bandwidth_gb_s, best.stranded
+            _offer(offers, i, _best(request, snapshot.machines[machine], free), free)
+
+    def _share(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers, fitting: Slots
+    ) -> None:
+        """Parts of GPUs: of those that are shared already before any other is opened, the fullest first."""
+        slots, able = hosts[fitting], gpus[fitting]
+        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA]
+        if not request.gpus_per_host:
+            return
+        if request.gpus_per_host == 1:
+            width = snapshot.shared.width
+            taken = snapshot.shared.percent[slots]
+            rank = np.where(as_rows(able, width), taken, np.int16(-1))
+            offers.gpus[fitting] = np.uint64(1) << rank.argmax(axis=1).astype(np.uint64)
+            return
+        machines, partly = snapshot.machine[slots].tolist(), (able & snapshot.shared.partly[slots]).tolist()
+        for i, number, mine, opened in zip(fitting.tolist(), machines, able.tolist(), partly, strict=True):
+            machine = snapshot.machines[number]
+            _offer(offers, i, _best(request, machine, opened) or _best(request, machine, mine), mine)
+
+
+def _best(request: GpuRequest, machine: Machine, free: int) -> Subset | None:
+    return best_subset(
+        machine,
+        free,
+        request.gpus_per_host,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+    )
+
+
+def _offer(offers: Offers, i: int, best: Subset | None, free: int) -> None:
+    if best is None:
+        offers.code[i], offers.left[i] = _CODE_NUMBER[ReasonCode.TOPOLOGY], free.bit_count()
+    else:
+        offers.gpus[i], offers.level[i] = best.gpus, _LEVEL_NUMBER[best.level]
+        offers.bandwidth_gb_s[i], offers.stranded[i] = best.bandwidth_gb_s, best.stranded

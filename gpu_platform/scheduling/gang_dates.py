@@ -62,7 +62,7 @@ class GangDates:
 
         with Statement(self._snapshot) as attempt:
             for job in ended:
-                attempt.free(job.gpu_uuids)
+                attempt.end(job)
             placement = self._placer.seat(row, attempt, asking)
             if placement is None:
                 return None
@@ -71,5 +71,9 @@ class GangDates:
             place = self._snapshot.locate(uuid)
             assert place is not None, "it was just placed there"
             gpus[place[0]] |= np.uint64(1 << place[1])
+        for part in placement.slices:
+            slot = self._snapshot.slot(part.host)
+            if slot is not None and (part.cpus or part.ram_mib):
+                gpus[slot] = self._snapshot.everything[slot]  # others would need what it needs of the host
         hosts = np.flatnonzero(gpus)
         return Reservation(row.job_id, start, end, hosts, gpus[hosts], firm)

@@ -73,7 +73,7 @@ class GangPlacer:
         """Would it have a place if every job had ended?"""
         with Statement(self._snapshot) as attempt:
             for slot in range(len(self._snapshot)):
-                attempt.free(uuid for uuid, _ in self._snapshot.gpus_of(slot, int(self._snapshot.everything[slot])))
+                attempt.empty(slot)
             return self.seat(row, attempt) is not None
 
     def seat(
@@ -170,9 +170,8 @@ class GangPlacer:
         offers = asking(replace(part.row, gpus=piece.request))
         considered = int(np.count_nonzero(offers.fits & hosts))
         placement = place(piece.request, self._snapshot, offers.offers, piece.hosts, considered, self._epoch)
-        held = offers.offers.gpus[piece.hosts].tolist()
-        for slot, gpus in zip(piece.hosts.tolist(), held, strict=True):
-            attempt.hold(slot, gpus)
+        for taken in placement.slices:
+            attempt.hold(taken, part.row.namespace)
         return placement
 
     # -- where to look ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._rows: dict[Key, RunningRow] = {}
-        self._of_gpu: dict[str, Key] = {}
+        self._of_gpu: dict[str, dict[Key, None]] = {}
         self.limited = 0
         """How many of the jobs have a time limit."""
 
@@ -30,24 +30,26 @@ class Ledger:
         self._rows[row.job_id, row.attempt] = row
         self.limited += row.time_limit_s is not None
         for uuid in row.gpu_uuids:
-            self._of_gpu[uuid] = (row.job_id, row.attempt)
+            self._of_gpu.setdefault(uuid, {})[row.job_id, row.attempt] = None
 
     def end(self, key: Key) -> RunningRow | None:
         row = self._rows.pop(key, None)
         self.limited -= row is not None and row.time_limit_s is not None
         for uuid in row.gpu_uuids if row else ():
-            if self._of_gpu.get(uuid) == key:
-                del self._of_gpu[uuid]
+            del self._of_gpu[uuid][key]
         return row
 
     def get(self, key: Key) -> RunningRow | None:
         return self._rows.get(key)
 
-    def holder(self, gpu_uuid: str) -> RunningRow | None:
-        key = self._of_gpu.get(gpu_uuid)
-        return None if key is None else self._rows[key]
+    def holders(self, gpu_uuid: str) -> list[RunningRow]:
+        """Who has it, or parts of it."""
+        return [self._rows[key] for key in self._of_gpu.get(gpu_uuid, ())]
 
     def free_at(self, gpu_uuid: str) -> float:
-        """When its job must have ended; never for one without a time limit or a holder that nobody told of."""
-        row = self.holder(gpu_uuid)
-        return math.inf if row is None or row.time_limit_s is None else row.started_at + row.time_limit_s
+        """When all its jobs must have ended; never for one without a time limit or a holder that nobody told of."""
+        return max((ends_at(row) for row in self.holders(gpu_uuid)), default=math.inf)
+
+
+def ends_at(row: RunningRow) -> float:
+    return math.inf if row.time_limit_s is None else row.started_at + row.time_limit_s

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from gpu_platform.domain.capacity import describe_share
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.share import Share, ShareGrant, ShareMode
 from gpu_platform.scheduling.framework import Offers
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
 from gpu_platform.topology.fabric import NETWORK_GB_S
 from gpu_platform.topology.machine import members
+from gpu_platform.topology.mig import mig_model
 from gpu_platform.topology.subsets import HOST_LEVELS
 
 _IN_WORDS = {
@@ -36,6 +39,9 @@ def place(
                 host=snapshot.names[slot],
                 gpu_uuids=[uuid for uuid, _ in gpus],
                 gpu_indices=[index for _, index in gpus],
+                shares=grants(request.share, snapshot, slot, int(offers.gpus[slot])) if request.share else [],
+                cpus=request.cpus_per_host,
+                ram_mib=request.ram_mib_per_host,
             )
         )
     inside = HOST_LEVELS[int(offers.level[chosen].max())]
@@ -52,6 +58,25 @@ def place(
         why=_why(request, snapshot, offers, slots, inside, level, considered),
         epoch=epoch,
     )
+
+
+def grants(share: Share, snapshot: Snapshot, slot: int, gpus: int) -> list[ShareGrant]:
+    """What of each GPU of a set that has room for ``share``."""
+    if share.mig_profile is None:
+        mode = ShareMode.MPS if snapshot.mps[slot] else ShareMode.TIME_SLICE
+        grant = ShareGrant(mode=mode, percent=share.percent or 0, memory_mib=share.memory_mib or 0)
+        return [grant] * gpus.bit_count()
+    granted = []
+    machine = snapshot.machines[snapshot.machine[slot]]
+    for position in members(gpus):
+        gpu = machine.gpus[position]
+        model = mig_model(gpu.model)
+        profile = model.profile(share.mig_profile) if model else None
+        start = model.best_start(share.mig_profile, int(snapshot.shared.mig[slot, position])) if model else None
+        if model is None or profile is None or start is None:
+            raise AssertionError(f"the filters let {gpu.model} through, which has no room for {share.mig_profile}")
+        granted.append(model.grant(profile, start, gpu.memory_mib))
+    return granted
 
 
 def level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
@@ -83,7 +108,9 @@ def _why(
 ) -> str:
     """E.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; tightest of 3 hosts that fit``."""
     count = request.gpus_per_host
-    text = f"{count} GPU{'s' if count > 1 else ''}"
+    text = f"{count} GPU{'' if count == 1 else 's'}"
+    if request.share is not None:
+        text = f"{describe_share(request.share)} of {text}"
     if count > 1:
         text += " " + _IN_WORDS[inside].format(links=_links(snapshot, slots[0], int(offers.gpus[slots[0]])))
     if len(slots) == 1:

@@ -19,7 +19,9 @@ from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmen
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts
 from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
 from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
+from gpu_platform.scheduling.plugins.sharing import HostRoom, OneTenant, ShareRoom, SharingSupported
 from gpu_platform.scheduling.plugins.strategy import PackOrSpread, Resources
+from gpu_platform.scheduling.snapshot import Change
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
@@ -67,6 +69,9 @@ class Policy:
     """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
     max_temperature_c: float = 85.0
     """A GPU that is hotter gets no new work."""
+    system_cpus: int = 0
+    """Of every host, what no job gets; so also ``system_ram_mib``."""
+    system_ram_mib: int = 0
     fabric: FabricConfig = field(default_factory=FabricConfig)
 
 
@@ -94,10 +99,17 @@ def framework_of(policy: Policy) -> Framework:
             Fact(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
             Fact(ReasonCode.TOO_LITTLE_MEMORY),
             Fact(ReasonCode.COMPUTE_CAPABILITY),
+            SharingSupported(),
             TooFew(),  # from here on every host had enough GPUs of the right kind
+            HostRoom(ReasonCode.CPUS, Change.FACTS, policy.system_cpus),  # what the host could give if it were empty
+            HostRoom(ReasonCode.RAM, Change.FACTS, policy.system_ram_mib),
             Working(),  # before Free: a GPU under repair is no reason to wait for its job
             Cool(),  # also a matter of the GPU, not of who has it
-            Free(),  # last: the filter that changes all the time, and the reason people know best
+            Free(),  # from here on what changes all the time, beginning with the reason people know best
+            OneTenant(),  # before ShareRoom: room that is not for this namespace is no room
+            ShareRoom(),
+            HostRoom(ReasonCode.CPUS, Change.USE, policy.system_cpus),
+            HostRoom(ReasonCode.RAM, Change.USE, policy.system_ram_mib),
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
         choose=partial(choose_hosts, weights=policy.domain_weights),

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.candidates import exclusions
-from gpu_platform.scheduling.framework import Ask, Framework
+from gpu_platform.scheduling.candidates import ask_of
+from gpu_platform.scheduling.framework import Framework
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.plugins.gang import domains_of, together
 from gpu_platform.scheduling.snapshot import Change, Snapshot
@@ -58,12 +58,12 @@ def choose_victims(
     """The victims for ``row`` out of ``eligible``; None if not even all of them would do.
 
     GPUs that are free, and those of jobs that are ``leaving`` anyway, count. Empty if they are enough.
-    ``placer`` is needed for gangs of groups and for totals.
+    ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
     """
-    if row.is_plain:
+    if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
         room = _Room(row, snapshot, framework, leaving)
     else:
-        assert placer is not None, "only plain gangs can do without"
+        assert placer is not None, "only plain gangs of whole GPUs can do without"
         room = _GangRoom(row, snapshot, placer, leaving)
     jobs = [job for job in eligible if room.helps(job)]
     if room.fits(()):
@@ -103,7 +103,7 @@ class _Room:
         self.request, self._snapshot = row.gpus, snapshot
         self.one_host = row.gpus.hosts == 1
         slots = np.arange(len(snapshot))
-        ask = Ask(row.gpus, exclusions(snapshot, row))
+        ask = ask_of(snapshot, row)
         usable = framework.usable(ask, snapshot, slots, Change.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.free & ~snapshot.held).tolist()
@@ -151,7 +151,7 @@ class _Room:
 
 
 class _GangRoom:
-    """For groups and totals: by trying to place the whole gang as if the jobs had ended."""
+    """For groups, totals and parts: by trying to place the whole gang as if the jobs had ended."""
 
     exact_up_to = GANG_EXACT_UP_TO
     one_host = False
@@ -175,7 +175,7 @@ class _GangRoom:
     def fits(self, without: Iterable[RunningRow]) -> bool:
         with Statement(self._snapshot) as attempt:
             for job in (*self._leaving, *without):
-                attempt.free(job.gpu_uuids)
+                attempt.end(job)
             return self._placer.seat(self._row, attempt) is not None
 
     def domains(self) -> NDArray[np.intp]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 
 Key = tuple[str, int]
@@ -13,7 +14,7 @@ Key = tuple[str, int]
 @dataclass(slots=True)
 class Proposal:
     row: QueueRow
-    gpu_uuids: tuple[str, ...]
+    placement: Placement
     expires_at: float
     wanted: bool = True
     """Does the job wait again if nobody confirms?"""

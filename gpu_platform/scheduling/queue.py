@@ -13,7 +13,7 @@ from gpu_platform.domain.rows import QueueRow
 Order = tuple[float, float, str]
 Group = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
-NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str]
+NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str, str]
 ORDERS = ("priority", "fcfs", "fair_share")
 
 
@@ -85,7 +85,7 @@ class JobQueue:
 
     def need(self, row: QueueRow) -> NeedKey:
         """Equal for jobs that, but for exclusions, fit the same hosts and are allowed the same."""
-        return row.gpus, row.groups, row.namespace if self._by_namespace else ""
+        return row.gpus, row.groups, row.tenant, row.namespace if self._by_namespace else ""
 
     def add(self, row: QueueRow) -> None:
         """Also replaces: a job waits once, for its newest attempt."""

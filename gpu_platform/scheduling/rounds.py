@@ -188,8 +188,8 @@ class Round:
         if chosen is None:
             return None
         placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch)
-        for slot, gpus in zip(chosen.tolist(), offered.offers.gpus[chosen].tolist(), strict=True):
-            snapshot.hold(slot, gpus)
+        for part in placement.slices:
+            snapshot.hold(part, row.namespace)
         return placement
 
     def _seat_gang(self, row: QueueRow) -> Placement | None:
@@ -259,7 +259,7 @@ class Round:
             return None
         if not firm and not state.queue.endless:
             return None  # nobody would be bound
-        if not row.is_plain:
+        if not row.is_plain or row.takes_parts:
             return state.gang_dates.reserve(row, self.now, self._others(row), firm)
         return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
 

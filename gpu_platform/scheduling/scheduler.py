@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.fair_share import FairShare
@@ -101,8 +101,12 @@ class Scheduler:
         rows = list(rows)
         self.snapshot.upsert_gpus(rows)
         for row in rows:
-            if row.free and (holder := self.ledger.holder(row.uuid)):
+            for holder in self.ledger.holders(row.uuid) if row.free else ():
                 self._end_unless_proposed(holder)
+
+    def upsert_use(self, rows: Iterable[HostUse]) -> None:
+        """What jobs have of hosts' CPUs and memory."""
+        self.snapshot.upsert_use(rows)
 
     def measured(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
         """What a host's GPUs do right now: for the limit of temperature and the scores that look at it."""
@@ -122,7 +126,7 @@ class Scheduler:
             self._leaving.add((row.job_id, row.attempt))
 
     def ended(self, job_id: str, attempt: int) -> None:
-        """The store says that the job holds nothing any more, also where a GPU did not become free: it is broken."""
+        """The store says that the job holds nothing any more, also where no GPU became free: broken or shared."""
         if (job_id, attempt) not in self._proposals:
             self._release(job_id, attempt)
 
@@ -155,8 +159,8 @@ class Scheduler:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
-        self.snapshot.let_go(proposal.gpu_uuids)
-        if any(self.snapshot.is_free(uuid) for uuid in proposal.gpu_uuids):
+        self._let_go_of(proposal)
+        if any(self.snapshot.is_free(uuid) for uuid in proposal.placement.gpu_uuids):
             self._release(job_id, attempt)  # it has ended already
 
     def reject(self, job_id: str, attempt: int) -> None:
@@ -220,21 +224,22 @@ class Scheduler:
         return self._book.renew(self.round, self._now, idle) if not idle or self._book.pending() else {}
 
     def _propose(self, row: QueueRow, placement: Placement) -> None:
-        gpu_uuids = tuple(placement.gpu_uuids)
-        self._proposals.add(Proposal(row, gpu_uuids, self._now + self.policy.proposal_timeout_s))
+        self._proposals.add(Proposal(row, placement, self._now + self.policy.proposal_timeout_s))
         holder = RunningRow(
             job_id=row.job_id,
             attempt=row.attempt,
             namespace=row.namespace,
             user=row.user,
             priority=row.priority,
-            gpu_uuids=gpu_uuids,
+            gpu_uuids=tuple(placement.gpu_uuids),
             started_at=self._now,
             time_limit_s=row.time_limit_s,
             preemptible=row.preemptible,
             checkpoints=row.checkpoints,
             gpus=row.gpus,
             groups=row.groups,
+            shares=tuple(grant for part in placement.slices for grant in part.shares),
+            host_use=_host_use(placement),
         )
         self.ledger.begin(holder)
         self._charge(holder, 1, self._now)
@@ -276,8 +281,12 @@ class Scheduler:
     def _let_go(self, job_id: str, attempt: int) -> None:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is not None:
-            self.snapshot.let_go(proposal.gpu_uuids)
+            self._let_go_of(proposal)
             self._release(job_id, attempt)
+
+    def _let_go_of(self, proposal: Proposal) -> None:
+        for part in proposal.placement.slices:
+            self.snapshot.let_go(part, proposal.row.namespace)
 
     def _end_unless_proposed(self, row: RunningRow) -> None:
         """Until the store confirms, a proposal's GPUs are free there."""
@@ -295,3 +304,7 @@ class Scheduler:
         self.quotas.charge(row.namespace, row.user, gpus)
         if self._fair:
             self.shares.charge(row.namespace, row.user, gpus, now)
+
+
+def _host_use(placement: Placement) -> tuple[HostUse, ...]:
+    return tuple(HostUse(part.host, part.cpus, part.ram_mib) for part in placement.slices if part.cpus or part.ram_mib)

@@ -8,7 +8,7 @@ GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import cast
 
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import GpuRow, HostRow
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
+from gpu_platform.domain.share import GpuUse, ShareGrant, first_use
 from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.shared import GpuFacts, SharedGpus
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.machine import Machine, machine_of, members
 
@@ -29,9 +32,15 @@ MAX_QUESTIONS = 10_000
 LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
 SPEED_WEIGHT = 0.2
 """Of the newest job in the average."""
-_STAKES = ("free", "held", "uses")
+_HOST_AMOUNTS = ("cpus", "cpus_used", "cpus_held", "ram_mib", "ram_mib_used", "ram_mib_held")
+_STAKES = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
 """What trying things changes."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
+
+
+Promised = tuple[tuple[ShareGrant, str], ...]
+Stakes = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
+"""What jobs and proposals have of one host."""
 
 
 class Change(IntEnum):
@@ -51,6 +60,35 @@ class _Flags:
     free: bool = False
     slot: int = -1
     bit: int = 0
+    use: GpuUse | None = None
+    promised: Promised = ()
+    """Parts that proposals will take, and the namespaces that ask."""
+
+    def forget(self, grant: ShareGrant, namespace: str) -> None:
+        """A promise ends."""
+        promised = list(self.promised)
+        promised.remove((grant, namespace))
+        self.promised = tuple(promised)
+
+    def without(self, grant: ShareGrant, namespace: str) -> None:
+        """A part ends, promised or taken."""
+        if (grant, namespace) in self.promised:
+            self.forget(grant, namespace)
+        elif self.use is not None:
+            self.use = self.use.minus(grant)
+
+    def total(self, free: bool) -> GpuUse | None:
+        """What is taken in parts, with what is promised; all of it where the two do not go together."""
+        total = self.use
+        for grant, namespace in self.promised:
+            added = first_use(grant, namespace)
+            if total is None:
+                total = added if free else replace(added, percent=100)
+            elif (total.mode, total.tenant) == (added.mode, added.tenant):
+                total = total.plus(grant)
+            else:
+                total = replace(total, percent=100)
+        return total
 
 
 class Snapshot:
@@ -76,6 +114,8 @@ class Snapshot:
         self._machine_number: dict[Machine, int] = {}
         self._matching: dict[Hashable, list[int]] = {}
         self._ranks: NDArray[np.int64] | None = None
+        self.shared = SharedGpus()
+        self.facts = GpuFacts()
         self._reserve(64)
 
     def __len__(self) -> int:
@@ -89,8 +129,10 @@ class Snapshot:
             **{name: np.zeros(capacity) for name in ("load", "heat")},
             "speed": np.ones(capacity),
             **{f"in_{level}": np.zeros(capacity, np.intp) for level in self._fabric.levels},
-            "ready": np.zeros(capacity, bool),
+            **{name: np.zeros(capacity, bool) for name in ("ready", "mps")},
+            **{name: np.zeros(capacity, np.int64) for name in _HOST_AMOUNTS},
         }
+        self.shared.resize(capacity, 0)
         self._view()
 
     def _view(self) -> None:
@@ -116,6 +158,15 @@ class Snapshot:
         self.uses = cast(Slots, arrays["uses"])
         """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
+        self.mps = cast(NDArray[np.bool_], arrays["mps"])
+        """The host has an MPS daemon."""
+        self.cpus = cast(NDArray[np.int64], arrays["cpus"])
+        self.ram_mib = cast(NDArray[np.int64], arrays["ram_mib"])
+        self.cpus_used = cast(NDArray[np.int64], arrays["cpus_used"])
+        """CPUs that jobs have; ``cpus_held``: that proposals will take. Likewise memory."""
+        self.cpus_held = cast(NDArray[np.int64], arrays["cpus_held"])
+        self.ram_mib_used = cast(NDArray[np.int64], arrays["ram_mib_used"])
+        self.ram_mib_held = cast(NDArray[np.int64], arrays["ram_mib_held"])
         self.machine = cast(Slots, arrays["machine"])
         """Index into ``machines``."""
         self.kind = cast(Slots, arrays["kind"])
@@ -205,13 +256,22 @@ class Snapshot:
             flags = self._gpus.setdefault(row.uuid, _Flags())
             working = row.state in _WORKING
             free = row.free and row.state is GpuState.AVAILABLE
-            if (flags.working, flags.free) == (working, free):
+            if (flags.working, flags.free, flags.use) == (working, free, row.use):
                 continue
             changed_health = flags.working != working
-            flags.working, flags.free = working, free
+            flags.working, flags.free, flags.use = working, free, row.use
             if flags.slot >= 0:
                 self._show(flags)
                 self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
+
+    def upsert_use(self, rows: Iterable[HostUse]) -> None:
+        """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
+        for row in rows:
+            slot = self._slot_of.get(row.host)
+            if slot is None or (self.cpus_used[slot], self.ram_mib_used[slot]) == (row.cpus, row.ram_mib):
+                continue
+            self.cpus_used[slot], self.ram_mib_used[slot] = row.cpus, row.ram_mib
+            self._touch(slot, Change.USE)
 
     def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
         """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
@@ -243,35 +303,89 @@ class Snapshot:
             for slot in alike.tolist():
                 self._touch(slot, Change.USE)
 
-    def hold(self, slot: int, gpus: int) -> None:
-        """Keep a set of GPUs for a proposal."""
-        self.held[slot] |= np.uint64(gpus)
+    def hold(self, part: HostSlice, namespace: str) -> None:
+        """Keep what a proposal takes of a host."""
+        slot = self._slot_of[part.host]
+        self.cpus_held[slot] += part.cpus
+        self.ram_mib_held[slot] += part.ram_mib
+        held = 0
+        for uuid in part.gpu_uuids:
+            held |= 1 << self._gpus[uuid].bit
+        self.held[slot] |= np.uint64(held)
+        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+            flags = self._gpus[uuid]
+            flags.promised += ((grant, namespace),)
+            self._show_parts(flags)
         self.uses[slot] += 1
         self._touch(slot, Change.USE)
 
-    def let_go(self, gpu_uuids: Iterable[str]) -> None:
+    def let_go(self, part: HostSlice, namespace: str) -> None:
         """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
-        for uuid in gpu_uuids:
-            place = self.locate(uuid)
-            if place is not None:
-                slot, bit = place
-                self.held[slot] &= ~np.uint64(1 << bit)
-                self._touch(slot, Change.USE)
+        slot = self._slot_of[part.host]
+        self.cpus_held[slot] -= part.cpus
+        self.ram_mib_held[slot] -= part.ram_mib
+        self._touch(slot, Change.USE)
+        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+            self._gpus[uuid].forget(grant, namespace)
+        for uuid in part.gpu_uuids:
+            flags = self._gpus[uuid]
+            if flags.slot >= 0 and not flags.promised:
+                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
+            if flags.slot >= 0 and part.shares:
+                self._show_parts(flags)
+                self._touch(flags.slot, Change.USE)
 
-    def imagine_free(self, slot: int, gpus: int) -> None:
-        """As if nobody had these GPUs: only between :meth:`stakes` and :meth:`restore`."""
-        self.free[slot] |= np.uint64(gpus) & self.working[slot]
-        self.held[slot] &= ~np.uint64(gpus)
+    def slots_of(self, job: RunningRow) -> set[int]:
+        """Of the known hosts, those where the job has something."""
+        there = (self._gpus[uuid].slot for uuid in job.gpu_uuids if uuid in self._gpus)
+        with_room = (self._slot_of.get(use.host, -1) for use in job.host_use)
+        return {slot for slot in (*there, *with_room) if slot >= 0}
+
+    def imagine_ended(self, job: RunningRow) -> None:
+        """As if the job had ended: only between :meth:`stakes` and :meth:`restore`."""
+        for place, uuid in enumerate(job.gpu_uuids):
+            flags = self._gpus.get(uuid)
+            if flags is None or flags.slot < 0:
+                continue
+            if job.shares:
+                flags.without(job.shares[place], job.namespace)
+                self._show_parts(flags)
+            if not (flags.use or flags.promised):
+                self.free[flags.slot] |= np.uint64(1 << flags.bit) & self.working[flags.slot]
+                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
+        for use in job.host_use:
+            slot = self._slot_of.get(use.host)
+            if slot is not None:
+                self.cpus_used[slot] -= use.cpus
+                self.ram_mib_used[slot] -= use.ram_mib
+        for slot in self.slots_of(job):
+            self._touch(slot, Change.USE)
+
+    def imagine_empty(self, slot: int) -> None:
+        """As if every job on the host had ended: only between :meth:`stakes` and :meth:`restore`."""
+        for name in _STAKES:
+            if name not in ("free", "uses"):
+                self._arrays[name][slot] = 0
+        self.free[slot] = self.working[slot]
+        for uuid in self._uuids[slot]:
+            self._gpus[uuid].use, self._gpus[uuid].promised = None, ()
+        self.shared.clear(slot)
         self._touch(slot, Change.USE)
 
-    def stakes(self, slot: int) -> tuple[np.generic, ...]:
+    def stakes(self, slot: int) -> Stakes:
         """Who has what of a host, for :meth:`restore`."""
-        return tuple(self._arrays[name][slot].copy() for name in _STAKES)
+        parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[slot]]
+        return tuple(self._arrays[name][slot].copy() for name in _STAKES), parts
 
-    def restore(self, slot: int, stakes: tuple[np.generic, ...]) -> None:
+    def restore(self, slot: int, stakes: Stakes) -> None:
         """It counts as a change: what others computed in between is not valid any more."""
-        for name, value in zip(_STAKES, stakes, strict=True):
+        for name, value in zip(_STAKES, stakes[0], strict=True):
             self._arrays[name][slot] = value
+        for uuid, parts in zip(self._uuids[slot], stakes[1], strict=True):
+            flags = self._gpus[uuid]
+            if (flags.use, flags.promised) != parts:
+                flags.use, flags.promised = parts
+                self._show_parts(flags)
         self._touch(slot, Change.USE)
 
     def _locate(self, slot: int) -> None:
@@ -298,6 +412,7 @@ class Snapshot:
                 key: np.concatenate([a, np.ones_like(a) if key == "speed" else np.zeros_like(a)])
                 for key, a in self._arrays.items()
             }
+            self.shared.resize(len(self._arrays["ready"]), 0)
         self._slot_of[name] = slot
         self.names.append(name)
         self._rows.append(row)
@@ -317,12 +432,17 @@ class Snapshot:
         number = self._machine_number.setdefault(machine, len(self.machines))
         if number == len(self.machines):
             self.machines.append(machine)
+            self.shared.resize(0, machine.size)
+            self.facts.add(machine.gpus, self.shared.width)
         held = {uuid for uuid in self._uuids[slot] if int(self.held[slot]) >> self._gpus[uuid].bit & 1}
         for uuid in self._uuids[slot]:
             self._gpus[uuid].slot = -1
         self._inventories[slot] = inventory
         self._uuids[slot] = [gpu.uuid for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
         self.working[slot] = self.free[slot] = self.held[slot] = 0
+        self.shared.clear(slot)
+        self.cpus[slot], self.ram_mib[slot] = inventory.cpus or 0, inventory.ram_mib or 0
+        self.mps[slot] = inventory.mps
         for bit, uuid in enumerate(self._uuids[slot]):
             flags = self._gpus.setdefault(uuid, _Flags())
             flags.slot, flags.bit = slot, bit
@@ -339,6 +459,12 @@ class Snapshot:
         bit = np.uint64(1 << flags.bit)
         for array, on in ((self.working, flags.working), (self.free, flags.free)):
             array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
+        if flags.use is not None or flags.promised or self.shared.partly[flags.slot] & bit:
+            self._show_parts(flags)
+
+    def _show_parts(self, flags: _Flags) -> None:
+        free = bool(int(self.free[flags.slot]) >> flags.bit & 1)
+        self.shared.show(flags.slot, flags.bit, flags.total(free))
 
     def _touch(self, slot: int, change: Change) -> None:
         self.version += 1

@@ -3,9 +3,9 @@
 The idea is that of a transaction's savepoints (and of KAI-Scheduler's ``framework/statement.go``)::
 
     with Statement(snapshot) as attempt:
-        attempt.hold(3, 0b1111)
+        attempt.hold(HostSlice(host="a", …), namespace)
         before = attempt.checkpoint()
-        attempt.hold(4, 0b1111)
+        attempt.hold(HostSlice(host="b", …), namespace)
         attempt.rollback(before)
         attempt.commit()
 
@@ -14,18 +14,17 @@ What is not committed is undone at the end of the block. Nothing else may write 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import TracebackType
 
-import numpy as np
-
-from gpu_platform.scheduling.snapshot import Snapshot
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.rows import RunningRow
+from gpu_platform.scheduling.snapshot import Snapshot, Stakes
 
 
 class Statement:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._log: list[tuple[int, tuple[np.generic, ...]]] = []
+        self._log: list[tuple[int, Stakes]] = []
         self._version = snapshot.version
 
     def __enter__(self) -> Statement:
@@ -36,23 +35,26 @@ class Statement:
     ) -> None:
         self.rollback()
 
-    def hold(self, slot: int, gpus: int) -> None:
-        """Take a set of a host's GPUs."""
+    def hold(self, part: HostSlice, namespace: str) -> None:
+        """Take a part of a host."""
+        slot = self._snapshot.slot(part.host)
+        assert slot is not None, f"{part.host} is not known"
         self._remember(slot)
-        self._snapshot.hold(slot, gpus)
+        self._snapshot.hold(part, namespace)
         self._version = self._snapshot.version
 
-    def free(self, gpu_uuids: Iterable[str]) -> None:
-        """As if whoever has these GPUs had ended. Those of unknown hosts are ignored."""
-        gpus: dict[int, int] = {}
-        for uuid in gpu_uuids:
-            place = self._snapshot.locate(uuid)
-            if place is not None:
-                gpus[place[0]] = gpus.get(place[0], 0) | 1 << place[1]
-        for slot, bits in gpus.items():
+    def end(self, job: RunningRow) -> None:
+        """As if the job had ended. What it has on unknown hosts is ignored."""
+        for slot in self._snapshot.slots_of(job):
             self._remember(slot)
-            self._snapshot.imagine_free(slot, bits)
-            self._version = self._snapshot.version
+        self._snapshot.imagine_ended(job)
+        self._version = self._snapshot.version
+
+    def empty(self, slot: int) -> None:
+        """As if every job on a host had ended."""
+        self._remember(slot)
+        self._snapshot.imagine_empty(slot)
+        self._version = self._snapshot.version
 
     def checkpoint(self) -> int:
         """A mark to :meth:`rollback` to."""

@@ -7,6 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.snapshot import Change, Snapshot
@@ -21,6 +23,16 @@ def look(snapshot: Snapshot) -> dict[str, list[object]]:
     arrays = {name: array for name, array in vars(snapshot).items() if isinstance(array, np.ndarray)}
     assert {"free", "held", "uses", "working"} <= arrays.keys()
     return {name: array.tolist() for name, array in arrays.items()}
+
+
+def part(snapshot: Snapshot, slot: int, gpus: int) -> HostSlice:
+    there = snapshot.gpus_of(slot, gpus)
+    uuids, indices = [uuid for uuid, _ in there], [index for _, index in there]
+    return HostSlice(host=snapshot.names[slot], gpu_uuids=uuids, gpu_indices=indices)
+
+
+def having(uuids: list[str]) -> RunningRow:
+    return RunningRow("j", 1, "a", "anna", 0, tuple(uuids), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -39,9 +51,9 @@ def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
             for _ in range(chance.randrange(1, 12)):
                 match chance.randrange(5):
                     case 0 | 1:
-                        attempt.hold(chance.randrange(5), chance.getrandbits(4))
+                        attempt.hold(part(snapshot, chance.randrange(5), chance.getrandbits(4)), "a")
                     case 2:
-                        attempt.free(chance.sample(uuids, 3))
+                        attempt.end(having(chance.sample(uuids, 3)))
                     case 3:
                         marks.append((attempt.checkpoint(), look(snapshot)))
                     case _:
@@ -57,7 +69,7 @@ def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
         assert look(snapshot) == marks[0][1]
         if commits:  # back to where tests can go on for long
             for slot in range(len(snapshot)):
-                snapshot.let_go(uuid for uuid, _ in snapshot.gpus_of(slot, int(snapshot.held[slot])))
+                snapshot.let_go(part(snapshot, slot, int(snapshot.held[slot])), "a")
         for row in ROWS:
             fresh = CandidateIndex(framework, snapshot).of(row)
             known = index.of(row)
@@ -70,7 +82,7 @@ def test_what_is_not_committed_is_undone_when_something_raises() -> None:
 
     def fails() -> None:
         with Statement(snapshot) as attempt:
-            attempt.hold(0, 0b11)
+            attempt.hold(part(snapshot, 0, 0b11), "a")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -82,7 +94,7 @@ def test_a_statement_notices_that_somebody_else_writes() -> None:
     machines = cluster().host("a")
     snapshot = machines.scheduler().snapshot
     attempt = Statement(snapshot)
-    attempt.hold(0, 0b1)
+    attempt.hold(part(snapshot, 0, 0b1), "a")
     snapshot.upsert_gpus([machines.busy("a", 5).gpu_rows[uuid] for uuid, _ in snapshot.gpus_of(0, 1 << 5)])
     with pytest.raises(RuntimeError, match="somebody else"):
         attempt.rollback()
@@ -92,7 +104,7 @@ def test_a_rollback_counts_as_a_change_of_use_only() -> None:
     snapshot = cluster().hosts(2).scheduler().snapshot
     before = {change: snapshot.changed_at[change].copy() for change in Change}
     with Statement(snapshot) as attempt:
-        attempt.hold(1, 0b1)
+        attempt.hold(part(snapshot, 1, 0b1), "a")
     assert snapshot.changed_at[Change.USE][1] > before[Change.USE][1]
     assert snapshot.changed_at[Change.USE][0] == before[Change.USE][0]
     assert snapshot.changed_at[Change.HEALTH].tolist() == before[Change.HEALTH].tolist()

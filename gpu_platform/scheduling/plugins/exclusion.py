@@ -14,8 +14,9 @@ class NotExcluded:
     lifted_by = Change.HEALTH
     """Of the platform's own making: an exclusion never means that a job is too large for the cluster."""
 
+    def concerns(self, ask: Ask) -> bool:
+        return bool(ask.excluded)
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
-        if not ask.excluded:
-            return snapshot.everything[hosts]
         excluded = [ask.excluded.get(host, 0) for host in hosts.tolist()]
         return snapshot.everything[hosts] & ~np.array(excluded, np.uint64)

@@ -18,6 +18,9 @@ class Fact:
     def __init__(self, code: ReasonCode) -> None:
         self.code = code
 
+    def concerns(self, ask: Ask) -> bool:
+        return bool(_ASKED[self.code](ask.request))
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         only = _ONLY[self.code](ask.request)
 
@@ -34,10 +37,18 @@ class TooFew:
     code = ReasonCode.TOO_FEW_GPUS
     lifted_by = Change.FACTS
 
+    def concerns(self, ask: Ask) -> bool:
+        return True
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.everything[hosts]
 
 
+_ASKED = {
+    ReasonCode.OTHER_MODEL: lambda asked: asked.model is not None,
+    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: asked.memory_mib,
+    ReasonCode.COMPUTE_CAPABILITY: lambda asked: asked.min_compute_capability is not None,
+}
 _ONLY = {
     ReasonCode.OTHER_MODEL: lambda asked: GpuRequest(model=asked.model),
     ReasonCode.TOO_LITTLE_MEMORY: lambda asked: GpuRequest(memory_mib=asked.memory_mib),

@@ -55,5 +55,8 @@ class Cool:
     code = ReasonCode.TOO_HOT
     lifted_by = Change.HEALTH
 
+    def concerns(self, ask: Ask) -> bool:
+        return True
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.everything[hosts] & ~snapshot.hot[hosts]

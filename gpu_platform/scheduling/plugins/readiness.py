@@ -13,6 +13,9 @@ class HostReady:
     code = ReasonCode.HOST_NOT_READY
     lifted_by = Change.HEALTH
 
+    def concerns(self, ask: Ask) -> bool:
+        return True
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return np.where(snapshot.ready[hosts], snapshot.everything[hosts], np.uint64(0))
 
@@ -21,15 +24,22 @@ class Working:
     code = ReasonCode.UNHEALTHY
     lifted_by = Change.HEALTH
 
+    def concerns(self, ask: Ask) -> bool:
+        return True
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.working[hosts]
 
 
 class Free:
-    """Free in the store, and not promised to a proposal that is on its way there."""
+    """Free in the store, and not promised to a proposal that is on its way there; for a share, or shared."""
 
     code = ReasonCode.BUSY
     lifted_by = Change.USE
 
+    def concerns(self, ask: Ask) -> bool:
+        return ask.request.gpus_per_host > 0
+
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
-        return snapshot.free[hosts] & ~snapshot.held[hosts]
+        free = snapshot.free[hosts] & ~snapshot.held[hosts]
+        return free if ask.request.share is None else free | snapshot.shared.partly[hosts]

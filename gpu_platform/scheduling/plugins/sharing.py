@@ -1,0 +1,129 @@
+"""Parts of GPUs: who can give them, and who has room.
+
+A GPU is given away whole, or in parts of one mode: MIG instances for anybody, MPS shares or time slices within one
+namespace. Time slices are the last resort: only where there is no MPS.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.share import Share, ShareMode
+from gpu_platform.scheduling.framework import Ask
+from gpu_platform.scheduling.shared import MODES, as_sets
+from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.topology.mig import mig_model
+
+_MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMode.MPS, ShareMode.TIME_SLICE))
+
+
+class SharingSupported:
+    """The GPU's model has the MIG profile; for a share, its host gives shares in the mode that was asked."""
+
+    code = ReasonCode.SHARING_UNSUPPORTED
+    lifted_by = Change.FACTS
+
+    def concerns(self, ask: Ask) -> bool:
+        return ask.request.share is not None
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        share = _share(ask)
+        able = snapshot.matching((share.mig_profile, share.memory_mib), lambda gpu: _can_ever(gpu, share))
+        gpus = able[snapshot.machine[hosts]]
+        if share.mode is None or share.mode is ShareMode.MIG:
+            return gpus
+        return np.where(snapshot.mps[hosts] == (share.mode is ShareMode.MPS), gpus, np.uint64(0))
+
+
+class OneTenant:
+    """Of GPUs that are shared already only those of the same mode, and without MIG of the same namespace."""
+
+    code = ReasonCode.SHARED_BY_ANOTHER
+    lifted_by = Change.USE
+
+    def concerns(self, ask: Ask) -> bool:
+        return ask.request.share is not None
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        shared, everything = snapshot.shared, snapshot.everything[hosts]
+        partly = shared.partly[hosts]
+        if not partly.any():
+            return everything
+        alike = shared.mode[hosts] == _modes(_share(ask), snapshot, hosts)[:, None]
+        alike &= shared.tenant[hosts] == shared.tenant_number(ask.tenant)
+        return everything & (~partly | as_sets(alike))
+
+
+class ShareRoom:
+    """Room for one more part: percent and memory, or a place for the MIG instance."""
+
+    code = ReasonCode.TOO_LITTLE_SHARE
+    lifted_by = Change.USE
+
+    def concerns(self, ask: Ask) -> bool:
+        return ask.request.share is not None
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        shared, everything = snapshot.shared, snapshot.everything[hosts]
+        partly = shared.partly[hosts]
+        if not partly.any():
+            return everything
+        return everything & (~partly | as_sets(_has_room(_share(ask), snapshot, hosts)))
+
+
+class HostRoom:
+    """Enough of a host's CPUs, or of its memory. ``lifted_by`` FACTS: of all it has; USE: of what nobody has."""
+
+    def __init__(self, code: ReasonCode, lifted_by: Change, reserve: int = 0) -> None:
+        """``reserve``: what jobs never get, CPUs or MiB."""
+        self.code, self.lifted_by, self._reserve = code, lifted_by, reserve
+        self._of_memory = code is ReasonCode.RAM
+
+    def concerns(self, ask: Ask) -> bool:
+        return self._asked(ask) > 0
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        if self._of_memory:
+            has, used, held = snapshot.ram_mib, snapshot.ram_mib_used, snapshot.ram_mib_held
+        else:
+            has, used, held = snapshot.cpus, snapshot.cpus_used, snapshot.cpus_held
+        left = has[hosts] - self._reserve
+        if self.lifted_by is Change.USE:
+            left = left - used[hosts] - held[hosts]
+        return np.where(left >= self._asked(ask), snapshot.everything[hosts], np.uint64(0))
+
+    def _asked(self, ask: Ask) -> int:
+        return ask.request.ram_mib_per_host if self._of_memory else ask.request.cpus_per_host
+
+
+def _share(ask: Ask) -> Share:
+    assert ask.request.share is not None, "asked only where it concerns"
+    return ask.request.share
+
+
+def _can_ever(gpu: GpuInfo, share: Share) -> bool:
+    if share.mig_profile is None:
+        return gpu.memory_mib >= (share.memory_mib or 0)
+    model = mig_model(gpu.model) if gpu.mig_capable else None
+    return model is not None and model.profile(share.mig_profile) is not None
+
+
+def _modes(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
+    """In which mode each host would give the share."""
+    if share.mig_profile is not None:
+        return np.full(len(hosts), _MIG)
+    return np.where(snapshot.mps[hosts], _MPS, _TIME_SLICE)
+
+
+def _has_room(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.bool_]:
+    """[hosts, width]; of GPUs that are shared in the same mode."""
+    shared, machine = snapshot.shared, snapshot.machine[hosts]
+    if share.mig_profile is not None:
+        starts = snapshot.facts.mig_starts(share.mig_profile)
+        return starts[snapshot.facts.mig_model[machine], shared.mig[hosts]] >= 0
+    enough = shared.percent[hosts] <= 100 - (share.percent or 0)
+    memory = snapshot.facts.memory_mib[machine]
+    return enough & (shared.memory_mib[hosts] + (share.memory_mib or 0) <= memory)
