@@ -28,7 +28,7 @@ from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.nvml import Nvml, open_nvml
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.stopping import attempt_processes
 from gpu_platform.settings import NodeSettings, Settings
@@ -48,20 +48,23 @@ class HostRig:
         name: str = "box",
         dev: Path = Path("/dev"),
         stages: Sequence[Stage] = (),
+        nvml: Nvml = None,
         **node: Any,
     ) -> None:
-        """``node``: more of its settings; ``dev``: where nodes of its GPUs are."""
-        self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=machine, **node))
+        """``node``: more of its settings; ``dev``: where nodes of its GPUs are; ``nvml``: not a simulated one."""
+        simulate = machine if nvml is None else None
+        self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=simulate, **node))
         self._dev = dev
         self._stages = stages
         self.home = paths.node_dir(state_dir.resolve(), name)
-        self.nvml = open_nvml(self.settings.node, self.home)
+        self.nvml = nvml or open_nvml(self.settings.node, self.home)
         self.inventory = read_inventory(self.nvml, self.settings.node)
         self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
         self.keys: list[AttemptKey] = []
 
-    def restart(self) -> HostAgent:
+    def restart(self, stages: Sequence[Stage] | None = None) -> HostAgent:
         self.agent.close()
+        self._stages = self._stages if stages is None else stages
         self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
         return self.agent
 

@@ -18,14 +18,15 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant
-from gpu_platform.hosts.process_tree import Process, all_processes, has_environ, is_alive, send_signal
+from gpu_platform.hosts.process_tree import Process, all_processes, has_environ, send_signal
 from gpu_platform.hosts.sharing.tools import run_tool
 
 PROGRAM = "nvidia-cuda-mps-control"
 _MARK = "GPU_PLATFORM_MPS_DAEMON"
-_MAX_PATH = 92
-"""Of the pipe directory: the sockets in it have names of up to 15 bytes, and their path 108 (unix(7))."""
-_PATIENCE_S = 10.0
+_MAX_PATH = 80
+"""The sockets below have names of up to 27 bytes, and their path may have 108 (unix(7))."""
+_PIPES, _LOGS = "nvidia-mps", "nvidia-log"
+_QUIT_S, _KILL_S = 5.0, 5.0
 
 
 def is_installed() -> bool:
@@ -33,22 +34,29 @@ def is_installed() -> bool:
 
 
 class MpsDaemon:
-    """The daemon of one GPU; ``directory`` is its own. ``private_shm``: its clients are fenced."""
+    """The daemon of one GPU. ``directory`` is its own; ``fenced``: so are its clients, and then both see one private
+    directory as ``/dev/shm``: CUDA exchanges shared memory there, and the sockets find place in it too."""
 
-    def __init__(self, directory: Path, gpu_uuid: str, *, private_shm: bool = False) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, gpu_uuid: str, *, fenced: bool = False) -> None:
+        self._name = os.fsencode(directory)
         self._gpu_uuid = gpu_uuid
-        self.pipes = directory / "pipe"
-        digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
-        self.shm = f"/dev/shm/gpu-platform-mps-{digest}" if private_shm else None
-        """Daemon and clients exchange shared memory: this is ``/dev/shm`` to both, and to no other tenant."""
+        digest = hashlib.sha256(self._name).hexdigest()[:12]
+        self.shm = f"/dev/shm/gpu-platform-mps-{digest}" if fenced else None
+        self._root = Path(self.shm or directory)
+        self._seen = Path("/dev/shm") if fenced else directory
+        """The root, as daemon and clients see it."""
 
     @property
     def was_started(self) -> bool:
         """And not stopped since."""
-        return self.pipes.exists()
+        return self._root.exists()
 
-    def start(self, uid: int | None, gid: int | None) -> None:
+    @property
+    def writable(self) -> list[str]:
+        """What clients must be able to write beside :attr:`shm`."""
+        return [] if self.shm else [str(self._root)]
+
+    def start(self, uid: int | None = None, gid: int | None = None) -> None:
         """Unless it runs. Raises :class:`HostUnavailable`, or :class:`PreflightFailed` when it serves another account:
         an MPS server has one user, and would let the second one wait for the first."""
         owner = os.geteuid() if uid is None else uid
@@ -61,77 +69,67 @@ class MpsDaemon:
                     gpu_uuid=self._gpu_uuid,
                 )
             return
-        if len(os.fsencode(self.pipes)) > _MAX_PATH:
+        if len(os.fsencode(self._seen)) > _MAX_PATH:
             raise HostUnavailable(
-                f"MPS needs a path of at most {_MAX_PATH} bytes for its sockets: state_dir is too long ({self.pipes})"
+                f"MPS needs a path of at most {_MAX_PATH} bytes for its sockets: state_dir is too long ({self._seen})"
             )
-        for directory in filter(None, (self.pipes, self._directory / "log", self.shm)):
-            shutil.rmtree(directory, ignore_errors=True)  # what a killed daemon left in it
-            os.makedirs(directory)
-            os.chmod(directory, 0o700)
+        shutil.rmtree(self._root, ignore_errors=True)  # what a killed daemon left in it
+        for directory in (self._root, self._root / _PIPES, self._root / _LOGS):
+            directory.mkdir(parents=True, mode=0o700)
             if uid is not None and gid is not None:
                 os.chown(directory, uid, gid)
-        run_tool(self._command(uid, gid), environ=self._environ())
+        self._control("-d", uid=uid, gid=gid)  # it makes itself a daemon, and lives on when the node worker does not
         if not self.processes():
-            raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: see {self._directory}/log")
+            raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._last_words()}")
 
     def stop(self) -> None:
         """Ask it to quit, and kill what is left of it and its servers. Nothing happens if it does not run."""
         running = self.processes()
         if running:
-            self._quit(running[0])
-        deadline = time.monotonic() + _PATIENCE_S
-        while living := [process for process in running if is_alive(process)] or self.processes():
-            if time.monotonic() > deadline - _PATIENCE_S / 2:
+            owner = os.stat(f"/proc/{running[0].pid}")
+            with contextlib.suppress(HostUnavailable):
+                self._control(say="quit -t 2\n", uid=owner.st_uid, gid=owner.st_gid)
+        began = time.monotonic()
+        while living := self.processes():
+            if time.monotonic() - began > _QUIT_S:
                 for process in living:
                     send_signal(process, signal.SIGKILL)
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > _QUIT_S + _KILL_S:
                 raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} does not end: {living}")
             time.sleep(0.01)
-        for directory in filter(None, (self.pipes, self.shm)):
-            shutil.rmtree(directory, ignore_errors=True)
-
-    def _quit(self, daemon: Process) -> None:
-        with contextlib.suppress(HostUnavailable):
-            owner = os.stat(f"/proc/{daemon.pid}")
-            as_other = owner.st_uid != os.geteuid()
-            run_tool(
-                [PROGRAM],
-                environ=self._environ(),
-                say="quit -t 2\n",
-                uid=owner.st_uid if as_other else None,
-                gid=owner.st_gid if as_other else None,
-            )
+        shutil.rmtree(self._root, ignore_errors=True)
 
     def processes(self) -> list[Process]:
         """The control daemon and its servers, the daemon first."""
-        mark = [f"{_MARK}={self.pipes}".encode()]
+        mark = [_MARK.encode() + b"=" + self._name]
         found = [stat.process for pid, stat in all_processes().items() if not stat.zombie and has_environ(pid, mark)]
         return sorted(found, key=lambda process: (process.started, process.pid))
 
     def client_environ(self, grant: ShareGrant) -> dict[str, str]:
         """The GPU is device 0 for the client, whatever it is called on the host."""
         return {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipes),
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._seen / _PIPES),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(grant.percent),
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={grant.memory_mib}M",
         }
 
-    def _command(self, uid: int | None, gid: int | None) -> list[str]:
-        """``-d`` makes it a daemon: it lives on when the node worker does not."""
-        command = [PROGRAM, "-d"]
-        if uid is not None and gid is not None:
+    def _control(self, *arguments: str, say: str = "", uid: int | None = None, gid: int | None = None) -> None:
+        command = [PROGRAM, *arguments]
+        if uid is not None and gid is not None and uid != os.geteuid():
             command = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", *command]
         if self.shm is not None:
             command = ["bwrap", "--dev-bind", "/", "/", "--bind", self.shm, "/dev/shm", "--", *command]
-        return command
-
-    def _environ(self) -> dict[str, str]:
-        return {
+        environ = {
             "PATH": os.environ.get("PATH", os.defpath),
             "CUDA_VISIBLE_DEVICES": self._gpu_uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipes),
-            "CUDA_MPS_LOG_DIRECTORY": str(self._directory / "log"),
-            _MARK: str(self.pipes),
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._seen / _PIPES),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._seen / _LOGS),
         }
+        if arguments:
+            environ[_MARK] = os.fsdecode(self._name)
+        run_tool(command, environ=environ, say=say)
+
+    def _last_words(self) -> str:
+        texts = [path.read_text(errors="replace") for path in sorted((self._root / _LOGS).glob("*.log"))]
+        return "\n".join(texts).strip()[-300:] or "it left no log"

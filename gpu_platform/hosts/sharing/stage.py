@@ -86,8 +86,7 @@ class Sharing(Stage):
                     case _:
                         self._turn_mig(uuid, False)
                         set_exclusive(self._nvml, uuid, False)
-                        if self._node.time_slice != "default":
-                            set_time_slice(self._nvml, uuid, self._node.time_slice)
+                        self._slice_time(uuid)
 
     def provides(self, plan: HostPlan) -> Provision:
         if not plan.shares:
@@ -109,7 +108,7 @@ class Sharing(Stage):
             if own and plan.shares[own[0]].mode is ShareMode.MPS:
                 daemon = self._daemon(plan.gpu_uuids[own[0]])
                 environ |= daemon.client_environ(plan.shares[own[0]])
-                provision += Provision(writable=[str(daemon.pipes)], shm=daemon.shm)
+                provision += Provision(writable=daemon.writable, shm=daemon.shm)
             provision += Provision(rank_environ={spec.rank: environ})
         return provision
 
@@ -175,6 +174,12 @@ class Sharing(Stage):
                 f"GPU {uuid}: MIG mode stays as it was, wanted {word}", kind="hardware", gpu_uuid=uuid
             )
 
+    def _slice_time(self, uuid: str) -> None:
+        if self._node.time_slice != "default" and not self._sliced(uuid).exists():
+            self._sliced(uuid).parent.mkdir(exist_ok=True)
+            self._sliced(uuid).touch()
+            set_time_slice(self._nvml, uuid, self._node.time_slice)
+
     def _clear(self, uuid: str) -> None:
         """Undo what no attempt on the GPU needs any more. Raises :class:`HostUnavailable` if that cannot be yet."""
         clients = self._clients[uuid]
@@ -192,8 +197,9 @@ class Sharing(Stage):
         if not clients:
             with _logged("sharing.mode_not_restored", gpu=uuid):
                 set_exclusive(self._nvml, uuid, False)
-                if self._node.time_slice != "default":
+                if (sliced := self._sliced(uuid)).exists():
                     set_time_slice(self._nvml, uuid, "default")
+                    sliced.unlink()
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -210,11 +216,15 @@ class Sharing(Stage):
         minor = self._nvml.nvmlDeviceGetMinorNumber(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         return instance_nodes(minor, instance.gi, instance.ci, dev=self._dev, proc=self._proc)
 
+    def _sliced(self, uuid: str) -> Path:
+        """Exists while the GPU's time slices are not the driver's own."""
+        return self._home / "time-slices" / uuid
+
     def _ledger(self, uuid: str) -> Ledger:
         return Ledger(self._home / "mig" / f"{uuid}.json")
 
     def _daemon(self, uuid: str) -> MpsDaemon:
-        return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, private_shm=self._fenced)
+        return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, fenced=self._fenced)
 
 
 def _grants(plan: HostPlan) -> Iterator[tuple[str, ShareGrant | None]]:
