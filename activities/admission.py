@@ -8,7 +8,6 @@ from temporalio import activity
 from activities.clock import utc_now
 from gpu_platform.domain.errors import ImpossibleRequest, NotFound, OverQuota
 from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.store import Store, jobs
 
 
@@ -20,15 +19,14 @@ class Admission(BaseModel):
 
 
 class AdmissionActivities:
-    def __init__(self, store: Store, quotas: Quotas) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._quotas = quotas
 
     @activity.defn
     def admit_job(self, job_id: str) -> Admission:
         """PENDING -> QUEUED, or the reason why not."""
         try:
-            jobs.admit_job(self._store, job_id, utc_now(), self._quotas)
+            jobs.admit_job(self._store, job_id, utc_now())
         except NotFound:
             return Admission(admitted=False, withdrawn=True)
         except (ImpossibleRequest, OverQuota) as error:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -24,6 +25,7 @@ from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.preemption import Preemption
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -36,6 +38,18 @@ FENCE_CHECK_S = 1.0
 EXPIRY_CHECK_S = 1.0
 HALF_LIVES = 8
 """Older use counts less than half a percent."""
+
+
+@dataclass(frozen=True)
+class PolicyInForce:
+    policy: Policy
+    written: dict[str, Any]
+    """As people wrote it; for those who are not the leader."""
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
+        """Raises InvalidRequest."""
+        return cls(read_policy(written, "scheduler.policy"), dict(written))
 
 
 @dataclass
@@ -80,7 +94,7 @@ class DecisionLoop:
     def __init__(
         self,
         store: Store,
-        policy: Policy,
+        policy: PolicyInForce,
         *,
         epoch: int,
         poll_s: float,
@@ -88,7 +102,7 @@ class DecisionLoop:
         evict: Callable[[Eviction], None],
     ) -> None:
         self._store = store
-        self._policy = policy
+        self._policy = policy.policy
         self._epoch = epoch
         self._poll_s = poll_s
         self._answer = answer
@@ -98,7 +112,7 @@ class DecisionLoop:
         self._seq = 0
         self._inbox = threading.Lock()
         self._unknown: list[QueueRow] = []
-        self._new_policy: Policy | None = None
+        self._new_policy: PolicyInForce | None = None
 
     def run(self, stopped: threading.Event) -> None:
         """Until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
@@ -147,7 +161,7 @@ class DecisionLoop:
         with self._inbox:
             self._unknown.append(row)
 
-    def reconfigure(self, policy: Policy) -> None:
+    def reconfigure(self, policy: PolicyInForce) -> None:
         """Decide by ``policy`` from the next round on. Thread-safe."""
         with self._inbox:
             self._new_policy = policy
@@ -168,9 +182,10 @@ class DecisionLoop:
 
     def _adopt_policy(self) -> bool:
         with self._inbox:
-            policy, self._new_policy = self._new_policy, None
-        if policy is None or policy == self._policy:
+            new, self._new_policy = self._new_policy, None
+        if new is None:
             return False
+        policy = new.policy
         only_the_fabric = replace(self._policy, fabric=policy.fabric) == policy
         self._policy = policy
         if only_the_fabric:
@@ -178,6 +193,7 @@ class DecisionLoop:
         else:
             # Proposals on their way are made again at worst: the store refuses what is taken.
             self._load()
+        leader.change_policy(self._store, self._epoch, new.written)
         log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
         return True
 

@@ -14,13 +14,12 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
-from activities.decision_loop import DecisionLoop
+from activities.decision_loop import DecisionLoop, PolicyInForce
 from activities.evictions import Eviction
 from activities.upkeep import Upkeep
 from gpu_platform.domain.job import Interrupt
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.policy import Policy
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store, leader
 
@@ -31,24 +30,26 @@ ANSWER_RETRY_S = 0.2
 
 
 class LeaderActivities:
-    def __init__(self, store: Store, client: Client, settings: SchedulerSettings, policy: Policy) -> None:
+    """Raises InvalidRequest for a policy that makes no sense."""
+
+    def __init__(self, client: Client, store: Store, settings: SchedulerSettings) -> None:
         self._store = store
         self._client = client
         self._settings = settings
-        self._policy = policy
+        self._policy = PolicyInForce.read(settings.policy)
         self._decisions: DecisionLoop | None = None
 
-    def reconfigure(self, policy: Policy) -> None:
-        """Decide by ``policy`` from now on, whether this process leads now or later."""
-        self._policy = policy
+    def reconfigure(self, settings: SchedulerSettings) -> None:
+        """Decide by another policy from now on, whether this process leads now or later. Raises InvalidRequest."""
+        self._policy = PolicyInForce.read(settings.policy)
         if self._decisions is not None:
-            self._decisions.reconfigure(policy)
+            self._decisions.reconfigure(self._policy)
 
     @activity.defn
     async def lead(self, term_s: float) -> None:
         """Decide until the term is over, the activity is cancelled, or another leader takes over."""
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
-        epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now())
+        epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
         loop = asyncio.get_running_loop()
         messages: set[asyncio.Task[None]] = set()
@@ -104,7 +105,7 @@ class LeaderActivities:
     async def _answer(self, decisions: DecisionLoop, row: QueueRow, placement: Placement) -> None:
         """Complete the ``place_gang`` activity that waits behind the row's task token."""
         handle = self._client.get_async_activity_handle(task_token=row.task_token)
-        give_up = asyncio.get_running_loop().time() + self._policy.proposal_timeout_s
+        give_up = asyncio.get_running_loop().time() + self._policy.policy.proposal_timeout_s
         while True:
             try:
                 await handle.complete(placement)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
-
-from gpu_platform.domain.quota import Quotas
 
 
 class _Section(BaseModel):
@@ -53,17 +50,6 @@ class SchedulerSettings(_Section):
     ``kill -HUP`` makes the scheduler read them again."""
     metrics_port: int | None = None
     """Port of the scheduler's ``/metrics``; None: not served."""
-
-    @field_validator("policy")
-    @classmethod
-    def _quotas_are_right(cls, policy: dict[str, Any]) -> dict[str, Any]:
-        Quotas.model_validate(policy.get("quotas", {}))  # the rest is read where deciding is at home
-        return policy
-
-    @cached_property
-    def quotas(self) -> Quotas:
-        """Those of ``policy``; admission needs them where nothing is decided."""
-        return Quotas.model_validate(self.policy.get("quotas", {}))
 
 
 class NodeSettings(_Section):

@@ -86,7 +86,6 @@ def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str 
         actor=actor,
         now=now(),
         idempotency_key=idempotency_key,
-        quotas=platform.settings.scheduler.quotas,
     )
 
 

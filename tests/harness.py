@@ -41,7 +41,7 @@ from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, le
 from workers.control import control_worker
 from workers.node import node_worker, report_maker
 from workers.node_faults import FaultDispatcher
-from workers.scheduler import ensure_scheduler_workflow, leader_activities, scheduler_worker
+from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
 from workflows.search_attributes import ALL, of_submission
 
 DEADLINE_S = 20.0
@@ -170,12 +170,9 @@ class Platform:
             executor = stack.enter_context(ThreadPoolExecutor(8))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
             platform.settings = settings
-            quotas = settings.scheduler.quotas
-            await stack.enter_async_context(
-                control_worker(client, store, executor, quotas=quotas, checked=True, cached=cached)
-            )
+            await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
             if schedule:
-                platform.leading = leader_activities(client, store, settings)
+                platform.leading = LeaderActivities(client, store, settings.scheduler)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await ensure_scheduler_workflow(client, settings)
             try:
@@ -199,11 +196,17 @@ class Platform:
     # -- verbs ---------------------------------------------------------------------------------
 
     async def submit(self, spec: JobSpec) -> str:
+        return await self.begin(await self.record(spec), spec)
+
+    async def record(self, spec: JobSpec) -> str:
         job_id = f"j-{uuid.uuid4().hex[:12]}"
         now = datetime.now(UTC)
         await asyncio.to_thread(
             jobs.submit_job, self.store, job_id, spec, actor=spec.user, now=now, idempotency_key=None
         )
+        return job_id
+
+    async def begin(self, job_id: str, spec: JobSpec) -> str:
         await self.client.start_workflow(
             "JobWorkflow",
             JobInput(job_id=job_id, spec=spec),

@@ -14,11 +14,9 @@ from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.reservation import ReservationActivities
 from activities.upkeep import CONTROL_TASK_QUEUE
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from gpu_platform.store.admission import NO_QUOTAS
 from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
 from workflows.job import JobWorkflow
@@ -34,12 +32,11 @@ def control_worker(
     store: Store,
     executor: ThreadPoolExecutor,
     *,
-    quotas: Quotas = NO_QUOTAS,
     checked: bool = False,
     cached: int = 2000,
 ) -> Worker:
     """``checked``: run workflows in the sandbox, as tests do. ``cached``: workflows kept between their tasks."""
-    admission = AdmissionActivities(store, quotas)
+    admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
     remediation = RemediationActivities(store)
@@ -79,7 +76,7 @@ async def main() -> None:
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
-        await control_worker(client, store, executor, quotas=settings.scheduler.quotas).run()
+        await control_worker(client, store, executor).run()
 
 
 if __name__ == "__main__":

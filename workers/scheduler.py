@@ -16,23 +16,12 @@ from activities.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
 from activities.upkeep import CONTROL_TASK_QUEUE
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.observability import configure_logging, serve_metrics
-from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from workers.process import connect, run_process
 from workflows.scheduler import SCHEDULER_WORKFLOW_ID, SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
-
-
-def policy_of(settings: Settings) -> Policy:
-    """Raises InvalidRequest, saying what is wrong."""
-    return read_policy(settings.scheduler.policy, "scheduler.policy")
-
-
-def leader_activities(client: Client, store: Store, settings: Settings) -> LeaderActivities:
-    return LeaderActivities(store, client, settings.scheduler, policy_of(settings))
 
 
 def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
@@ -65,7 +54,7 @@ async def main() -> None:
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     await ensure_scheduler_workflow(client, settings)
-    leading = leader_activities(client, store, settings)
+    leading = LeaderActivities(client, store, settings.scheduler)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_policy, leading)
     await scheduler_worker(client, leading).run()
 
@@ -73,7 +62,7 @@ async def main() -> None:
 def reload_policy(leading: LeaderActivities) -> None:
     """The configuration again; one that is wrong is told of and changes nothing."""
     try:
-        leading.reconfigure(policy_of(Settings()))
+        leading.reconfigure(Settings().scheduler)
     except (InvalidRequest, ValueError, OSError, yaml.YAMLError) as error:
         log.error("scheduler.configuration_refused", error=str(error))
 

@@ -333,6 +333,19 @@ class Job(BaseModel):
     workflow_url: str | None = None
 
 
+class WaitingJob(BaseModel):
+    """A job in the line."""
+
+    position: int
+    """1 is next; with fair shares among the jobs of its user."""
+    job_id: str
+    attempt: int
+    waiting_since: datetime
+    spec: JobSpec
+    reason: Reason | None = None
+    """None: not yet looked at."""
+
+
 class JobEvent(BaseModel):
     """One line of the audit log and of the change feed."""
 

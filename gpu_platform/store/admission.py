@@ -11,15 +11,14 @@ from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.domain.rows import as_scheduled
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
+from gpu_platform.store.leader import current_quotas
 from gpu_platform.store.models import gpu, host, job
 
 _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version), 0))
 _MEMO = "possible requests"
-NO_QUOTAS = Quotas()
 
 
 def check_possible(store: Store, session: Session, spec: JobSpec) -> None:
@@ -44,9 +43,9 @@ def check_possible(store: Store, session: Session, spec: JobSpec) -> None:
             store.memo[_MEMO] = (version, possible)
 
 
-def check_quotas(session: Session, spec: JobSpec, quotas: Quotas) -> None:
+def check_quotas(session: Session, spec: JobSpec) -> None:
     """Raise :class:`OverQuota` if the namespace allows no such job, or has as many waiting as it may."""
-    waiting = 0
+    quotas, waiting = current_quotas(session), 0
     if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
         in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
         waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0

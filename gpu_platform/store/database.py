@@ -19,19 +19,24 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     CursorResult,
     Delete,
+    Double,
     Engine,
     QueuePool,
     Table,
     Update,
     create_engine,
     event,
+    extract,
+    func,
     insert,
     select,
     text,
 )
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
@@ -176,6 +181,13 @@ def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:
 def change(session: Session, statement: Update | Delete, parameters: Mapping[str, Any] | None = None) -> int:
     """Run an UPDATE or DELETE; returns how many rows it met."""
     return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount
+
+
+def epoch_s(session: Session, column: ColumnElement[Any]) -> ColumnElement[float]:
+    """A time as Unix seconds, to calculate with."""
+    if session.get_bind().dialect.name == "postgresql":
+        return sql_cast(extract("epoch", column), Double)
+    return (func.julianday(column) - 2440587.5) * 86400.0
 
 
 class _Repeat(Exception):

@@ -5,22 +5,22 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, or_, select, tuple_, update
+from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, Job, JobSpec
 from gpu_platform.domain.placement import Placement, Reason
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
-from gpu_platform.store.admission import NO_QUOTAS, check_possible, check_quotas
+from gpu_platform.store.admission import check_possible, check_quotas
 from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
+from gpu_platform.store.line import positions
 from gpu_platform.store.models import idempotency, job, queue_entry, waiting_reason
 from gpu_platform.store.queue import leave_queue
 
@@ -37,12 +37,11 @@ def submit_job(
     actor: str,
     now: datetime,
     idempotency_key: str | None,
-    quotas: Quotas = NO_QUOTAS,
 ) -> tuple[Job, bool]:
     """Record a PENDING job. Returns it and whether it is new.
 
     A key (or id) that was seen with the same specification returns the job it made; with another one it raises
-    :class:`IdempotencyConflict`. A new job that ``quotas`` do not allow raises :class:`OverQuota`.
+    :class:`IdempotencyConflict`. A new job that the quotas do not allow raises :class:`OverQuota`.
     """
     if idempotency_key is not None:
         row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
@@ -62,7 +61,7 @@ def submit_job(
     }
     if not insert_new(session, job, row):
         return _same_submission(session, job_id, spec, f"job id {job_id!r}")
-    check_quotas(session, spec, quotas)
+    check_quotas(session, spec)
     append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
     return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
 
@@ -77,23 +76,23 @@ def withdraw_submission(session: Session, job_id: str, *, now: datetime | None =
     return True
 
 
-def admit_job(store: Store, job_id: str, now: datetime, quotas: Quotas = NO_QUOTAS) -> Job:
+def admit_job(store: Store, job_id: str, now: datetime) -> Job:
     """PENDING -> QUEUED; a job that is past PENDING stays as it is.
 
     :raises NotFound: it was withdrawn.
     :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
     :raises OverQuota: its namespace may not ask for it, or has too many jobs waiting; nothing is changed then.
     """
-    return _admit_job(store, job_id, store, now, quotas)
+    return _admit_job(store, job_id, store, now)
 
 
 @writing
-def _admit_job(session: Session, job_id: str, store: Store, now: datetime, quotas: Quotas) -> Job:
+def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
     row = lock_job(session, job_id)
     if row["state"] != JobState.PENDING:
         return job_of(row)
     spec = JobSpec.model_validate_json(row["spec"])
-    check_quotas(session, spec, quotas)
+    check_quotas(session, spec)
     check_possible(store, session, spec)
     return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
 
@@ -104,7 +103,7 @@ def get_job(session: Session, job_id: str) -> Job:
     row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise _no_such_job(job_id)
-    return _job_with_reason(row)
+    return _jobs_with_reasons(session, [row])[0]
 
 
 @reading
@@ -119,7 +118,7 @@ def list_jobs(
     limit: int = 100,
 ) -> tuple[list[Job], str | None]:
     """One page of jobs, newest first, and the cursor of the next page (None: this is the last)."""
-    query = _ALL_WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
+    query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
     if states is not None:
         query = query.where(job.c.state.in_([JobState(state).value for state in states]))
     for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
@@ -131,7 +130,7 @@ def list_jobs(
     limit = min(limit, MAX_PAGE)
     rows = session.execute(query.limit(limit + 1)).all()
     following = _cursor(rows[limit - 1]) if len(rows) > limit else None
-    return [_job_with_reason(row) for row in rows[:limit]], following
+    return _jobs_with_reasons(session, rows[:limit]), following
 
 
 @writing
@@ -218,38 +217,11 @@ _COMPLETED = (
 )
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
-_ahead = queue_entry.alias("ahead")
-_POSITION = (
-    select(func.count() + 1)
-    .select_from(_ahead)
-    .where(
-        or_(
-            _ahead.c.priority > queue_entry.c.priority,
-            (_ahead.c.priority == queue_entry.c.priority)
-            & (tuple_(_ahead.c.enqueued_at, _ahead.c.job_id) < tuple_(queue_entry.c.enqueued_at, queue_entry.c.job_id)),
-        )
-    )
-    .correlate(queue_entry)
-    .scalar_subquery()
+_WITH_REASON = (
+    select(job, waiting_reason.c.reason)
+    .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
+    .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
 )
-_RANKED = select(
-    queue_entry.c.job_id,
-    func.row_number()
-    .over(order_by=[queue_entry.c.priority.desc(), queue_entry.c.enqueued_at, queue_entry.c.job_id])
-    .label("position"),
-).subquery()
-
-
-def _with_reason(position: ColumnElement[int]) -> Select[Any]:
-    return (
-        select(job, waiting_reason.c.reason, queue_entry.c.job_id.label("waits"), position.label("position"))
-        .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
-        .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
-    )
-
-
-_WITH_REASON = _with_reason(_POSITION)  # one job: count who is ahead
-_ALL_WITH_REASON = _with_reason(_RANKED.c.position).outerjoin(_RANKED, _RANKED.c.job_id == job.c.id)  # many: rank all
 
 _EVENT_KINDS = {
     JobState.ALLOCATED: "job.placed",
@@ -356,7 +328,7 @@ def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: 
     row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
-    first = _job_with_reason(row)
+    first = _jobs_with_reasons(session, [row])[0]
     if first.spec != spec:
         raise IdempotencyConflict(
             f"{what} was used before for another specification (job {first.id}); use a new one", job_id=first.id
@@ -368,10 +340,14 @@ def _no_such_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}", job_id=job_id)
 
 
-def _job_with_reason(row: Row[Any]) -> Job:
-    found = job_of(dict(row._mapping))
-    if found.state is JobState.QUEUED and row.waits is not None and row.reason is not None:
-        found.reason = Reason.model_validate_json(row.reason).model_copy(update={"position": row.position})
+def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
+    waiting = [row.id for row in rows if row.state == JobState.QUEUED and row.reason is not None]
+    places = positions(session, waiting)  # all at once: each would count who is ahead of it
+    found = [job_of(dict(row._mapping)) for row in rows]
+    for one, row in zip(found, rows, strict=True):
+        if one.id in places:
+            reason = Reason.model_validate_json(row.reason)
+            one.reason = reason.model_copy(update={"position": places[one.id]})
     return found
 
 

@@ -1,24 +1,61 @@
-"""The scheduler's fencing token: every new leader gets a higher epoch, and ``reserve_gang`` refuses older ones."""
+"""Who decides, and by what.
+
+The epoch is the fencing token: every new leader gets a higher one, and ``reserve_gang`` refuses older ones. The leader
+also writes down its policy, so that admission, the order of the line, dry runs and snapshots follow the one that is
+in force, whatever configuration their own process was started with.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.store.database import insert_new, reading, writing
+from gpu_platform.domain.quota import Quotas
+from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.models import leader
 
 EPOCH = select(leader.c.epoch)
+_POLICY = select(leader.c.policy)
 
 
 @writing
-def begin_epoch(session: Session, holder: str, now: datetime) -> int:
-    """Make ``holder`` the leader. From the commit on, no reservation of an earlier epoch succeeds."""
-    insert_new(session, leader, {"id": 1, "epoch": 0, "holder": holder, "since": now})
-    took = update(leader).values(epoch=leader.c.epoch + 1, holder=holder, since=now).returning(leader.c.epoch)
-    return session.execute(took).scalar_one()
+def begin_epoch(session: Session, holder: str, now: datetime, policy: Mapping[str, Any] | None = None) -> int:
+    """Make ``holder`` the leader. From the commit on, no reservation of an earlier epoch succeeds.
+
+    ``policy``: the fields of a policy file, JSON's types only.
+    """
+    written = json.dumps(policy or {})
+    insert_new(session, leader, {"id": 1, "epoch": 0, "holder": holder, "since": now, "policy": written})
+    took = update(leader).values(epoch=leader.c.epoch + 1, holder=holder, since=now, policy=written)
+    return session.execute(took.returning(leader.c.epoch)).scalar_one()
+
+
+@writing
+def change_policy(session: Session, epoch: int, policy: Mapping[str, Any]) -> bool:
+    """The leader of ``epoch`` decides by another policy from now on. False if it leads no longer."""
+    return change(session, update(leader).where(leader.c.epoch == epoch).values(policy=json.dumps(policy))) == 1
+
+
+@reading
+def current_policy(session: Session) -> dict[str, Any]:
+    """The policy in force; empty (all defaults) before the first leader."""
+    return json.loads(session.scalar(_POLICY) or "{}")
+
+
+@reading
+def current_quotas(session: Session) -> Quotas:
+    return _quotas(session.scalar(_POLICY) or "{}")
+
+
+@lru_cache(maxsize=8)
+def _quotas(policy: str) -> Quotas:
+    return Quotas.model_validate(json.loads(policy).get("quotas", {}))
 
 
 @reading

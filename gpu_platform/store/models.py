@@ -315,6 +315,8 @@ class LeaderRecord(Record, table=True):
     epoch: int
     holder: str = _text()
     since: datetime = _time()
+    policy: str = Field(default="{}", sa_type=Text)
+    """What it decides by, as JSON: the one place where everybody else learns it."""
 
 
 _tables = Record.metadata.tables

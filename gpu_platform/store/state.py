@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
-from sqlalchemy import ColumnElement, Double, Integer, extract, func, select, true, tuple_
+from sqlalchemy import ColumnElement, Integer, func, select, true, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,7 @@ from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.rows import RunningRow, as_scheduled
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events, hosts, queue
-from gpu_platform.store.database import Store, reading, writing
+from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, event, host, job
 
@@ -77,7 +77,7 @@ def parse_telemetry(text: str) -> list[GpuTelemetry]:
 @reading
 def read_use(session: Session, since: datetime) -> list[UseRow]:
     """What was held and given back after ``since``. Claims that began in one hour and ended in one are one row."""
-    begin, end = _epoch(session, allocation.c.reserved_at), _epoch(session, allocation.c.released_at)
+    begin, end = epoch_s(session, allocation.c.reserved_at), epoch_s(session, allocation.c.released_at)
     query = (
         select(
             job.c.namespace,
@@ -157,13 +157,6 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> Ru
 
 def _is_one_of(keys: Sequence[AttemptKey]) -> ColumnElement[bool]:
     return tuple_(allocation.c.job_id, allocation.c.attempt).in_([(key.job_id, key.attempt) for key in keys])
-
-
-def _epoch(session: Session, column: ColumnElement[Any]) -> ColumnElement[float]:
-    """Unix seconds."""
-    if session.get_bind().dialect.name == "postgresql":
-        return sql_cast(extract("epoch", column), Double)
-    return (func.julianday(column) - 2440587.5) * 86400.0
 
 
 def _hour(epoch: ColumnElement[float]) -> ColumnElement[int]:

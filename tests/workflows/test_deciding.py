@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.job import FailureKind, Job, JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from tests.harness import Platform, eventually
-from workers.scheduler import policy_of
 
 Start = Callable[..., AbstractAsyncContextManager[Platform]]
 
@@ -101,21 +102,21 @@ async def test_quotas_of_the_configuration_hold(start: Start) -> None:
     async with start({"a": "dgx-h100", "b": "dgx-h100"}, quotas={"namespaces": [team]}) as platform:
         first = await platform.submit(shell("sleep 60", namespace="team", time_limit_s=60))
         await platform.reaches(first, JobState.RUNNING)
-        second = await platform.submit(shell("true", namespace="team", time_limit_s=60))
+        spec = shell("true", namespace="team", time_limit_s=60)
+        second, third = [await platform.record(spec) for _ in range(2)]  # both find an empty line
+        await platform.begin(second, spec)
         waiting = await waits_because(platform, second, "over_quota")
         assert waiting.reason is not None
         assert "8 of at most 8 GPUs" in waiting.reason.message
-        too_many = await platform.submit(shell("true", namespace="team", time_limit_s=60))
-        refused = await platform.reaches(too_many, JobState.FAILED)
+        with pytest.raises(OverQuota, match="1 jobs of namespace team wait; at most 1 may"):
+            await platform.submit(spec)
+        for limit in (61, None):
+            with pytest.raises(OverQuota, match="at most 60 s"):
+                await platform.submit(shell("true", namespace="team", time_limit_s=limit))
+        refused = await platform.reaches(await platform.begin(third, spec), JobState.FAILED)
         assert refused.failure is not None
         assert refused.failure.kind is FailureKind.REJECTED
-        assert "1 jobs of namespace team wait; at most 1 may" in refused.failure.message
-        for limit in (61, None):
-            too_long = await platform.reaches(
-                await platform.submit(shell("true", namespace="team", time_limit_s=limit)), JobState.FAILED
-            )
-            assert too_long.failure is not None
-            assert "at most 60 s" in too_long.failure.message
+        assert "at most 1 may" in refused.failure.message
         await platform.signal(first, "kill")
         await platform.ends(second, JobState.COMPLETED)
 
@@ -174,11 +175,8 @@ async def test_the_fabric_changes_while_it_runs(start: Start) -> None:
         assert platform.job(waiting).state is JobState.QUEUED
         assert platform.leading is not None
         policy = {"fabric": {"rules": [{"hosts": "*", "domains": {"leaf": "l1"}}]}}
-        settings = platform.settings.model_copy(
-            update={"scheduler": platform.settings.scheduler.model_copy(update={"policy": policy})}
-        )
         changed = time.monotonic()
-        platform.leading.reconfigure(policy_of(settings))
+        platform.leading.reconfigure(SchedulerSettings(policy=policy))
         await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
         print(f"a change of the fabric placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
         await platform.ends(waiting, JobState.COMPLETED)
