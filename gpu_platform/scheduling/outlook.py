@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Holder
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.candidates import exclusions, shape_of
+from gpu_platform.scheduling.candidates import ask_of, shape_of
 from gpu_platform.scheduling.framework import Ask, Framework
 from gpu_platform.scheduling.ledger import Key, Ledger
 from gpu_platform.scheduling.plugins.gang import domains_of
@@ -66,17 +66,17 @@ class Outlook:
                 for position in range(int(snapshot.size[slot])):
                     if free >> position & 1:
                         row[position] = -math.inf
-                    elif (holder := self._ledger.holder(snapshot.uuid(slot, position))) is None:
+                    elif not self._ledger.holders(uuid := snapshot.uuid(slot, position)):
                         unknown |= 1 << position
                     else:
-                        row[position] = _ends_by(holder)
+                        row[position] = self._ledger.free_at(uuid)
                 self._unknown[slot] = unknown
             self._seen = snapshot.version
         return self._ends
 
     def readiness(self, row: QueueRow) -> Readiness:
         """Not to be written to."""
-        snapshot, ends, key = self._snapshot, self.ends(), shape_of(row.gpus)
+        snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
         known = self._known.pop(key, None)
         if known is None:
             if len(self._known) >= MAX_SHAPES:
@@ -85,13 +85,15 @@ class Outlook:
         self._known[key] = known
         if known.seen != snapshot.version:
             changed = np.flatnonzero(snapshot.changed_at[Change.USE] > known.seen)
-            known.usable[changed] = self._framework.usable(Ask(row.gpus), snapshot, changed, Change.USE)
+            known.usable[changed] = self._framework.usable(
+                Ask(row.gpus, tenant=row.tenant), snapshot, changed, Change.USE
+            )
             renew(known, ends, changed, row.gpus.gpus_per_host)
             known.seen = snapshot.version
-        excluded = exclusions(snapshot, row)
-        if excluded:
-            known, hosts = known.copy(), np.array(sorted(excluded), np.intp)
-            known.usable[hosts] = self._framework.usable(Ask(row.gpus, excluded), snapshot, hosts, Change.USE)
+        ask = ask_of(snapshot, row)
+        if ask.excluded:
+            known, hosts = known.copy(), np.array(sorted(ask.excluded), np.intp)
+            known.usable[hosts] = self._framework.usable(ask, snapshot, hosts, Change.USE)
             renew(known, ends, hosts, row.gpus.gpus_per_host)
         return known
 
@@ -140,25 +142,34 @@ class Outlook:
         if _best(machine, free, request):
             return [], 0
         theirs: dict[Key, int] = {}
+        jobs: dict[Key, RunningRow] = {}
+        of_gpu: dict[int, set[Key]] = {}
         for position in members(usable & ~free):
-            holder = self._ledger.holder(snapshot.uuid(slot, position))
-            if holder is not None:
+            for holder in self._ledger.holders(snapshot.uuid(slot, position)):
                 key = (holder.job_id, holder.attempt)
-                theirs[key] = theirs.get(key, 0) | 1 << position
-        jobs = {key: job for key in theirs if (job := self._ledger.get(key)) is not None}
+                jobs[key], theirs[key] = holder, theirs.get(key, 0) | 1 << position
+                of_gpu.setdefault(position, set()).add(key)
+
+        def enough(ended: Sequence[Key]) -> bool:
+            """A GPU that several share is free once all of them have ended."""
+            freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
+            return _best(machine, free | freed, request) != 0
+
         chosen: list[Key] = []
         for key in sorted(jobs, key=lambda key: (_ends_by(jobs[key]), -theirs[key].bit_count(), key)):
-            if _best(machine, free, request):
+            if enough(chosen):
                 break
-            free |= theirs[key]
             chosen.append(key)
-        if not _best(machine, free, request):
+        if not enough(chosen):
             return None
         for key in chosen[::-1]:
-            if _best(machine, free & ~theirs[key], request):
-                free &= ~theirs[key]
-                chosen.remove(key)
-        return [jobs[key] for key in chosen], sum(theirs[key] for key in chosen)
+            without = [other for other in chosen if other != key]
+            if enough(without):
+                chosen = without
+        kept = 0
+        for key in chosen:
+            kept |= theirs[key]
+        return [jobs[key] for key in chosen], kept
 
     def _describe(self, kept: list[tuple[int, list[RunningRow], int]]) -> tuple[list[Holder], int]:
         jobs: dict[Key, RunningRow] = {}
@@ -230,7 +241,7 @@ class Future:
         return self.outlook.first_fit(request, slot, int(ready.usable[slot]), self.ends[slot], after)
 
     def _readiness(self, row: QueueRow) -> Readiness:
-        key = (*shape_of(row.gpus), row.excluded_gpus, row.excluded_hosts)
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         if key not in self.known:
             ready = self.outlook.readiness(row).copy()
             renew(ready, self.ends, np.arange(len(self.snapshot)), row.gpus.gpus_per_host)
