@@ -9,8 +9,9 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.engine import JobRecord, Run, simulate
+from gpu_platform.scheduling.simulator.engine import simulate
 from gpu_platform.scheduling.simulator.failures import Failure
+from gpu_platform.scheduling.simulator.records import JobRecord, Run
 from gpu_platform.scheduling.simulator.report import Report, report_on
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpu_platform.domain.rows import RunningRow
 
@@ -38,6 +39,12 @@ class Ledger:
         for uuid in row.gpu_uuids if row else ():
             del self._of_gpu[uuid][key]
         return row
+
+    def saved(self, key: Key, at: float) -> None:
+        """A job has saved its work. Unknown ones are ignored."""
+        row = self._rows.get(key)
+        if row is not None:
+            self._rows[key] = replace(row, checkpoint_at=at)
 
     def get(self, key: Key) -> RunningRow | None:
         return self._rows.get(key)

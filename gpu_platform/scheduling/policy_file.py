@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.scheduling.backfill import BACKFILLS
 from gpu_platform.scheduling.extensions import load_plugins
 from gpu_platform.scheduling.policy import WEIGHTS, Policy, framework_of
 from gpu_platform.scheduling.queue import ORDERS
 
-BACKFILLS = ("easy", "keep", "none")
 _POLICY = TypeAdapter(Policy)
 
 

@@ -125,6 +125,10 @@ class Scheduler:
         if row.leaving:
             self._leaving.add((row.job_id, row.attempt))
 
+    def saved(self, job_id: str, attempt: int, at: float) -> None:
+        """The job saved its work: stopping it costs less."""
+        self.ledger.saved((job_id, attempt), at)
+
     def ended(self, job_id: str, attempt: int) -> None:
         """The store says that the job holds nothing any more, also where no GPU became free: broken or shared."""
         if (job_id, attempt) not in self._proposals:

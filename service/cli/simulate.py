@@ -24,10 +24,20 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     trace: Annotated[
-        Path, typer.Argument(help="JSON lines, or a table as openb, Philly or Kalos publish it; may be gzipped.")
-    ],
-    cluster: Annotated[Path, typer.Option(help="YAML: machine types and how many hosts of each.")],
-    policy: Annotated[str, typer.Option(help="YAML of the policy's settings, or just a queue order.")] = "default",
+        Path | None,
+        typer.Argument(help="JSON lines, or a table as openb, Philly or Kalos publish it; may be gzipped."),
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="YAML: machine types and how many hosts of each.")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Go on from what `gpu-platform snapshot` wrote; instead of --cluster.")
+    ] = None,
+    lasting: Annotated[
+        str | None, typer.Option(help="With --snapshot: how long its jobs without a time limit run; default: for ever.")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(help="YAML of the policy's settings, or just a queue order; default: ours, or the snapshot's."),
+    ] = "default",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one; for every policy.")
     ] = None,
@@ -54,29 +64,44 @@ def simulate(
 ) -> None:
     """Run a trace of jobs through the scheduler with a virtual clock: how busy, how long, how fair.
 
+    With --snapshot, go on from a live cluster's state: when will what waits now have run?
+
     Formats of files, what the figures mean, and where public traces are: docs/how-to/simulate.md.
     """
     import time  # the engine has no clock of its own
 
     from gpu_platform.scheduling.simulator import engine, files, page
     from gpu_platform.scheduling.simulator.report import report_on
+    from gpu_platform.scheduling.simulator.start import Start
+    from gpu_platform.scheduling.simulator.trace import Trace
 
     if failures and mtbf:
         raise typer.BadParameter("give --failures or --mtbf, not both")
+    if (cluster is None) == (snapshot is None):
+        raise typer.BadParameter("give --cluster or --snapshot")
+    if trace is None and snapshot is None:
+        raise typer.BadParameter("give a trace of jobs, or --snapshot")
     until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
-    policies = [files.load_policy(name, settings or ()) for name in (policy, *(compare or ()))]
-    hosts = files.load_cluster(cluster)
-    loaded = files.load_trace(trace, max(len(host.inventory.gpus) for host in hosts))
+    state = files.load_state(snapshot) if snapshot else None
+    start = Start.of(state, _seconds(lasting)) if state else None
+    hosts = state.hosts if state else files.load_cluster(cluster or Path())
+    where = (snapshot or cluster or Path()).stem
+    live = state.policy if state else None
+    policies = [files.load_policy(name, settings or (), live) for name in (policy, *(compare or ()))]
+    host_size = max((len(host.inventory.gpus) for host in hosts), default=8)
+    loaded = files.load_trace(trace, host_size) if trace else Trace.of(where, [])
     if jobs:
         loaded = loaded.first(jobs)
     if limits:
         loaded = loaded.limited(limits)
+    notes = [*(start.notes if start else ()), *loaded.notes]
     reports = []
     for label, one in policies:
         run = engine.simulate(
             loaded,
             hosts,
             one,
+            start=Start.of(state, _seconds(lasting)) if state else None,
             failures=_failures(hosts, failures, mtbf, repair, seed),
             until_s=until_s,
             checkpoint_s=checkpoint_s,
@@ -84,18 +109,18 @@ def simulate(
         )
         reports.append(report_on(run, label))
     if html:
-        html.write_text(page.html_page(loaded.name, cluster.stem, loaded.notes, reports), encoding="utf-8")
+        html.write_text(page.html_page(loaded.name, where, notes, reports), encoding="utf-8")
     if json:
         session.print_json(
             {
                 "trace": loaded.name,
-                "cluster": cluster.stem,
-                "notes": loaded.notes,
+                "cluster": where,
+                "notes": notes,
                 "reports": [report.model_dump(mode="json") for report in reports],
             }
         )
         return
-    for note in loaded.notes:
+    for note in notes:
         session.say(f"note: {note}")
     session.show(_table(reports))
     if html:

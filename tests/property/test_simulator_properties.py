@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.engine import Outcome
 from gpu_platform.scheduling.simulator.failures import Failure
+from gpu_platform.scheduling.simulator.records import Outcome
 from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came
 

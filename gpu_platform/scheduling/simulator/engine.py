@@ -1,104 +1,44 @@
 """The loop: events in order of virtual time, and after each instant one decision of the real scheduler.
 
-What happens at one instant happens in this order: jobs end, repairs, failures, arrivals, decision.
+What happens at one instant happens in this order: jobs end, victims leave, repairs, failures, arrivals, decision.
 A placement becomes a running job at once: launching takes no time here. A job that a failure stops
-keeps its place in the queue, one that is preempted goes to its end, as in the running platform.
+keeps its place in the queue, one that is preempted goes to its end, as in the running platform. A victim stops
+working when it is told, and holds its GPUs for its grace.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
-
-import numpy as np
+from dataclasses import replace
+from enum import IntEnum
 
 from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.scheduling.preemption import Preemption
+from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.scheduler import PREEMPT_AGAIN_S, Scheduler
 from gpu_platform.scheduling.simulator.failures import Failure
 from gpu_platform.scheduling.simulator.fleet import Fleet
+from gpu_platform.scheduling.simulator.fragmentation import Fit
+from gpu_platform.scheduling.simulator.records import JobRecord, Outcome, Run, Stay
+from gpu_platform.scheduling.simulator.start import Start
 from gpu_platform.scheduling.simulator.timeline import Timeline
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
-from gpu_platform.scheduling.snapshot import MAX_GPUS
-
-
-class Outcome(StrEnum):
-    COMPLETED = "completed"
-    TIMED_OUT = "timed_out"
-    REFUSED = "refused"
-    """More than the whole cluster could ever hold."""
-    FAILED = "failed"
-    """Stopped by more failures than ``max_restarts``."""
-    RUNNING = "running"
-    """Still, when the simulation ended."""
-    WAITING = "waiting"
-    """Still, when the simulation ended."""
-    NOT_ARRIVED = "not_arrived"
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """GPUs that a job held from one time to another."""
-
-    begin_s: float
-    end_s: float
-    gpu_uuids: list[str]
-
-
-@dataclass(slots=True)
-class JobRecord:
-    """What became of one job."""
-
-    job: TraceJob
-    outcome: Outcome = Outcome.NOT_ARRIVED
-    attempt: int = 0
-    first_start_s: float | None = None
-    end_s: float | None = None
-    stays: list[Stay] = field(default_factory=list)
-    """One for each attempt that was placed."""
-    lost_gpu_seconds: float = 0.0
-    """Of what it held, what had to be done again."""
-    preemptions: int = 0
-    restarts: int = 0
-    """After failures."""
-    level: str | None = None
-    """Of its first placement."""
-    bandwidth_gb_s: float = 0.0
-    left_s: float = 0.0
-    """Work that is still to do."""
-    gpu_uuids: list[str] = field(default_factory=list)
-    since_s: float = 0.0
-
-    @property
-    def gpu_seconds(self) -> float:
-        """Held, in all attempts."""
-        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) for stay in self.stays)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything that was observed; :func:`report.report_on` condenses it."""
-
-    records: list[JobRecord]
-    timeline: Timeline
-    """held, down: GPUs; waiting: jobs; wanted: GPUs that waiting jobs ask for; stranded: ratio, see :class:`_Fit`."""
-    begin_s: float
-    end_s: float
-    gpus: int
-    failures: int
-    decision_s: list[float]
-    """Wall-clock time of each decision; empty without a clock."""
 
 
 class _Kind(IntEnum):
     END = 0
-    REPAIR = 1
-    FAILURE = 2
-    ARRIVAL = 3
+    LEAVE = 1
+    REPAIR = 2
+    FAILURE = 3
+    ARRIVAL = 4
+    WAKE = 5
+    """Time alone may let the scheduler decide otherwise."""
 
 
 _Event = tuple[float, _Kind, int, object]
@@ -109,6 +49,7 @@ def simulate(
     hosts: Sequence[HostRow],
     policy: Policy,
     *,
+    start: Start | None = None,
     failures: Iterable[Failure] = (),
     until_s: float | None = None,
     checkpoint_s: float | None = None,
@@ -117,11 +58,17 @@ def simulate(
 ) -> Run:
     """Run ``trace`` on ``hosts`` until every job has ended that can, or until ``until_s``.
 
-    ``failures`` in order of time; may be endless. ``checkpoint_s``: a stopped job resumes from the last
-    multiple of this of its work; None: it begins again. ``max_restarts``: after failures, per job, as
+    ``start``: the cluster as it was at second 0, with the same ``hosts``; default: empty. ``failures`` in order of
+    time; may be endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this of its work; None: it
+    begins again, unless it says itself how often it saves. ``max_restarts``: after failures, per job, as
     ``JobSpec.max_hardware_retries``. ``clock`` (seconds) measures decisions.
     """
-    return _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, clock).run()
+    simulation = _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, clock)
+    if start is not None:
+        simulation.begin_with(start)
+    else:
+        simulation.begin_empty()
+    return simulation.run()
 
 
 class _Simulation:
@@ -136,11 +83,12 @@ class _Simulation:
         max_restarts: int,
         clock: Callable[[], float] | None,
     ) -> None:
+        self._policy = policy
         self._scheduler = Scheduler(policy)
         self._fleet = Fleet(hosts, self._scheduler)
-        self._fit = _Fit(trace.jobs)
+        self._fit = Fit(trace.jobs)
         self._admission = _Admission(hosts)
-        self._records = {job.id: JobRecord(job, left_s=job.duration_s) for job in trace.jobs}
+        self._records = {job.id: JobRecord(job, _asks(job), left_s=job.duration_s) for job in trace.jobs}
         self._failures = failures
         self._until_s = until_s
         self._checkpoint_s = checkpoint_s
@@ -151,22 +99,44 @@ class _Simulation:
         ]
         self._numbers = len(self._events)
         self._unfinished = len(trace.jobs)
-        """Jobs that may still change: not yet arrived, or running."""
+        """Jobs that may still change by themselves: not yet arrived, or running and not for ever."""
         self._waiting: dict[str, int] = {}
         """Job -> GPUs it asks for."""
         self._wanted = 0
+        self._running: dict[str, JobRecord] = {}
         self._repairs = 0
         self._failed = 0
+        self._wake_s = -math.inf
         self._decision_s: list[float] = []
         self._timeline = Timeline("held", "down", "waiting", "wanted", "stranded")
         self._begin_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         self._now = self._begin_s
 
+    def begin_empty(self) -> None:
+        self._fleet.tell_all()
+
+    def begin_with(self, start: Start) -> None:
+        """Others run and wait already, at second 0."""
+        self._begin_s = self._now = 0.0
+        restore(self._scheduler, start.state)
+        self._fleet.adopt(start.state)
+        for record in start.records:
+            name = record.job.id
+            assert name not in self._records, "the names of the start's jobs are its own"
+            self._records[name] = record
+            if record.outcome is Outcome.RUNNING:
+                self._runs(record)
+            else:
+                self._waiting[name] = record.asks.gpu_count
+                self._wanted += record.asks.gpu_count
+        self._fit = Fit([record.job for record in self._records.values()])
+        self._push(0.0, _Kind.WAKE, None)
+
     def run(self) -> Run:
         heapq.heapify(self._events)
         self._next_failure()
         self._observe()
-        while self._events and (self._unfinished or (self._waiting and self._repairs)):
+        while self._events and self._may_change():
             at_s = self._events[0][0]
             if self._until_s is not None and at_s > self._until_s:
                 break
@@ -178,9 +148,8 @@ class _Simulation:
             self._observe()
         if self._until_s is not None and (self._unfinished or self._waiting):
             self._now = max(self._now, self._until_s)
-        for record in self._records.values():
-            if record.outcome is Outcome.RUNNING:
-                record.stays.append(Stay(record.since_s, self._now, record.gpu_uuids))
+        for record in self._running.values():
+            record.stays.append(self._stay(record))
         return Run(
             records=list(self._records.values()),
             timeline=self._timeline,
@@ -190,6 +159,9 @@ class _Simulation:
             failures=self._failed,
             decision_s=self._decision_s,
         )
+
+    def _may_change(self) -> bool:
+        return bool(self._unfinished or (self._waiting and (self._repairs or self._wake_s >= self._now)))
 
     def _happens(self, kind: _Kind, what: object) -> None:
         if kind is _Kind.ARRIVAL:
@@ -202,88 +174,139 @@ class _Simulation:
                 self._fleet.repair(what.host, what.gpu)
         elif isinstance(what, tuple):
             job_id, attempt = what
-            record = self._records[job_id]
-            if record.outcome is Outcome.RUNNING and record.attempt == attempt:
-                self._end(record)
+            record = self._running.get(job_id)
+            if record is not None and record.attempt == attempt and record.leaving is (kind is _Kind.LEAVE):
+                self._leave(record) if record.leaving else self._end(record)
 
     def _arrive(self, record: JobRecord) -> None:
+        self._unfinished -= 1
         if self._admission.fits(record.job.gpus):
             self._wait(record, self._now)
         else:
             record.outcome = Outcome.REFUSED
-        self._unfinished -= 1
 
     def _wait(self, record: JobRecord, enqueued_at: float) -> None:
-        job = record.job
         record.outcome, record.attempt = Outcome.WAITING, record.attempt + 1
-        self._waiting[job.id] = job.gpus.gpus
-        self._wanted += job.gpus.gpus
-        self._scheduler.add(
-            QueueRow(
-                job_id=job.id,
-                attempt=record.attempt,
-                gpus=job.gpus,
-                priority=job.priority,
-                namespace=job.namespace,
-                user=job.user,
-                enqueued_at=enqueued_at,
-            )
-        )
+        self._waiting[record.job.id] = record.asks.gpu_count
+        self._wanted += record.asks.gpu_count
+        self._scheduler.add(replace(record.asks, attempt=record.attempt, enqueued_at=enqueued_at))
 
     def _decide(self) -> None:
         if not self._waiting:
             return
+        if self._policy.preemption:
+            self._tell_checkpoints()
         begin = self._clock() if self._clock else 0.0
         decision = self._scheduler.decide(self._now)
         if self._clock:
             self._decision_s.append(self._clock() - begin)
         for row, placement in decision.placements:
-            self._fleet.take(row.job_id, placement)
-            self._scheduler.confirm(row.job_id, row.attempt)
-            record = self._records[row.job_id]
-            if record.first_start_s is None:
-                record.first_start_s = self._now
-                record.level, record.bandwidth_gb_s = str(placement.level), placement.bandwidth_gb_s
-            record.outcome, record.since_s, record.gpu_uuids = Outcome.RUNNING, self._now, placement.gpu_uuids
-            self._wanted -= self._waiting.pop(row.job_id)
+            self._start(self._records[row.job_id], row, placement)
+        for preemption in decision.preemptions:
+            self._make_room(preemption)
+        if self._policy.preemption and self._waiting:
+            self._wake(bool(decision.preemptions))
+
+    def _start(self, record: JobRecord, row: QueueRow, placement: Placement) -> None:
+        self._fleet.take(row.job_id, placement)
+        self._scheduler.confirm(row.job_id, row.attempt)
+        if record.first_start_s is None:
+            record.first_start_s = self._now
+            record.level, record.bandwidth_gb_s = str(placement.level), placement.bandwidth_gb_s
+        if record.failed_at_s is not None:
+            record.recovery_s.append(self._now - record.failed_at_s)
+            record.failed_at_s = None
+        record.outcome, record.since_s, record.gpu_uuids = Outcome.RUNNING, self._now, placement.gpu_uuids
+        self._wanted -= self._waiting.pop(row.job_id)
+        self._runs(record)
+
+    def _runs(self, record: JobRecord) -> None:
+        self._running[record.job.id] = record
+        lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
+        if lasts_s < math.inf:
             self._unfinished += 1
-            lasts_s = min(record.left_s, record.job.time_limit_s or record.left_s)
-            self._push(self._now + lasts_s, _Kind.END, (row.job_id, row.attempt))
+            self._push(max(self._now, record.since_s + lasts_s), _Kind.END, (record.job.id, record.attempt))
 
     def _end(self, record: JobRecord) -> None:
         limit_s = record.job.time_limit_s
         timed_out = limit_s is not None and record.left_s > limit_s
+        self._stop(record)
         record.outcome = Outcome.TIMED_OUT if timed_out else Outcome.COMPLETED
         record.end_s = self._now
-        self._stop(record)
+
+    def _make_room(self, preemption: Preemption) -> None:
+        """Victims work no more, and leave after their grace."""
+        for job_id, attempt in preemption.victims:
+            record = self._running[job_id]
+            assert record.attempt == attempt, "only jobs that run are told to make room"
+            record.leaving = True
+            record.preemptions += 1
+            if min(record.left_s, record.job.time_limit_s or math.inf) == math.inf:
+                self._unfinished += 1  # it ran for ever, and now it does not
+            self._lose_work(record)
+            self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
+
+    def _leave(self, record: JobRecord) -> None:
+        held_in_vain = min(self._now - record.since_s, record.job.grace_s) * len(record.gpu_uuids)
+        record.lost_gpu_seconds += held_in_vain
+        record.leaving = False
+        self._stop(record, finite=True)
+        self._wait(record, self._now)
 
     def _break_down(self, failure: Failure) -> None:
         self._failed += 1
         self._repairs += 1
         self._push(self._now + failure.down_s, _Kind.REPAIR, failure)
         for job_id in sorted(self._fleet.break_down(failure.host, failure.gpu)):
-            record = self._records[job_id]
-            self._interrupt(record)
+            record = self._running[job_id]
+            if record.leaving:
+                continue  # it works no more, and is gone in a moment
+            self._lose_work(record)
+            self._stop(record)
             if record.restarts == self._max_restarts:
                 record.outcome, record.end_s = Outcome.FAILED, self._now
                 continue
             record.restarts += 1
+            record.failed_at_s = self._now
             self._wait(record, record.job.submit_s)
         self._next_failure()
 
-    def _interrupt(self, record: JobRecord) -> None:
+    def _lose_work(self, record: JobRecord) -> None:
         """Stop before the end; work since the last checkpoint is lost."""
         ran_s = self._now - record.since_s
-        kept_s = ran_s // self._checkpoint_s * self._checkpoint_s if self._checkpoint_s else 0.0
+        every_s = record.job.checkpoint_s or self._checkpoint_s
+        kept_s = ran_s // every_s * every_s if every_s else 0.0
         record.left_s -= kept_s
         record.lost_gpu_seconds += (ran_s - kept_s) * len(record.gpu_uuids)
-        self._stop(record)
 
-    def _stop(self, record: JobRecord) -> None:
-        record.stays.append(Stay(record.since_s, self._now, record.gpu_uuids))
+    def _stop(self, record: JobRecord, finite: bool | None = None) -> None:
+        """``finite``: would it have ended by itself?"""
+        lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
+        self._unfinished -= lasts_s < math.inf if finite is None else finite
+        del self._running[record.job.id]
+        record.stays.append(self._stay(record))
         self._fleet.give_back(record.gpu_uuids)
         record.gpu_uuids = []
-        self._unfinished -= 1
+
+    def _stay(self, record: JobRecord) -> Stay:
+        return Stay(max(record.since_s, self._begin_s), self._now, record.gpu_uuids)
+
+    def _tell_checkpoints(self) -> None:
+        for job_id, record in self._running.items():
+            every_s = record.job.checkpoint_s or self._checkpoint_s
+            if every_s and not record.leaving:
+                saved_at = record.since_s + (self._now - record.since_s) // every_s * every_s
+                self._scheduler.saved(job_id, record.attempt, saved_at)
+
+    def _wake(self, again: bool) -> None:
+        """Decide again when the next job may be stopped, or when others than the first may have room made."""
+        if self._wake_s > self._now:
+            return
+        old_enough = [r.since_s + self._policy.min_run_s for r in self._running.values()]
+        coming = [self._now] if again else [at_s for at_s in old_enough if at_s > self._now]
+        if coming:
+            self._wake_s = (min(coming) // PREEMPT_AGAIN_S + 1) * PREEMPT_AGAIN_S
+            self._push(self._wake_s, _Kind.WAKE, None)
 
     def _next_failure(self) -> None:
         failure = next(self._failures, None)
@@ -305,23 +328,19 @@ class _Simulation:
         )
 
 
-class _Fit:
-    """Fragmentation as FGD counts it (Weng et al., USENIX ATC'23), for whole GPUs.
-
-    Draw a job of the trace at random: the part of the free GPUs that are on hosts with too few of them
-    for its share of one host, on average over the draw. Models are not looked at.
-    """
-
-    def __init__(self, jobs: Sequence[TraceJob]) -> None:
-        asked = np.bincount([job.gpus.gpus_per_host for job in jobs], minlength=MAX_GPUS + 1)
-        free = np.arange(MAX_GPUS + 1)
-        self._free = free
-        self._lost = free * (1.0 - np.cumsum(asked) / max(1, len(jobs)))
-
-    def stranded(self, fleet: Fleet) -> float:
-        """0 to 1; 0 when nothing is free."""
-        free = int(self._free @ fleet.hosts_by_free)
-        return float(self._lost @ fleet.hosts_by_free) / free if free else 0.0
+def _asks(job: TraceJob) -> QueueRow:
+    return QueueRow(
+        job_id=job.id,
+        attempt=0,
+        gpus=job.gpus,
+        priority=job.priority,
+        namespace=job.namespace,
+        user=job.user,
+        enqueued_at=job.submit_s,
+        time_limit_s=job.time_limit_s,
+        preemptible=job.preemptible,
+        checkpoints=job.checkpoint_s is not None,
+    )
 
 
 class _Admission:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 import yaml
 from pydantic import ValidationError
 
+from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
@@ -39,15 +41,27 @@ def load_cluster(path: Path) -> list[HostRow]:
             raise InvalidRequest(f"{path.name} is no cluster: {_problems(error)}") from error
 
 
+def load_state(path: Path) -> ClusterState:
+    """What ``gpu-platform snapshot`` wrote. Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        try:
+            return ClusterState.model_validate_json(file.read())
+        except ValidationError as error:
+            raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {_problems(error)}") from error
+
+
 def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Failure]:
     """Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         return read_failures(path.name, file, hosts)
 
 
-def load_policy(name: str, overrides: Iterable[str] = ()) -> tuple[str, Policy]:
+def load_policy(
+    name: str, overrides: Iterable[str] = (), default: Mapping[str, Any] | None = None
+) -> tuple[str, Policy]:
     """(what to call it, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
 
+    ``default``: the fields of the policy with that name, which another queue order is to replace.
     ``overrides``: ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
     """
     path = Path(name)
@@ -56,7 +70,7 @@ def load_policy(name: str, overrides: Iterable[str] = ()) -> tuple[str, Policy]:
             content = _yaml(path, file)
         label = path.stem
     else:
-        content, label = ({} if name == "default" else {"order": name}), name
+        content, label = copy.deepcopy(dict(default or {})) | ({} if name == "default" else {"order": name}), name
     for override in overrides:
         _override(content, override)
     try:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
@@ -27,15 +28,39 @@ class Fleet:
         self._holder: dict[str, str] = {}
         self._broken: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
+        self._closed: set[str] = set()
+        """Hosts that took no work at the start, and never do."""
         self._down: Counter[str] = Counter()
         self._free = {host.name: len(host.inventory.gpus) for host in hosts}
         self._hosts_by_free = np.bincount(list(self._free.values()), minlength=MAX_GPUS + 1)
         self.gpus = len(self._gpus)
         self.down = 0
         """GPUs that are broken or on a lost host."""
-        for host in hosts:
-            scheduler.upsert_host(host)
-        scheduler.upsert_gpus(GpuRow(uuid, *place, GpuState.AVAILABLE, free=True) for uuid, place in self._gpus.items())
+
+    def tell_all(self) -> None:
+        """The scheduler knows nothing yet."""
+        for host in self._hosts.values():
+            self._scheduler.upsert_host(host)
+        self._scheduler.upsert_gpus(
+            GpuRow(uuid, *place, GpuState.AVAILABLE, free=True) for uuid, place in self._gpus.items()
+        )
+
+    def adopt(self, state: ClusterState) -> None:
+        """Who has what already, and what is broken; the scheduler was told."""
+        for job in state.running:
+            self._holder.update(dict.fromkeys(job.gpu_uuids, job.job_id))
+        for row in state.gpus:
+            if not row.free and row.uuid not in self._holder:
+                self._broken[row.uuid] += 1
+        for host in state.hosts:
+            if host.state is not HostState.READY:
+                self._closed.add(host.name)
+            down = sum(self._broken[gpu.uuid] > 0 for gpu in host.inventory.gpus)
+            if host.state is HostState.LOST:
+                down = len(host.inventory.gpus)
+            self._down[host.name] = down
+            self.down += down
+            self._count_free(host.name)
 
     @property
     def held(self) -> int:
@@ -85,7 +110,9 @@ class Fleet:
         return [info.uuid for info in self._hosts[host].inventory.gpus]
 
     def _tell_health(self, host: str, uuids: list[str]) -> None:
-        state = HostState.LOST if self._lost[host] else HostState.READY
+        before = self._hosts[host].state
+        usual = before if host in self._closed else HostState.READY
+        state = HostState.LOST if self._lost[host] else usual
         if self._hosts[host].state is not state:
             self._hosts[host] = replace(self._hosts[host], state=state)
             self._scheduler.upsert_host(self._hosts[host])
@@ -115,4 +142,5 @@ class Fleet:
         self._free[host] = free
 
     def _usable(self, uuid: str) -> bool:
-        return uuid not in self._holder and not self._broken[uuid] and not self._lost[self._gpus[uuid][0]]
+        host = self._gpus[uuid][0]
+        return not (uuid in self._holder or self._broken[uuid] or self._lost[host] or host in self._closed)

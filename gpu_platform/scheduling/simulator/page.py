@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gpu_platform.scheduling.simulator.engine import Outcome
 from gpu_platform.scheduling.simulator.plots import COLORS, Bars, Line, bars, distribution, duration, over_time
+from gpu_platform.scheduling.simulator.records import Outcome
 from gpu_platform.scheduling.simulator.report import Report
 
 MAX_NAMESPACES = 20
@@ -63,6 +63,7 @@ FIGURES = (
     Figure("Preemptions", "", lambda r: r.preemptions, _count, -1),
     Figure("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
     Figure("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
+    Figure("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
     Figure("Work lost", "GPU-hours done twice", lambda r: r.lost_gpu_hours, lambda v: f"{_count(v)} GPU-h", -1),
 )
 """The comparison, top to bottom; the command line shows the same."""
@@ -73,14 +74,19 @@ DECISION_FIGURES = (
 )
 
 
+_OPTIONAL = {
+    *("Jobs not finished", "Jobs refused", "Jobs failed"),
+    *("Preemptions", "Failures", "Restarts", "Recovery, 90 %", "Work lost"),
+}
+
+
 def figures_of(reports: Sequence[Report]) -> list[Figure]:
     """Those that say something about these reports."""
     timed = DECISION_FIGURES if any(report.decision_ms for report in reports) else ()
-    optional = {"Jobs not finished", "Jobs refused", "Jobs failed", "Preemptions", "Failures", "Restarts", "Work lost"}
     return [
         figure
         for figure in (*FIGURES, *timed)
-        if figure.name not in optional or any(figure.value(report) for report in reports)
+        if figure.name not in _OPTIONAL or any(figure.value(report) for report in reports)
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from gpu_platform.scheduling.simulator.engine import JobRecord, Outcome, Run
+from gpu_platform.scheduling.simulator.records import JobRecord, Outcome, Run
 
 BUCKETS = 240
 SLOWDOWN_BOUND_S = 10.0
@@ -95,6 +95,8 @@ class Report(_Data):
     preemptions: int
     failures: int
     restarts: int
+    recovery_s: Spread
+    """After a failure stopped a job, until it ran again."""
     lost_gpu_hours: float
     """Work that was done and had to be done again."""
     fairness: float
@@ -122,8 +124,8 @@ def report_on(run: Run, policy: str) -> Report:
     span_s = run.end_s - run.begin_s
     owned = run.gpus * span_s
     down = run.timeline.integral("down", run.begin_s, run.end_s)
-    waiting = [r.first_start_s - r.job.submit_s for r in run.records if r.first_start_s is not None]
-    completed = [r for r in run.records if r.outcome is Outcome.COMPLETED and r.end_s is not None]
+    waiting = _waits(run, run.records)
+    completed = [r for r in run.records if r.outcome is Outcome.COMPLETED and not _ran_before(run, r)]
     completion = [_completion_s(r) for r in completed]
     namespaces = _namespaces(run)
     outcomes = Counter(record.outcome for record in run.records)
@@ -140,10 +142,11 @@ def report_on(run: Run, policy: str) -> Report:
         waiting_s=Spread.of(waiting),
         completion_s=Spread.of(completion),
         slowdown=_mean(max(1.0, _completion_s(r) / max(SLOWDOWN_BOUND_S, r.job.duration_s)) for r in completed),
-        by_size=_by_size(run.records),
+        by_size=_by_size(run),
         preemptions=sum(record.preemptions for record in run.records),
         failures=run.failures,
         restarts=sum(record.restarts for record in run.records),
+        recovery_s=Spread.of([seconds for record in run.records for seconds in record.recovery_s]),
         lost_gpu_hours=sum(record.lost_gpu_seconds for record in run.records) / 3600,
         fairness=_jain([share.served for share in namespaces]),
         namespaces=namespaces,
@@ -156,7 +159,19 @@ def report_on(run: Run, policy: str) -> Report:
 
 
 def _useful(record: JobRecord) -> float:
-    return record.gpu_seconds - record.lost_gpu_seconds
+    return max(0.0, record.gpu_seconds - record.lost_gpu_seconds)
+
+
+def _ran_before(run: Run, record: JobRecord) -> bool:
+    """It ran when the simulation began: how long it had waited, nobody knows."""
+    return record.first_start_s is not None and record.first_start_s < run.begin_s
+
+
+def _waits(run: Run, records: Iterable[JobRecord]) -> list[float]:
+    """Until the first start, of those that started."""
+    return [
+        r.first_start_s - r.job.submit_s for r in records if r.first_start_s is not None and not _ran_before(run, r)
+    ]
 
 
 def _completion_s(record: JobRecord) -> float:
@@ -171,13 +186,12 @@ def _fragmentation(run: Run) -> float:
     return _ratio(float(stranded @ lasted), float(lasted.sum()))
 
 
-def _by_size(records: Sequence[JobRecord]) -> list[SizeClass]:
+def _by_size(run: Run) -> list[SizeClass]:
     classes = []
     for least, most in SIZES:
-        of_size = [r for r in records if least <= r.job.gpus.gpus <= (most or r.job.gpus.gpus)]
+        of_size = [r for r in run.records if least <= r.job.gpus.gpus <= (most or r.job.gpus.gpus)]
         name = f"> {least - 1}" if most is None else str(least) if least == most else f"{least}-{most}"
-        waiting = [r.first_start_s - r.job.submit_s for r in of_size if r.first_start_s is not None]
-        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Spread.of(waiting)))
+        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Spread.of(_waits(run, of_size))))
     return classes
 
 
@@ -188,16 +202,16 @@ def _namespaces(run: Run) -> list[NamespaceShare]:
         own = [r for r in run.records if r.job.namespace == name]
         arrived = [r for r in own if r.outcome not in (Outcome.NOT_ARRIVED, Outcome.REFUSED)]
         present = sum(
-            ((r.end_s if r.end_s is not None else run.end_s) - r.job.submit_s) * r.job.gpus.gpus for r in arrived
+            ((r.end_s if r.end_s is not None else run.end_s) - max(run.begin_s, r.job.submit_s)) * r.asks.gpu_count
+            for r in arrived
         )
         held = sum(record.gpu_seconds for record in arrived)
-        waiting = [r.first_start_s - r.job.submit_s for r in arrived if r.first_start_s is not None]
         shares.append(
             NamespaceShare(
                 namespace=name,
                 jobs=len(own),
                 gpu_hours=held / 3600,
-                waiting_s=Spread.of(waiting),
+                waiting_s=Spread.of(_waits(run, arrived)),
                 served=_ratio(held, present) if present else 1.0,
             )
         )

@@ -24,7 +24,7 @@ class TraceJob(BaseModel):
     submit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Seconds since the trace began."""
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """What it runs if nothing stops it."""
+    """What it works if nothing stops it."""
     gpus: GpuRequest = GpuRequest()
     gpu_milli: Annotated[int, Field(ge=1, le=WHOLE_GPU_MILLI)] = WHOLE_GPU_MILLI
     """How much of each GPU it asked for; it is given whole ones."""
@@ -33,6 +33,11 @@ class TraceJob(BaseModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     time_limit_s: Annotated[float | None, Field(gt=0)] = None
     """An attempt that runs longer is ended."""
+    preemptible: bool = True
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    """Told to make room, it keeps its GPUs so long, and works no more."""
+    checkpoint_s: Annotated[float | None, Field(gt=0)] = None
+    """It saves its work this often, and goes on from there; None: as all jobs of the simulation."""
 
 
 @dataclass(frozen=True)

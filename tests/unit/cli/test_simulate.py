@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.rows import GpuRow, QueueRow, RunningRow
+from gpu_platform.domain.states import GpuState
+from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
+
 PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"
 JOBS = [
@@ -27,10 +33,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, cluster: bool = True) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb", "GPU_PLATFORM_API_URL": "http://127.0.0.1:1"}
     return subprocess.run(
-        [PROGRAM, "simulate", "jobs.jsonl", "--cluster", "cluster.yaml", *arguments],
+        [PROGRAM, "simulate", *(("jobs.jsonl", "--cluster", "cluster.yaml") if cluster else ()), *arguments],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -80,3 +86,24 @@ def test_mistakes_end_in_one_line(folder: Path, arguments: list[str], code: int,
     assert ran.returncode == code
     assert says in " ".join(ran.stderr.split())
     assert "Traceback" not in ran.stderr
+
+
+def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
+    rows = ClusterFile(hosts=[HostGroup(count=2, gpus=8, name="gpu")]).rows()
+    gpus = [GpuRow(gpu.uuid, row.name, gpu.index, GpuState.IN_USE, False) for row in rows for gpu in row.inventory.gpus]
+    runs = RunningRow("runs", 1, "default", "ada", 0, tuple(gpu.uuid for gpu in gpus), 1000.0, 600.0)
+    asked = GpuRequest(gpus_per_host=8, allow_cross_numa=True)
+    waits = [QueueRow(f"w{n}", 1, asked, n, "default", "ada", 1100.0 + n, time_limit_s=60.0) for n in range(3)]
+    state = ClusterState(at=1200.0, hosts=rows, gpus=gpus, running=[runs], queue=waits, policy={"order": "fcfs"})
+    (folder / "live.json").write_text(state.model_dump_json())
+    ran = run(folder, "--snapshot", "live.json", "--compare", "priority", "--json", cluster=False)
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert [report["policy"] for report in result["reports"]] == ["default", "priority"]
+    # What runs ends 400 s after the snapshot; then two start, then the third.
+    assert [report["end_s"] for report in result["reports"]] == [520, 520]
+    assert "each runs as long as it may" in result["notes"][0]
+
+
+def test_one_of_cluster_and_snapshot_is_needed(folder: Path) -> None:
+    assert "give --cluster or --snapshot" in run(folder, cluster=False).stderr

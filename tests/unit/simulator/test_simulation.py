@@ -6,8 +6,8 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.engine import Outcome
 from gpu_platform.scheduling.simulator.failures import Failure
+from gpu_platform.scheduling.simulator.records import Outcome
 from gpu_platform.scheduling.simulator.trace import Trace
 from tests.simulations import came, hosts, trace
 

@@ -1,0 +1,86 @@
+"""What a simulation observes: each job's fate, and the cluster over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.simulator.timeline import Timeline
+from gpu_platform.scheduling.simulator.trace import TraceJob
+
+
+class Outcome(StrEnum):
+    COMPLETED = "completed"
+    TIMED_OUT = "timed_out"
+    REFUSED = "refused"
+    """More than the whole cluster could ever hold."""
+    FAILED = "failed"
+    """Stopped by more failures than ``max_restarts``."""
+    RUNNING = "running"
+    """Still, when the simulation ended."""
+    WAITING = "waiting"
+    """Still, when the simulation ended."""
+    NOT_ARRIVED = "not_arrived"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """GPUs that a job held from one time to another."""
+
+    begin_s: float
+    end_s: float
+    gpu_uuids: list[str]
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What became of one job."""
+
+    job: TraceJob
+    asks: QueueRow
+    """As it waits, whenever it does."""
+    outcome: Outcome = Outcome.NOT_ARRIVED
+    attempt: int = 0
+    first_start_s: float | None = None
+    end_s: float | None = None
+    stays: list[Stay] = field(default_factory=list)
+    """One for each attempt that was placed."""
+    lost_gpu_seconds: float = 0.0
+    """Of what it held, what had to be done again."""
+    preemptions: int = 0
+    restarts: int = 0
+    """After failures."""
+    recovery_s: list[float] = field(default_factory=list)
+    """After each failure, until it ran again."""
+    level: str | None = None
+    """Of its first placement."""
+    bandwidth_gb_s: float = 0.0
+    left_s: float = 0.0
+    """Work that is still to do."""
+    gpu_uuids: list[str] = field(default_factory=list)
+    since_s: float = 0.0
+    leaving: bool = False
+    """It was told to make room, does no more work, and still holds its GPUs."""
+    failed_at_s: float | None = None
+    """It waits because of a failure."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Held, in all attempts."""
+        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) for stay in self.stays)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that was observed; :func:`report.report_on` condenses it."""
+
+    records: list[JobRecord]
+    timeline: Timeline
+    """held, down: GPUs; waiting: jobs; wanted: GPUs that waiting jobs ask for; stranded: see :mod:`fragmentation`."""
+    begin_s: float
+    end_s: float
+    gpus: int
+    failures: int
+    decision_s: list[float]
+    """Wall-clock time of each decision; empty without a clock."""

@@ -1,0 +1,98 @@
+"""A live cluster's state, as a simulation goes on from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.simulator.records import JobRecord, Outcome
+from gpu_platform.scheduling.simulator.trace import TraceJob
+
+
+@dataclass(frozen=True)
+class Start:
+    state: ClusterState
+    """Times in seconds since it was taken."""
+    records: list[JobRecord]
+    """Of all jobs that run or wait."""
+    notes: list[str]
+    """What had to be assumed."""
+
+    @classmethod
+    def of(cls, state: ClusterState, lasting_s: float | None = None) -> Start:
+        """Nobody knows how long jobs run: each runs as long as it may, without a limit ``lasting_s``, or for ever."""
+        state = _since(state)
+        records = [_running(row, lasting_s) for row in state.running] + [
+            _waiting(row, lasting_s) for row in state.queue
+        ]
+        endless = sum(record.left_s == math.inf for record in records)
+        notes = [
+            f"{len(state.running)} jobs run and {len(state.queue)} wait at the start; each runs as long as it may",
+            f"{endless} of them have no time limit and run for ever" if endless else "",
+        ]
+        return cls(state, records, [note for note in notes if note])
+
+
+def _since(state: ClusterState) -> ClusterState:
+    at = state.at
+    return state.model_copy(
+        update={
+            "at": 0.0,
+            "running": [
+                replace(
+                    row,
+                    started_at=row.started_at - at,
+                    checkpoint_at=None if row.checkpoint_at is None else row.checkpoint_at - at,
+                )
+                for row in state.running
+            ],
+            "queue": [replace(row, enqueued_at=row.enqueued_at - at) for row in state.queue],
+            "used": [replace(use, begin=use.begin - at, end=use.end - at) for use in state.used],
+        }
+    )
+
+
+def _running(row: RunningRow, lasting_s: float | None) -> JobRecord:
+    gpus = row.gpus or GpuRequest(total=max(1, len(row.gpu_uuids)), allow_cross_numa=True)
+    asks = QueueRow(
+        job_id=row.job_id,
+        attempt=row.attempt,
+        gpus=gpus,
+        priority=row.priority,
+        namespace=row.namespace,
+        user=row.user,
+        enqueued_at=row.started_at,
+        time_limit_s=row.time_limit_s,
+        preemptible=row.preemptible,
+        checkpoints=row.checkpoints,
+        groups=row.groups,
+    )
+    record = _record(asks, row.started_at, lasting_s)
+    record.outcome, record.first_start_s, record.since_s = Outcome.RUNNING, row.started_at, row.started_at
+    record.gpu_uuids = list(row.gpu_uuids)
+    return record
+
+
+def _waiting(row: QueueRow, lasting_s: float | None) -> JobRecord:
+    record = _record(row, row.enqueued_at, lasting_s)
+    record.outcome = Outcome.WAITING
+    return record
+
+
+def _record(asks: QueueRow, came_at: float, lasting_s: float | None) -> JobRecord:
+    lasts_s = asks.time_limit_s or lasting_s or math.inf
+    job = TraceJob.model_construct(
+        id=asks.job_id,
+        submit_s=came_at,
+        duration_s=lasts_s,
+        gpus=asks.gpus,
+        namespace=asks.namespace,
+        user=asks.user,
+        priority=asks.priority,
+        time_limit_s=asks.time_limit_s,
+        preemptible=asks.preemptible,
+    )
+    return JobRecord(job, asks, attempt=asks.attempt, left_s=lasts_s)
