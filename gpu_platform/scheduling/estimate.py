@@ -40,9 +40,9 @@ class Estimates:
 
     def __init__(self, state: State, outlook: Outlook, denial: Callable[[QueueRow], str | None], now: float) -> None:
         self._state, self._denial, self._now = state, denial, now
-        self._future = Future.of(outlook, state.snapshot)
-        # Where no running job has a time limit, nobody knows anything.
+        # Where no job that runs has a time limit, nobody knows anything.
         self._limited, self._cut = state.ledger.limited > 0, len(state.queue) > AHEAD
+        self._future = Future.of(outlook, state.snapshot) if self._limited else None
         self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
         self._of: dict[str, Estimate] = {}
 
@@ -74,6 +74,7 @@ class Estimates:
         able = self._able(row)
         if able is None:
             return Estimate(None, EstimateBasis.REPAIR)
+        assert self._future is not None, "nobody is looked at where nothing is known"
         found = self._future.earliest(row) if is_foreseeable(row) else None
         if found is None:
             self._future.close(np.flatnonzero(able))  # kept for it, until whenever that is

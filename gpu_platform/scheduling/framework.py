@@ -75,6 +75,10 @@ class Offers:
         for name, array in vars(self).items():
             array[hosts] = getattr(offers, name)
 
+    def of(self, hosts: Slots) -> Offers:
+        """Those of some hosts, in their order."""
+        return Offers(**{name: array[hosts] for name, array in vars(self).items()})
+
     def resized(self, n: int) -> Offers:
         """A copy; new elements have any value."""
         return Offers(**{name: resized(array, n) for name, array in vars(self).items()})
@@ -119,10 +123,35 @@ class Choose(Protocol):
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """The groups of hosts that could hold a gang."""
+
+    hosts: Slots
+    """Those of a group side by side, best first."""
+    starts: NDArray[np.intp]
+    """Of each group the place of its first host in ``hosts``."""
+    sizes: NDArray[np.intp]
+    best: NDArray[np.intp]
+    """The groups, best first."""
+    worth: NDArray[np.float64]
+    parts: dict[str, NDArray[np.float64]]
+    """What ``worth`` is the sum of, weighted."""
+
+
+class Rank(Protocol):
+    """Why those: the nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
+
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots
+    ) -> tuple[str | None, Ranking] | None: ...
+
+
+@dataclass(frozen=True)
 class Framework:
     filters: Sequence[Filter]
     scores: Sequence[tuple[Score, float]]
     choose: Choose
+    rank: Rank
 
     def examine(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> Offers:
         """Ask ``hosts`` for their offers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_platform.domain.capacity import describe_share
 from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.placement import HostSlice, Placement, ScoreTable, TopologyLevel
 from gpu_platform.domain.share import Share, ShareGrant, ShareMode
 from gpu_platform.scheduling.framework import Offers
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
@@ -12,6 +12,8 @@ from gpu_platform.topology.fabric import NETWORK_GB_S
 from gpu_platform.topology.machine import members
 from gpu_platform.topology.mig import mig_model
 from gpu_platform.topology.subsets import HOST_LEVELS
+
+NO_TABLE = ScoreTable()
 
 _IN_WORDS = {
     TopologyLevel.NVLINK_NUMA: "in one NVLink ring{links} on one NUMA node",
@@ -27,7 +29,13 @@ _IN_WORDS = {
 
 
 def place(
-    request: GpuRequest, snapshot: Snapshot, offers: Offers, chosen: Slots, considered: int, epoch: int
+    request: GpuRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    chosen: Slots,
+    considered: int,
+    epoch: int,
+    scores: ScoreTable = NO_TABLE,
 ) -> Placement:
     """The placement on ``chosen``, out of ``considered`` hosts that had an offer."""
     slots = chosen.tolist()
@@ -56,6 +64,7 @@ def place(
         bandwidth_gb_s=bandwidth,
         score=round(float(offers.score[chosen].mean()), 6),
         why=_why(request, snapshot, offers, slots, inside, level, considered),
+        scores=scores,
         epoch=epoch,
     )
 

@@ -16,7 +16,7 @@ from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
 from gpu_platform.scheduling.plugins.facts import Fact, TooFew
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmentation
-from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts
+from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, ranking_of
 from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
 from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
 from gpu_platform.scheduling.plugins.sharing import HostRoom, OneTenant, ShareRoom, SharingSupported
@@ -113,4 +113,5 @@ def framework_of(policy: Policy) -> Framework:
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
         choose=partial(choose_hosts, weights=policy.domain_weights),
+        rank=partial(ranking_of, weights=policy.domain_weights),
     )

@@ -96,6 +96,9 @@ class ReasonBook:
 
     def _look_ahead(self, found: Round, now: float, idle: bool) -> None:
         """Begin with what has changed, once all is said about what had changed before."""
+        if not self._state.queue:
+            self._told, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
+            return
         if self._estimating is not None and self._facts != self._state.snapshot.facts_version:
             self._estimating = self._begin(found, now)
         elif self._estimating is None and not self._due and self._seen != self._stamp():

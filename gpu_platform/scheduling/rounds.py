@@ -31,6 +31,7 @@ from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queue import JobQueue, is_narrowed
 from gpu_platform.scheduling.quota import QuotaBook
+from gpu_platform.scheduling.score_table import score_table
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
 
@@ -187,7 +188,8 @@ class Round:
         chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
         if chosen is None:
             return None
-        placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch)
+        scores = score_table(row.gpus, snapshot, state.framework, offered.offers, chosen, open_hosts)
+        placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores)
         for part in placement.slices:
             snapshot.hold(part, row.namespace)
         return placement

@@ -204,6 +204,10 @@ class Snapshot:
         flags = self._gpus.get(gpu_uuid)
         return flags is not None and flags.free
 
+    def domain_name(self, level: str, slot: int) -> str:
+        """Of the host's domain of that level, in words."""
+        return self._fabric.name(int(self.domains[level][slot]))
+
     def host_row(self, host: str) -> HostRow:
         return self._rows[self._slot_of[host]]
 

@@ -74,11 +74,12 @@ class Fabric:
         self.levels = (NVLINK, *self.config.levels)
         self._rules = [(re.compile(translate(rule.hosts)), rule.domains) for rule in self.config.rules]
         self._numbers: dict[Sequence[str | None], int] = {}
+        self._keys: list[Sequence[str | None]] = []
 
     def rewired(self, config: FabricConfig) -> Fabric:
         """The fabric that ``config`` describes; a domain that is in both keeps its number."""
         fabric = Fabric(config)
-        fabric._numbers = self._numbers
+        fabric._numbers, fabric._keys = self._numbers, self._keys
         return fabric
 
     def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
@@ -93,4 +94,17 @@ class Fabric:
         for number, (level, name) in enumerate(zip(self.config.levels, names, strict=True)):
             nearer = (level, *names[number:]) if name is not None else (level, None, *nearer)
             keys.append(nearer)
-        return tuple(self._numbers.setdefault(key, len(self._numbers)) for key in keys)
+        return tuple(self._number(key) for key in keys)
+
+    def name(self, number: int) -> str:
+        """A domain in words, e.g. ``leaf l7``; ``spine of leaf l7`` if its own name is not known."""
+        level, name, *nearer = self._keys[number]
+        if name is not None:
+            return f"{level} {name}"
+        return f"{level} of {nearer[0] if len(nearer) == 1 else self.name(self._numbers[tuple(nearer)])}"
+
+    def _number(self, key: Sequence[str | None]) -> int:
+        number = self._numbers.setdefault(key, len(self._keys))
+        if number == len(self._keys):
+            self._keys.append(key)
+        return number

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest, Strategy
-from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.framework import Offers, Ranking
 from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
 
@@ -48,15 +48,27 @@ def choose_hosts(
         score = offers.score[hosts]
         best = hosts[score == score.max()]
         return best[[np.argmin(snapshot.by_name[best])]]
+    found = ranking_of(request, snapshot, offers, hosts, weights)
+    if found is None:
+        return None
+    _, ranking = found
+    first, size = (int(values[ranking.best[0]]) for values in (ranking.starts, ranking.sizes))
+    chosen = ranking.hosts[first : first + size]
+    return _closest(request.hosts, snapshot, offers, chosen, _from_preferred(request, snapshot))
+
+
+def ranking_of(
+    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots, weights: DomainWeights = DOMAIN_WEIGHTS
+) -> tuple[str | None, Ranking] | None:
+    """The nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
     everywhere = np.zeros(len(hosts), np.intp)
     allowed = domains_of(request, snapshot, hosts)
-    levels = _from_preferred(request, snapshot)
-    for domain in (*(numbers[hosts] for numbers in levels), everywhere):
+    levels = {level: snapshot.domains[level][hosts] for level in _levels_from_preferred(request, snapshot)}
+    for level, domain in (*levels.items(), (None, everywhere)):
         for kind in (snapshot.kind[hosts], everywhere):
-            group = _both(_both(allowed, domain), kind)
-            chosen = _best_group(request, snapshot, offers, hosts, group, weights)
-            if chosen is not None:
-                return _closest(request.hosts, snapshot, offers, chosen, levels)
+            ranking = _rank(request, snapshot, offers, hosts, _both(_both(allowed, domain), kind), weights)
+            if ranking is not None:
+                return level, ranking
     return None
 
 
@@ -87,28 +99,32 @@ def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray
     return snapshot.domains[level][hosts]
 
 
-def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[Slots]:
-    """Domain numbers of the levels worth caring for, nearest first."""
+def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]:
+    """The levels worth caring for, nearest first."""
     levels = list(snapshot.domains)
     if request.preferred_level == "any":
         return []
-    first = levels.index(request.preferred_level) if request.preferred_level in levels else 0
-    return [snapshot.domains[level] for level in levels[first:]]
+    return levels[levels.index(request.preferred_level) if request.preferred_level in levels else 0 :]
+
+
+def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[Slots]:
+    """Their domain numbers."""
+    return [snapshot.domains[level] for level in _levels_from_preferred(request, snapshot)]
 
 
 def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
     return a * (int(b.max()) + 1) + b
 
 
-def _best_group(
+def _rank(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: Slots,
     group: NDArray[np.intp],
     weights: DomainWeights,
-) -> Slots | None:
-    """All hosts of the best group with enough of them."""
+) -> Ranking | None:
+    """The groups with enough hosts; None if there is none."""
     _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if sizes.max() < request.hosts:
         return None
@@ -118,22 +134,24 @@ def _best_group(
     sizes = np.diff(starts, append=len(order))
     enough = sizes >= request.hosts
     starts, sizes = starts[enough], sizes[enough]
-    if not len(starts):
-        return None
     in_order = hosts[order]
+
+    def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each group's best hosts, as many as the gang has."""
+        total = np.concatenate(([0.0], np.cumsum(values[in_order])))
+        return (total[starts + request.hosts] - total[starts]) / request.hosts
+
     filled = request.hosts / sizes
-    value = (
-        weights.topology * (closeness(offers)[in_order] + speed_of_links(offers)[in_order]) / 2.0
-        + weights.utilisation * (1.0 - snapshot.load[in_order])
-        + weights.history * np.clip(snapshot.speed[in_order] / 2.0, 0.0, 1.0)
-    )
-    total = np.concatenate(([0.0], np.cumsum(value)))
-    mean = (total[starts + request.hosts] - total[starts]) / request.hosts
-    resources = weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled)
+    parts = {
+        "resources": weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled),
+        "topology": weights.topology * mean((closeness(offers) + speed_of_links(offers)) / 2.0),
+        "utilisation": weights.utilisation * mean(1.0 - snapshot.load),
+        "history": weights.history * mean(np.clip(snapshot.speed / 2.0, 0.0, 1.0)),
+    }
     # Sums round differently at different places of the array: equal must stay equal.
-    worth = np.round(mean + resources, 9)
-    best = np.lexsort((name[order[starts]], -worth))[0]
-    return hosts[order[starts[best] : starts[best] + sizes[best]]]
+    worth = np.round(sum(parts.values(), np.zeros(len(starts))), 9)
+    best = np.lexsort((name[order[starts]], -worth))
+    return Ranking(in_order, starts, sizes, best, worth, parts)
 
 
 def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots, levels: Sequence[Slots]) -> Slots:
