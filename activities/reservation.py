@@ -12,6 +12,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationC
 from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store import Store, allocations, attempts, jobs
 
 
@@ -37,6 +38,8 @@ class EndAttempt(BaseModel):
     failure: Failure | None = None
     exit_code: int | None = None
     progress: JobProgress
+    usage: list[RankUsage] = []
+    """What its hosts measured; lost ones told nothing."""
     quarantine: dict[str, str] = {}
     """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
 
@@ -87,6 +90,7 @@ class ReservationActivities:
                 user_retries=progress.user_retries,
                 hardware_retries=progress.hardware_retries,
                 preemptions=progress.preemptions,
+                usage=request.usage,
             )
         except (IllegalTransition, NotFound) as error:
             # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.

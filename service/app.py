@@ -21,7 +21,7 @@ from service.feed import EventFeed
 from service.metrics import RequestTimes
 from service.platform import Platform
 from service.routers import exec as exec_router
-from service.routers import follow, health, jobs, machines
+from service.routers import follow, health, jobs, machines, usage
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
 DESCRIPTION = """
@@ -68,7 +68,7 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestTimes)
-    for router in (jobs.router, follow.router, exec_router.router, machines.router, health.router):
+    for router in (jobs.router, follow.router, exec_router.router, machines.router, usage.router, health.router):
         app.include_router(router)
     _describe(app)
     return app

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
         Launched,
         LaunchRequest,
         RankExit,
+        Stopped,
         StopRequest,
         WatchRequest,
     )
@@ -41,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.job import Failure, FailureKind, Interrupt, JobInput, JobProgress
     from gpu_platform.domain.placement import Placement
     from gpu_platform.domain.states import JobState
+    from gpu_platform.domain.usage import RankUsage
     from workflows import policies
     from workflows.gang import plan_hosts
     from workflows.search_attributes import HOSTS, STATE
@@ -96,6 +98,7 @@ class JobWorkflow:
         self._place_again = False
         self._faults: dict[str, GpuFault] = {}
         self._lost: dict[str, HostLost] = {}
+        self._usage: dict[str, list[RankUsage]] = {}
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
@@ -195,6 +198,7 @@ class JobWorkflow:
         self._preempt = None
         self._faults.clear()
         self._lost.clear()
+        self._usage.clear()
         key = self._key
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(key, ending)]
@@ -215,6 +219,7 @@ class JobWorkflow:
                 return self._interruption()
             if launched[0].ended is not None and launched[0].ended.first_failure is None:
                 undo.pop()  # the host reported its last process gone
+                self._usage[launched[0].host] = launched[0].ended.usage
                 return Ending(state=JobState.COMPLETED, exit_code=0, ran_unmarked=True)
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_running, key, **policies.DATABASE_STEP
@@ -337,6 +342,7 @@ class JobWorkflow:
         failed = next((exit for watch in watches if watch.done() and (exit := _first_failure(watch))), None)
         if failed is None and all(watch.done() for watch in watches):
             undo.pop()  # every host reported its last process gone
+            self._usage = {exits.host: exits.usage for exits in (watch.result() for watch in watches)}
             return Ending(state=JobState.COMPLETED, exit_code=0)
         if failed is not None and failed.failure is None and len(watches) > 1 and not self._interrupted():
             await self._until(self._interrupted, policies.FAULT_SETTLE)
@@ -454,8 +460,15 @@ class JobWorkflow:
             await workflow.wait_condition(lambda: stopping.done() or hard.done() or host in self._lost)
             hard.cancel()
             await asyncio.gather(hard, return_exceptions=True)
+            self._note_usage(hard)
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
+        self._note_usage(stopping)
+
+    def _note_usage(self, stopping: workflow.ActivityHandle) -> None:
+        if not stopping.cancelled() and stopping.exception() is None:
+            stopped: Stopped = stopping.result()
+            self._usage[stopped.host] = stopped.usage
 
     async def _end(self, key: AttemptKey, ending: Ending) -> None:
         await workflow.execute_local_activity_method(
@@ -468,6 +481,7 @@ class JobWorkflow:
                 failure=ending.failure,
                 exit_code=ending.exit_code,
                 progress=self._progress,
+                usage=[rank for ranks in self._usage.values() for rank in ranks],
                 quarantine={
                     fault.report.gpu_uuid: fault.report.message
                     for fault in self._faults.values()

@@ -11,6 +11,7 @@ import secrets
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -115,6 +116,15 @@ def exec_resize(session: ExecSession, rows: int, columns: int) -> Call:
 
 def exec_end(session: ExecSession) -> Call:
     return Call("DELETE", _exec_path(session))
+
+
+def job_usage(job_id: str) -> Call:
+    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/usage")
+
+
+def usage(namespace: str | None, user: str | None, since: datetime | None, until: datetime | None) -> Call:
+    times = {name: None if at is None else at.isoformat() for name, at in (("since", since), ("until", until))}
+    return Call("GET", "/v1/usage", _given(namespace=namespace, user=user, **times))
 
 
 def hosts(cursor: str | None) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,6 +20,7 @@ from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecS
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.usage import JobUsage, UsageReport
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -157,6 +159,21 @@ class Client:
 
     def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
+
+    def job_usage(self, job_id: str) -> JobUsage:
+        """What its attempts used that have ended."""
+        return self._send(calls.job_usage(job_id), JobUsage)
+
+    def usage(
+        self,
+        *,
+        namespace: str | None = None,
+        user: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> UsageReport:
+        """Sums over the attempts that ended from ``since`` to before ``until`` (aware times)."""
+        return self._send(calls.usage(namespace, user, since, until), UsageReport)
 
     def close(self) -> None:
         self._http.close()

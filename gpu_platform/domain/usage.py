@@ -71,8 +71,8 @@ class AttemptUsage(BaseModel):
     """Of the largest rank."""
     ecc_errors: int = 0
     throttled_s: float = 0.0
-    lost_hosts: list[str] = []
-    """Hosts that never told what they measured: of theirs only GPU-seconds are known."""
+    unmeasured_hosts: list[str] = []
+    """Hosts that told nothing, lost or never started: of theirs only GPU-seconds are known."""
     ranks: list[RankUsage] = []
 
 
@@ -81,6 +81,18 @@ class JobUsage(BaseModel):
 
     total: Totals
     attempts: list[AttemptUsage]
+
+
+class UserUsage(Totals):
+    namespace: str
+    user: str
+
+
+class UsageReport(BaseModel):
+    """Answer of ``GET /v1/usage``: attempts that ended in the time asked for."""
+
+    total: Totals
+    users: list[UserUsage]
 
 
 def mean_utilization(ranks: list[RankUsage]) -> float | None:

@@ -10,10 +10,12 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, Job
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store.allocations import close_reservation, give_back
 from gpu_platform.store.database import writing
 from gpu_platform.store.jobs import change_job, job_fields, job_of, lock_job
 from gpu_platform.store.queue import leave_queue
+from gpu_platform.store.usage import record_usage
 
 
 @writing
@@ -30,6 +32,7 @@ def end_attempt(
     user_retries: int | None = None,
     hardware_retries: int | None = None,
     preemptions: int | None = None,
+    usage: Sequence[RankUsage] = (),
 ) -> Job:
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
 
@@ -45,6 +48,7 @@ def end_attempt(
             row = change_job(session, row, state, now, actor, {}, {})
     if held:
         give_back(session, key, now, quarantine or {})
+        record_usage(session, key, usage, now)
     leave_queue(session, key.job_id, now, key.attempt)
     if goes_on:
         columns, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions)

@@ -273,6 +273,29 @@ class AllocationRecord(Record, table=True):
     released_at: datetime | None = _optional_time()
 
 
+class UsageRecord(Record, table=True):
+    """What an attempt used; see :class:`gpu_platform.domain.usage.AttemptUsage`. Stays when its job is forgotten."""
+
+    __table_args__ = (Index("ix_usage_ended_at", "ended_at"),)
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    namespace: str = _text()
+    user: str = _text()
+    ended_at: datetime = _time()
+    gpus: int
+    gpu_seconds: float
+    mean_utilization_percent: float | None = None
+    peak_gpu_memory_mib: int | None = None
+    energy_j: float
+    cpu_s: float
+    peak_memory_mib: int
+    ecc_errors: int
+    throttled_s: float
+    unmeasured_hosts: str = _text()
+    ranks: str = _text()
+
+
 class EventRecord(Record, table=True):
     """Audit log and change feed. Triggers forbid UPDATE and DELETE."""
 
@@ -328,6 +351,7 @@ host = _tables["host"]
 gpu = _tables["gpu"]
 reservation = _tables["reservation"]
 allocation = _tables["allocation"]
+usage = _tables["usage"]
 event = _tables["event"]
 fault = _tables["fault"]
 leader = _tables["leader"]

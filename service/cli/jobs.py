@@ -48,13 +48,15 @@ def describe(job: JobId, json: session.Json = False) -> None:
     with session.service() as client:
         found = client.get(job)
         events = list(client.events(job))
+        usage = client.job_usage(job)
     if json:
         timeline = [event.model_dump(mode="json") for event in events]
-        session.print_json({**found.model_dump(mode="json"), "events": timeline})
+        told = {**found.model_dump(mode="json"), "usage": usage.model_dump(mode="json"), "events": timeline}
+        session.print_json(told)
         return
-    from service.cli import show
+    from service.cli import show, show_usage
 
-    session.show(show.job_story(found, events))
+    session.show(show.job_story(found, events, show_usage.summary(usage) if usage.attempts else None))
 
 
 @app.command()

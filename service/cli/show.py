@@ -100,13 +100,15 @@ def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], lim
     return Group(*parts)
 
 
-def job_story(job: Job, events: Sequence[JobEvent]) -> Group:
+def job_story(job: Job, events: Sequence[JobEvent], used: str | None = None) -> Group:
     """Everything about one job: what was asked, where it is and why, what happened and when."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     for label, value in _facts(job):
         facts.add_row(label, value)
+    if used is not None:
+        facts.add_row("used", used)
     parts: list[RenderableType] = [facts]
     if job.reason is not None and job.reason.counts:
         counts = _table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")

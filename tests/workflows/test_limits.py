@@ -11,6 +11,7 @@ from temporalio.client import Client
 from gpu_platform.domain.job import FailureKind, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, gpus
+from gpu_platform.store.usage import usage_of_job
 from tests.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -67,4 +68,28 @@ async def test_the_host_ends_what_is_overdue_and_the_job_fails_for_its_time_limi
     assert job.failure is not None
     assert job.failure.kind is FailureKind.TIME_LIMIT
     assert job.attempt == 1
+    await platform.nothing_leaked()
+
+
+async def test_what_each_attempt_used_is_known_however_it_ended(platform: Platform) -> None:
+    """It ended while its launch lingered, was watched to its end, failed on one host of two, and was cancelled."""
+    gang = {"gpus": {"hosts": 2, "gpus_per_host": 2}}
+    scripts = {
+        "true": {},
+        "sleep 0.3": {},
+        "sleep 0.3; exit $RANK": {**gang, "max_retries": 0},
+        "sleep 600": gang,
+    }
+    jobs = [await platform.submit(shell(script, **fields)) for script, fields in scripts.items()]
+    await platform.reaches(jobs[3], JobState.RUNNING)
+    await platform.signal(jobs[3], "cancel")
+    ends = (JobState.COMPLETED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+    for job_id, state, hosts in zip(jobs, ends, (1, 1, 2, 2), strict=True):
+        job = await platform.ends(job_id, state)
+        [attempt] = usage_of_job(platform.store, job_id).attempts
+        assert job.placement is not None
+        assert [rank.host for rank in attempt.ranks] == job.placement.hosts
+        assert len(attempt.ranks) == hosts
+        assert attempt.unmeasured_hosts == []
+        assert attempt.gpu_seconds >= sum(rank.gpu_seconds for rank in attempt.ranks) > 0
     await platform.nothing_leaked()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import pytest
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs, queue
+from gpu_platform.domain.usage import RankUsage
+from gpu_platform.store import Store, allocations, attempts, jobs, queue
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import (
     LogFiles,
@@ -301,3 +303,28 @@ async def test_nobody_answers_is_5() -> None:
     ran = await run("jobs", "list")
     assert (ran.code, ran.out) == (5, "")
     assert "gpu-platform up" in ran.err
+
+
+async def test_usage_is_shown_for_a_job_and_summed_for_users(platform: Platform) -> None:
+    jobs.submit_job(platform.store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
+    jobs.admit_job(platform.store, "j-1", NOW)
+    queue.enqueue(platform.store, "j-1", 1, task_token=b"t", excluded_gpus=[], excluded_hosts=[], now=NOW)
+    allocations.reserve_gang(platform.store, key("j-1"), placement({"a": [0]}), now=NOW)
+    assert "no attempt has ended yet" in (await run("usage", "j-1", url=platform.url)).out
+    measured = RankUsage(
+        rank=0, host="a", seconds=3600, gpu_seconds=3600, mean_utilization_percent=87, energy_j=1.8e6, cpu_s=12.5
+    )
+    later = NOW + timedelta(hours=1)
+    attempts.end_attempt(platform.store, key("j-1"), [JobState.CANCELLED], now=later, actor="control", usage=[measured])
+    told = (await run("usage", "j-1", url=platform.url)).out
+    for words in ("1.000", "87 %", "0.500 kWh", "12.5 s", "3600.0 s"):
+        assert words in told, told
+    assert "1.000 GPU-hours, 0.500 kWh" in (await run("jobs", "describe", "j-1", url=platform.url)).out
+    story = json.loads((await run("jobs", "describe", "j-1", "--json", url=platform.url)).out)
+    assert story["usage"]["attempts"][0]["ranks"][0]["energy_j"] == 1.8e6
+    report = json.loads((await run("usage", "--user", "anonymous", "--json", url=platform.url)).out)
+    assert report["total"]["gpu_seconds"] == 3600
+    assert [user["user"] for user in report["users"]] == ["anonymous"]
+    assert "all" in (await run("usage", "--namespace", "none", url=platform.url)).out
+    assert json.loads((await run("usage", "--since", "1h", "--json", url=platform.url)).out)["users"] == []
+    assert (await run("usage", "j-none", url=platform.url)).code == 3

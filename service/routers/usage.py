@@ -1,0 +1,33 @@
+"""What jobs used, and who used how much."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from gpu_platform.domain.usage import JobUsage, UsageReport
+from gpu_platform.store import usage
+from service.platform import PlatformDep
+from service.routers.jobs import JobId
+
+router = APIRouter(tags=["usage"])
+
+
+@router.get("/v1/jobs/{job_id}/usage")
+def job_usage(job_id: JobId, platform: PlatformDep) -> JobUsage:
+    """What a job's attempts used that have ended: GPU-seconds, utilisation, memory, energy, CPU; per rank."""
+    return usage.usage_of_job(platform.store, job_id)
+
+
+@router.get("/v1/usage")
+def usage_report(
+    platform: PlatformDep,
+    namespace: str | None = None,
+    user: str | None = None,
+    since: Annotated[AwareDatetime | None, Query(description="Attempts that ended then or later")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Attempts that ended before")] = None,
+) -> UsageReport:
+    """Sums over attempts by the time they ended, in all and per namespace and user."""
+    return usage.usage_report(platform.store, namespace=namespace, user=user, since=since, until=until)
