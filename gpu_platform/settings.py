@@ -109,6 +109,14 @@ class NodeSettings(_Section):
     ranks than GPUs; false: any number."""
     time_slice: Literal["default", "short", "medium", "long"] = "default"
     """How long the turns of jobs are that share a GPU by time slices (``nvidia-smi compute-policy``)."""
+    log_file_bytes: Annotated[int, Field(ge=4096)] = 64 << 20
+    """A rank's log goes on in a new file when this one is full."""
+    log_files: Annotated[int, Field(ge=2)] = 4
+    """Of each rank's log only the newest files stay."""
+    log_keep_days: Annotated[float, Field(gt=0)] = 14.0
+    """Logs of attempts that ended longer ago are removed."""
+    log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
+    """Logs of all ended attempts on this host together; the oldest go first."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""

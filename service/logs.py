@@ -8,11 +8,12 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.client.wire import LogChunk
+from gpu_platform.client.wire import PROBLEM_JSON, LogChunk, problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.placement import HostSlice
@@ -58,15 +59,17 @@ async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
     source = await _Source.find(platform, job, attempt or job.attempt, rank)
-    data, size = await source.read(0)
+    first = await source.read(0)
 
     async def pieces() -> AsyncGenerator[bytes, None]:
-        piece, offset = data, len(data)
-        yield piece
-        while piece and offset < size:
-            piece, _ = await source.read(offset)
-            offset += len(piece)
-            yield piece
+        piece = first
+        while True:
+            if piece.note is not None:
+                yield f"[gpu-platform: {piece.note}]\n".encode()
+            yield piece.data
+            if not piece.data or piece.end >= first.size:
+                return
+            piece = await source.read(piece.end)
 
     return pieces()
 
@@ -100,6 +103,7 @@ async def _follow_attempt(
     """The log of one attempt until it has ended and everything is read."""
     source: _Source | None = None
     patience_s = AWAY_AFTER_END_S
+    told: str | None = None
     news.set()  # something may have happened before we listened
     while not platform.feed.closed:
         # The state is asked before the log is read: once the attempt has ended, the log is complete.
@@ -110,8 +114,10 @@ async def _follow_attempt(
         more = False
         try:
             source = source or await _Source.find(platform, job, at.attempt, rank)
-            data, size = await source.read(at.offset)
-        except NotFound:
+            piece = await source.read(at.offset)
+        except NotFound as error:
+            if over and error.details.get("removed"):
+                yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=0, text="", note=error.message), at)
             if over:
                 return
         except HostUnavailable:
@@ -119,12 +125,13 @@ async def _follow_attempt(
             if over and patience_s <= 0:
                 return
         else:
-            more = at.offset + len(data) < size
-            text, used = decode(data, final=over and not more)
-            if used:
-                at = Position(at.attempt, at.offset + used)
-                chunk = LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text)
-                yield message(chunk.model_dump_json(), str(at))
+            more = piece.end < piece.size
+            text, used = decode(piece.data, final=over and not more)
+            note = None if piece.note == told else piece.note
+            if used or note is not None:
+                told = piece.note
+                at = Position(at.attempt, piece.offset + used)
+                yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text, note=note), at)
             if over and not more:
                 return
         if not more:
@@ -132,11 +139,28 @@ async def _follow_attempt(
                 await asyncio.wait_for(news.wait(), POLL_S)
 
 
+def _event(chunk: LogChunk, at: Position) -> bytes:
+    return message(chunk.model_dump_json(exclude_none=True), str(at))
+
+
 def decode(data: bytes, final: bool) -> tuple[str, int]:
     """The text in ``data`` and how many bytes it took: a character that is cut off at the end waits for its rest."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final)
     return text, len(data) - len(decoder.getstate()[0])
+
+
+class _Piece(NamedTuple):
+    data: bytes
+    offset: int
+    """Where it begins; later than asked for if what was there is gone."""
+    size: int
+    """Of all that was ever written."""
+    note: str | None
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
 
 
 class _Source:
@@ -153,10 +177,11 @@ class _Source:
         agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
         return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
-    async def read(self, offset: int) -> tuple[bytes, int]:
-        """At most ``CHUNK_BYTES`` from ``offset`` on, and the size of the whole log.
+    async def read(self, offset: int) -> _Piece:
+        """At most ``CHUNK_BYTES`` from ``offset`` on.
 
-        Raises :class:`NotFound` while there is no log, :class:`HostUnavailable` if the host does not answer.
+        Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the
+        host does not answer.
         """
         try:
             answer = await self._agents.get(self._url, params={"offset": offset, "limit": CHUNK_BYTES})
@@ -165,11 +190,14 @@ class _Source:
                 f"the log is on host {self._host}, which does not answer; it can be read when the host is back",
                 host=self._host,
             ) from error
+        if answer.headers.get("content-type", "").startswith(PROBLEM_JSON):
+            raise problem_of_response(answer.status_code, answer.headers, answer.content).error()
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise NotFound(f"host {self._host} has no log of this rank", host=self._host)
         if not answer.is_success:
             raise HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
-        return answer.content, int(answer.headers["X-Log-Size"])
+        head = answer.headers
+        return _Piece(answer.content, int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
 
 
 def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:

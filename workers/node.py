@@ -24,6 +24,7 @@ from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.logs import LogRetention
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import node_dir
 from gpu_platform.hosts.power_cap import PowerCap
@@ -36,6 +37,8 @@ from workers.node_lease import LeaseKeeper
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
+
+LOG_SWEEP_S = 60.0
 
 
 def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
@@ -78,6 +81,15 @@ def report_maker(
         )
 
     return make_report
+
+
+async def sweep_logs(retention: LogRetention) -> None:
+    while True:
+        try:
+            await asyncio.to_thread(retention.sweep)
+        except OSError as error:  # a full disk takes no record of what was removed; the next time it may
+            log.warning("logs.sweep_failed", error=str(error))
+        await asyncio.sleep(LOG_SWEEP_S)
 
 
 async def main() -> None:
@@ -130,6 +142,7 @@ async def main() -> None:
         report_maker(settings, inventory, agent, health, http.url),
     )
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
+    keep_s = settings.node.log_keep_days * 24 * 3600
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -137,6 +150,7 @@ async def main() -> None:
             group.create_task(faults.run())
             group.create_task(lease.run())
             group.create_task(attempts.run(agent))
+            group.create_task(sweep_logs(LogRetention(home, keep_s, settings.node.log_keep_mib << 20)))
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import NotFound, PlatformError
+from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.exec import ExecSessions
 from workers.node_exec import exec_routes
@@ -36,7 +36,8 @@ MAX_CHUNK = 1024 * 1024
 
 def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None) -> Starlette:
     async def logs(request: Request) -> Response:
-        """``?offset=&limit=`` in bytes; the header ``X-Log-Size`` is the size of the whole log."""
+        """``?offset=&limit=`` in bytes. Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` of all that
+        was ever written, ``X-Log-Note`` what the reader should know."""
         try:
             key = AttemptKey(job_id=request.path_params["job"], attempt=int(request.path_params["attempt"]))
             rank = int(request.path_params["rank"])
@@ -45,12 +46,13 @@ def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None)
         except ValueError as error:
             return PlainTextResponse(str(error), status_code=422)
         try:
-            data, size = await run_in_threadpool(agent.read_log, key, rank, offset, limit)
+            found = await run_in_threadpool(agent.read_log, key, rank, offset, limit)
         except FileNotFoundError:
             return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
-        except NotFound as error:
-            return PlainTextResponse(error.message, status_code=404)
-        return Response(data, media_type="application/octet-stream", headers={"X-Log-Size": str(size)})
+        headers = {"X-Log-Offset": str(found.offset), "X-Log-Size": str(found.size)}
+        if found.note is not None:
+            headers["X-Log-Note"] = found.note
+        return Response(found.data, media_type="application/octet-stream", headers=headers)
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

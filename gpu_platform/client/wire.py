@@ -43,6 +43,8 @@ class LogChunk(BaseModel):
     rank: int
     next_offset: int
     text: str
+    note: str | None = None
+    """What to know of it: output before it is gone, the disk is full, the log was removed."""
 
 
 class FieldError(BaseModel):

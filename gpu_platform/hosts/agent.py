@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -42,6 +41,7 @@ from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
 from gpu_platform.hosts.limits import overdue_message
+from gpu_platform.hosts.logs import LogChunk, read_log
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
@@ -54,12 +54,6 @@ log = structlog.get_logger(__name__)
 
 _FOREIGN_LAUNCH_S = 5.0
 _PLAN, _PREPARED = "plan.json", "prepared.json"
-
-
-class LogChunk(NamedTuple):
-    data: bytes
-    size: int
-    """Of the whole log, bytes."""
 
 
 class HostAgent:
@@ -208,7 +202,7 @@ class HostAgent:
             raise IllegalTransition(subject=f"attempt {key}", current="open", wanted="forgotten", allowed=["stopped"])
         directory = paths.attempt_dir(self._home, key)
         for path in [*directory.glob("*.json"), *directory.glob("rank-*/*")]:
-            if path.name != records.LOG:
+            if not path.name.startswith((records.LOG, records.LOGS_REMOVED)):
                 path.unlink(missing_ok=True)
 
     def gpu_processes(self, uuid: str) -> list[int]:
@@ -234,15 +228,12 @@ class HostAgent:
         """Raise :class:`PreflightFailed` (``kind="hardware"``) unless the GPU answers and is fit for work."""
         gpu_reset.verify_gpu(self._nvml, uuid)
 
-    def log_path(self, key: AttemptKey, rank: int) -> Path:
-        return paths.rank_dir(self._home, key, rank) / records.LOG
-
     def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogChunk:
-        """Up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
-        with self.log_path(key, rank).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size + offset) if offset < 0 else offset)
-            return LogChunk(file.read(limit), size)
+        """Up to ``limit`` bytes from ``offset`` (negative: from the end).
+
+        Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` when it was removed.
+        """
+        return read_log(self._home, key, rank, offset, limit)
 
     def _prepare(self, plan: HostPlan) -> Prepared:
         key = plan.key
@@ -296,6 +287,7 @@ class HostAgent:
                 | account,
                 "workdir": plan.workdir,
                 "host": plan.host,
+                "log": [self._node.log_file_bytes, self._node.log_files],
                 "kind": "rank",
                 "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec),
             }

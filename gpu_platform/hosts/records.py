@@ -9,7 +9,7 @@ In a rank's directory::
                  another program in the same place. Readable by the node worker's user only.
     exec-<id>    claim of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
-    output.log   stdout and stderr, appended to by the rank itself.
+    output.log…  stdout and stderr, kept by the supervisor; see ``rank_log``.
 
 In the attempt's directory::
 
@@ -17,6 +17,7 @@ In the attempt's directory::
                  agent looks for claims after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it used so far, and at the end.
+    logs-removed.json  when and why the logs went; see ``retention``.
     fence.json   the attempt's cgroup and who holds its namespaces; see ``fence``.
     fence.lock   held while the fence is raised, and asked for by ``stop`` once it has closed the attempt.
 """
@@ -38,6 +39,7 @@ EXEC_PREFIX = "exec-"
 EXIT = "exit.json"
 LOG = "output.log"
 CLOSED = "closed"
+LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
 FENCE = "fence.json"

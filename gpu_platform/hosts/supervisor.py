@@ -1,8 +1,9 @@
 """One rank's guardian: a process that starts it, outlives everything of ours, and records how it ended.
 
 The spawner forks it. It is a session of its own and a child subreaper (prctl(2)), so that
-whatever the rank forks, double-forked daemons included, stays below it. The rank writes to its
-log file itself; there is no pipe whose reader could die. Standard library only.
+whatever the rank forks, double-forked daemons included, stays below it. It also keeps the rank's log
+(``rank_log``): a rank neither fills the disk nor fails because the disk is full. A rank whose supervisor
+was killed counts as vanished, so a pipe to it costs nothing that was not lost. Standard library only.
 
 Order of events, each safe against SIGKILL before and after it::
 
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 from gpu_platform.hosts import records
 from gpu_platform.hosts.fence import RankFence
 from gpu_platform.hosts.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
+from gpu_platform.hosts.rank_log import LogBounds, LogPump, LogWriter
 
 Reply = Callable[[dict[str, Any]], None]
 
@@ -38,14 +40,16 @@ _FENCE = "fence"
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
 _DISK_FULL_PATIENCE_S = 60.0
+_LOG_PATIENCE_S = 10.0
+"""What the rank wrote last may take so long to be written; somebody else may hold the pipe for ever."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
-    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, fence (or None). ``reply`` is called once,
-    as soon as the rank executes or cannot: ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None).
+    ``reply`` is called once, as soon as the rank executes or cannot: ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
     os.setsid()
     os.umask(0o022)
@@ -67,9 +71,12 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         # It holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
         fence = RankFence(order) if order["fence"] else None
-        child = _fork(order, fence)
+        writer = LogWriter(rank_dir, LogBounds(*order["log"]))
+        pump = LogPump(writer)
+        child = _fork(order, fence, pump.write_end)
     except OSError as error:  # disk full, no permission, no more processes
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
+    pump.start()
     failure: dict[str, Any] | None = None
     if child.told is not None:
         step, number = child.told
@@ -81,7 +88,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
 
     code = exit_code(_wait_for(child.pid))
     if fence is not None and fence.cgroup.out_of_memory_kills():
-        _tell_in_log(order, "the kernel ended processes of this rank: it was at its memory limit")
+        writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
     alone = not _reap() if fence is None else fence.cgroup.is_empty
     record = {
         "exit_code": code,
@@ -97,6 +104,8 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         _end_leftovers(closed, fence)
     if fence is not None:
         fence.cgroup.remove()
+    pump.finish(_LOG_PATIENCE_S)
+    os.unlink(os.path.join(rank_dir, records.ORDER))
     return None
 
 
@@ -119,14 +128,14 @@ class _Child(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _fork(order: dict[str, Any], fence: RankFence | None) -> _Child:
+def _fork(order: dict[str, Any], fence: RankFence | None, log: int) -> _Child:
     """Fork, and wait until the child executes its program or tells why it cannot."""
-    log = _open_log(order)
+    if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
+        os.fchown(log, fence.user[0], fence.user[1])  # so that it can open its /dev/stdout
     hear, tell = os.pipe()
     pid = os.fork() if fence is None else fence.fork()
     if pid == 0:
         _become_rank(order, fence, log, tell)
-    os.close(log)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
         told = file.read()
@@ -197,16 +206,6 @@ def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
         }
         message = texts.get(number, f"the program {program!r} cannot be executed on {host}: {reason}")
     return {"kind": "user", "message": message, "host": host}
-
-
-def _open_log(order: dict[str, Any]) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    return os.open(os.path.join(order["rank_dir"], records.LOG), flags, 0o644)
-
-
-def _tell_in_log(order: dict[str, Any], text: str) -> None:
-    with open(_open_log(order), "a") as file:
-        file.write(f"gpu-platform: {text}\n")
 
 
 def _usage(fence: RankFence | None) -> dict[str, float]:

@@ -157,8 +157,10 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
         for chunk in client.follow_logs(job_id, rank=rank, attempt=attempt):
             if json:
                 session.print_json(chunk)
-            else:
-                typer.echo(chunk.text, nl=False)
+                continue
+            if chunk.note is not None:
+                session.say(f"[gpu-platform: {chunk.note}]")
+            typer.echo(chunk.text, nl=False)
         return client.wait(job_id) if attempt is None else client.get(job_id)
     except KeyboardInterrupt:
         session.say(f"{job_id} goes on; stop it with: gpu-platform jobs cancel {job_id}")

@@ -278,3 +278,20 @@ async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store) -> N
         answer = await http.post("/v1/hosts/n/report", json=report)
         assert answer.json() == {"ttl_s": 7.0, "kill": [{"job_id": "j-x", "attempt": 3}]}
         assert (await http.get("/v1/hosts/n")).json()["lease_remaining_s"] > 6
+
+
+async def test_what_is_gone_from_a_log_is_said(api: Served) -> None:
+    api.submitted("j-1")
+    api.running("j-1")
+    api.logs.write("j-1", 1, 0, b"x" * 100_000 + b"\nlast\n")
+    api.logs.first = 100_001
+    api.ended("j-1", 1)
+    async with AsyncClient(api.url) as client:
+        assert await client.logs("j-1") == "[gpu-platform: some is gone]\nlast\n"
+        [chunk] = [chunk async for chunk in client.follow_logs("j-1")]
+        assert (chunk.text, chunk.note, chunk.next_offset) == ("last\n", "some is gone", 100_006)
+        api.logs.removed = "the logs of attempt 1 of job j-1 were removed on a day"
+        with pytest.raises(NotFound, match="were removed on a day"):
+            await client.logs("j-1")
+        [chunk] = [chunk async for chunk in client.follow_logs("j-1")]
+        assert (chunk.text, chunk.note) == ("", api.logs.removed)

@@ -24,8 +24,10 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.logs import LogChunk
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from service.app import create_app
@@ -122,16 +124,22 @@ class LogFiles:
 
     host: str = "a"
     written: dict[tuple[AttemptKey, int], bytes] = field(default_factory=dict)
+    first: int = 0
+    """Bytes before it are gone."""
+    removed: str | None = None
 
     def write(self, job_id: str, attempt: int, rank: int, data: bytes) -> None:
         key = AttemptKey(job_id=job_id, attempt=attempt), rank
         self.written[key] = self.written.get(key, b"") + data
 
-    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> tuple[bytes, int]:
+    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> LogChunk:
         if (key, rank) not in self.written:
             raise FileNotFoundError
+        if self.removed is not None:
+            raise NotFound(self.removed, removed=True)
         data = self.written[key, rank]
-        return data[offset : offset + limit], len(data)
+        start = max(offset, self.first)
+        return LogChunk(data[start : start + limit], start, len(data), "some is gone" if start > offset else None)
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
