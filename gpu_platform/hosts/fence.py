@@ -160,7 +160,10 @@ class RankFence:
         sandbox.share_pids(holder)
 
     def fork(self) -> int:
-        return self.cgroup.fork()
+        pid = self.cgroup.fork()
+        if pid != 0:
+            sandbox.keep_own_pids()
+        return pid
 
     def enter(self) -> None:
         """For the rank itself, before it executes its program. What it then sees and may do is the sandbox's."""

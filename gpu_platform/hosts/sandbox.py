@@ -143,6 +143,15 @@ def share_pids(holder_fd: int) -> None:
     _setns(holder_fd, _CLONE_NEWPID)
 
 
+def keep_own_pids() -> None:
+    """Undoes :func:`share_pids`. Until then the kernel gives this process no threads (clone(2), EINVAL)."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _setns(own, _CLONE_NEWPID)
+    finally:
+        os.close(own)
+
+
 def enter(holder_fd: int) -> None:
     """This process sees the sandbox's files and IPC. It must have one thread."""
     _setns(holder_fd, _CLONE_NEWNS | _CLONE_NEWIPC)

@@ -49,7 +49,8 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
     ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None).
-    ``reply`` is called once, as soon as the rank executes or cannot: ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
+    ``reply`` is called once, as soon as the rank executes or cannot:
+    ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
     os.setsid()
     os.umask(0o022)

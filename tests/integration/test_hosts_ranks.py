@@ -39,7 +39,7 @@ async def test_a_rank_runs_to_its_end_and_its_output_is_in_its_log(host: HostRig
     assert exits.first_failure is None
     assert launched.ranks[0].pid > 0
     assert host.log(plan) == "out\nerr\n"
-    assert host.agent.read_log(plan.key, 0, offset=4, limit=3) == (b"err", 8)
+    assert host.agent.read_log(plan.key, 0, offset=4, limit=3) == (b"err", 4, 8, None)
     with pytest.raises(FileNotFoundError):
         host.agent.read_log(plan.key, 7)
 
