@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def store(store_url: str) -> Iterator[Store]:
     store = Store(store_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of three MiB, which a test can fill."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", path], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
 
 
 @pytest.fixture(scope="session")

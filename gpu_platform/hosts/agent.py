@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from gpu_platform.settings import Settings
 log = structlog.get_logger(__name__)
 
 _FOREIGN_LAUNCH_S = 5.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PLAN, _PREPARED = "plan.json", "prepared.json"
 
 
@@ -156,7 +158,12 @@ class HostAgent:
         Also for an attempt that this host never saw: it is then closed in advance.
         """
         key = request.key
-        await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
+        try:
+            with self._writing():
+                await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
+        except HostUnavailable:  # a full disk saves nobody; but what is not closed is not stopped, so come again
+            await end_attempt(self._home, key, self._ranks(key), request.grace_s)
+            raise
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
         await asyncio.to_thread(self._wait_for_launch, key)
         if self._health is not None:
@@ -249,10 +256,11 @@ class HostAgent:
             preflight.check_command(plan, program.command, base_environ(program))
         if self._fencing is not None:
             self._fencing.check(plan)
-        directory.mkdir(parents=True, exist_ok=True)
-        (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
-        # From here on the attempt must be finished, whatever happens.
-        records.write_record(str(directory / _PLAN), plan.model_dump(mode="json"), durable=False)
+        with self._writing():
+            directory.mkdir(parents=True, exist_ok=True)
+            (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
+            # From here on the attempt must be finished, whatever happens.
+            records.write_record(str(directory / _PLAN), plan.model_dump(mode="json"), durable=False)
         self._open.add(key)
         try:
             self._stages.prepare(plan)
@@ -268,7 +276,8 @@ class HostAgent:
             rendezvous_port=port,
             resume_from=preflight.newest_checkpoint(self._checkpoints, key.job_id, plan.resume_from_attempt),
         )
-        records.write_record(str(directory / _PREPARED), prepared.model_dump(mode="json"), durable=False)
+        with self._writing():
+            records.write_record(str(directory / _PREPARED), prepared.model_dump(mode="json"), durable=False)
         self._ports[key] = port
         return prepared
 
@@ -318,6 +327,17 @@ class HostAgent:
                 if process is not None:
                     for uuid in spec.gpu_uuids:
                         self._nvml.occupy(uuid, process.pid)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise HostUnavailable(
+                f"{self._node.name} cannot write its records in {self._home}: {error.strerror}; make room there"
+            ) from error
 
     def _wait_for_launch(self, key: AttemptKey) -> None:
         with self._locks[key]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,8 +17,6 @@ from gpu_platform.hosts import paths, rank_log, records
 
 log = structlog.get_logger(__name__)
 
-_FULL_BYTES = 1 << 20
-"""A disk with less free space takes no more logs to speak of."""
 _DAY_S = 24 * 3600
 
 
@@ -57,7 +54,7 @@ def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) ->
             f"{found.offset - offset} bytes of output before this are gone: a host keeps the newest of a long log "
             "(node.log_file_bytes, node.log_files)"
         )
-    if not (directory / records.EXIT).exists() and shutil.disk_usage(directory).free < _FULL_BYTES:
+    if not (directory / records.EXIT).exists() and rank_log.is_full(str(directory), rank_log.READ_BYTES):
         notes.append("the disk of the host is full: the rank goes on, and what it writes now is lost")
     return LogChunk(found.data, found.offset, found.size, "; ".join(notes) or None)
 

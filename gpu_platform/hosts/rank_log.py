@@ -11,6 +11,7 @@ removed meanwhile. Files end at the end of a line. Standard library only: the su
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from _thread import allocate_lock, start_new_thread
@@ -18,11 +19,14 @@ from typing import NamedTuple
 
 from gpu_platform.hosts.records import LOG
 
-_READ_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+"""What the rank wrote is taken in pieces of at most so much."""
 _PIPE_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024
 """A longer line may be cut by the end of a file."""
 _F_SETPIPE_SZ = 1031
+_MARGIN_BYTES = 64 << 20
+_MARGIN_SHARE = 16
 _TRIES = 20
 
 
@@ -64,6 +68,16 @@ def read_log(directory: str, offset: int, limit: int) -> Extract:
     raise OSError(f"{directory}: the log changes faster than it can be read")
 
 
+def is_full(directory: str, wanted_bytes: int = 0) -> bool:
+    """Would the disk then have too little left for what matters more than output: records of how ranks end?
+
+    Logs leave 64 MiB free, or a sixteenth of a small disk.
+    """
+    disk = os.statvfs(directory)
+    margin = min(_MARGIN_BYTES, disk.f_blocks * disk.f_frsize // _MARGIN_SHARE)
+    return disk.f_bavail * disk.f_frsize < margin + wanted_bytes
+
+
 class LogWriter:
     """Appends to the log in ``directory``. Never raises: what the disk does not take is lost, and the log says so."""
 
@@ -102,6 +116,8 @@ class LogWriter:
         return None
 
     def _append(self, data: bytes) -> None:
+        if is_full(self._directory, len(data)):
+            return self._lose(len(data), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if self._lost and data:
             note = f"\ngpu-platform: {self._lost} bytes of output are missing here: {self._why}\n".encode()
             try:
@@ -167,7 +183,7 @@ class LogPump:
 
     def _run(self) -> None:
         try:
-            while data := os.read(self._out, _READ_BYTES):
+            while data := os.read(self._out, READ_BYTES):
                 self._writer.write(data)
         finally:
             self._over.release()

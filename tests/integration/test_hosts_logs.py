@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -67,18 +65,6 @@ async def test_output_may_be_reopened_by_its_name(host: HostRig) -> None:
     assert host.log(plan) == "one\ntwo\n"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of three MiB."""
-    state = tmp_path / "small"
-    state.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", state], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    yield state
-    subprocess.run(["umount", "-l", state], check=True)
-
-
 async def test_a_full_disk_does_not_fail_the_rank(small_disk: Path) -> None:
     rig = HostRig(small_disk)
     try:
@@ -88,10 +74,9 @@ async def test_a_full_disk_does_not_fail_the_rank(small_disk: Path) -> None:
         watching = asyncio.create_task(rig.watch(plan))
         note = await until(lambda: rig.agent.read_log(plan.key, 0, 0, 1).note, "the reader is told")
         assert "the disk of the host is full" in note
-        for path in rank_dir(rig.home, plan.key, 0).glob("output.log*"):
-            os.truncate(path, 0)  # an operator makes room, so that the exit can be recorded
         exits = await watching
-        assert exits.first_failure is None, "every write was taken"
+        assert exits.first_failure is None, "every write was taken, and its end could still be recorded"
+        await rig.stop(plan.key)
     finally:
         await rig.aclose()
 
