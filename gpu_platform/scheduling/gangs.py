@@ -92,7 +92,8 @@ class GangPlacer:
             return None
         hardest = sorted(parts, key=lambda part: self._ease(part, wanted[parts.index(part)]))
         seats = self._on_one_host(parts, attempt, asking, anywhere) if len(parts) == 1 else None
-        for hosts in self._domains(parts, wanted) if seats is None else ():
+        # Equal slices are kept together by ``choose`` itself.
+        for hosts in self._domains(parts, wanted) if seats is None and not row.is_plain else ():
             seats = self._seat_all(hardest, attempt, asking, hosts & anywhere)
             if seats is not None:
                 break

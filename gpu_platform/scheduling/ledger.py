@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpu_platform.domain.rows import RunningRow
@@ -52,6 +52,11 @@ class Ledger:
     def holders(self, gpu_uuid: str) -> list[RunningRow]:
         """Who has it, or parts of it."""
         return [self._rows[key] for key in self._of_gpu.get(gpu_uuid, ())]
+
+    def on(self, gpu_uuids: Iterable[str]) -> list[RunningRow]:
+        """Who has any of these GPUs, each once."""
+        keys = dict.fromkeys(key for uuid in gpu_uuids for key in self._of_gpu.get(uuid, ()))
+        return [self._rows[key] for key in keys]
 
     def free_at(self, gpu_uuid: str) -> float:
         """When all its jobs must have ended; never for one without a time limit or a holder that nobody told of."""

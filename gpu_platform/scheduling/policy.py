@@ -12,6 +12,7 @@ from pydantic import PlainValidator
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.quota import Quotas
 from gpu_platform.scheduling.framework import Framework, Score
+from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
 from gpu_platform.scheduling.plugins.facts import Fact, TooFew
@@ -55,7 +56,18 @@ class Policy:
     preemption: bool = False
     """May jobs be stopped for others of higher priority, and borrowers for those whose guarantee it is?"""
     min_run_s: float = 300.0
-    """No job is preempted before it has run so long."""
+    """No job is preempted, or moved, before it has run so long."""
+    defragmentation: bool = False
+    """May jobs that checkpoint be moved together, for a gang that fits nowhere although enough GPUs are free?"""
+    defragment_after_s: float = 300.0
+    """A gang must have waited so long for that."""
+    defragment_every_s: float = 60.0
+    defragmentation_budget: MoveBudget = field(default_factory=MoveBudget)
+    """For one gang."""
+    recovery: bool = False
+    """May jobs that checkpoint be moved for those that lost their hosts?"""
+    recovery_budget: MoveBudget = field(default_factory=lambda: MoveBudget(jobs=16, lost_gpu_s=32 * 3600.0))
+    """For all jobs of a loss."""
     quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
     """A proposal that nobody confirmed is forgotten after this."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +33,15 @@ Cost = tuple[float, int]
 """(lost GPU-seconds, victims); priorities are dealt with before."""
 
 
+class MoveReason(StrEnum):
+    PREEMPTION = "preemption"
+    """For a job of higher priority, or one whose guarantee it is."""
+    DEFRAGMENTATION = "defragmentation"
+    """It has a place elsewhere, and the GPUs together are what a gang needs."""
+    RECOVERY = "recovery"
+    """It has a place elsewhere, and a job that lost its hosts needs this one."""
+
+
 @dataclass(frozen=True)
 class Preemption:
     """``victims`` (job id, attempt) are to be stopped, so that the job can start."""
@@ -39,6 +49,7 @@ class Preemption:
     job_id: str
     attempt: int
     victims: tuple[tuple[str, int], ...]
+    reason: MoveReason = MoveReason.PREEMPTION
 
 
 def lost_work(row: RunningRow, now: float) -> float:
@@ -61,7 +72,7 @@ def choose_victims(
     ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
     """
     if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
-        room = _Room(row, snapshot, framework, leaving)
+        room = Room(row, snapshot, framework, leaving)
     else:
         assert placer is not None, "only plain gangs of whole GPUs can do without"
         room = _GangRoom(row, snapshot, placer, leaving)
@@ -94,7 +105,7 @@ class _Space(Protocol):
         ...
 
 
-class _Room:
+class Room:
     """For equal slices: host by host, without touching the snapshot."""
 
     exact_up_to = EXACT_UP_TO
@@ -110,7 +121,7 @@ class _Room:
         for job in leaving:
             for slot, gpus in self.of(job).items():
                 self._free[slot] |= gpus
-        self._ready = np.array([self._offers(slot, 0) for slot in slots.tolist()], bool)
+        self._ready = np.array([self.offers(slot, 0) for slot in slots.tolist()], bool)
 
     def of(self, job: RunningRow) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -131,7 +142,7 @@ class _Room:
                 freed[slot] = freed.get(slot, 0) | gpus
         ready = self._ready.copy()
         for slot, gpus in freed.items():
-            ready[slot] = self._offers(slot, gpus)
+            ready[slot] = self.offers(slot, gpus)
         return ready
 
     def fits(self, without: Iterable[RunningRow]) -> bool:
@@ -141,7 +152,7 @@ class _Room:
     def domains(self) -> NDArray[np.intp]:
         return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
 
-    def _offers(self, slot: int, freed: int) -> bool:
+    def offers(self, slot: int, freed: int) -> bool:
         request, machine = self.request, self._snapshot.machines[self._snapshot.machine[slot]]
         free = self._free[slot] | freed
         if free.bit_count() < request.gpus_per_host:

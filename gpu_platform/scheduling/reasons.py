@@ -160,6 +160,12 @@ def _kept(entry: Waiting, found: Round, row: QueueRow, candidates: Candidates) -
             if closed.any():
                 shut = shut | closed
                 ahead.append(turn)
+    for claim in found.claims:
+        if claim.job_id != entry.row.job_id:
+            closed = candidates.fits & ~found.state.backfill.around([claim], row, candidates).fits
+            if closed.any() and not ahead:
+                return Kept(shut | closed, claim.job_id)
+            shut = shut | closed
     return Kept(shut, found.names[min(ahead)]) if ahead else None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -74,6 +74,8 @@ class Round:
     reservations: list[tuple[int, Reservation]] = field(default_factory=list)
     """With the turns of their jobs."""
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
+    claims: Sequence[Reservation] = ()
+    """What was cleared for single jobs."""
     names: dict[int, str] = field(default_factory=dict)
     """Turn -> job, of those that keep or reserve something."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -213,7 +215,8 @@ class Round:
 
     def _others(self, row: QueueRow) -> list[Reservation]:
         """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
-        ahead = [reservation for _, reservation in self.reservations]
+        ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
+        ahead += [reservation for _, reservation in self.reservations]
         if row.job_id not in self._promised:
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]

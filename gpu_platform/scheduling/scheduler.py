@@ -12,14 +12,16 @@ from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
+from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.gang_dates import GangDates
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
+from gpu_platform.scheduling.making_room import RoomMaker
 from gpu_platform.scheduling.policy import Policy, framework_of
-from gpu_platform.scheduling.preemption import Preemption, choose_victims, eligible_victims
+from gpu_platform.scheduling.preemption import Preemption
 from gpu_platform.scheduling.proposals import Proposal, Proposals
 from gpu_platform.scheduling.queue import JobQueue
 from gpu_platform.scheduling.quota import QuotaBook
@@ -28,8 +30,6 @@ from gpu_platform.scheduling.rounds import Round, State
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
 
-PREEMPTORS = 8
-"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
 PREEMPT_AGAIN_S = 5.0
 """Jobs get old enough to be stopped without anything else happening."""
 
@@ -43,7 +43,7 @@ class Decision:
     expired: list[QueueRow] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time: they wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
-    """Jobs to stop for one that waits; told once. See ``Policy.preemption``."""
+    """Jobs to stop for one that waits; told once. See ``Policy.preemption``, ``defragmentation`` and ``recovery``."""
 
 
 class Scheduler:
@@ -60,14 +60,12 @@ class Scheduler:
         self._fair = self.policy.order == "fair_share"
         by_user, by_namespace = self._fair or self.quotas.by_user, not self.quotas.idle
         self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, by_user, by_namespace)
-        self._candidates = CandidateIndex(self.framework, self.snapshot)
+        self.candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
         self._settled = (-1, -1, 0.0)
         self._now = 0.0
-        self._leaving: set[tuple[str, int]] = set()
-        """Who was told to make room and still holds GPUs."""
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
-        self._gangs = GangPlacer(self.framework, self.snapshot, self._candidates, self.epoch)
+        self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
         if self.policy.backfill not in BACKFILLS:
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
         self._state = State(
@@ -79,11 +77,12 @@ class Scheduler:
             quotas=self.quotas,
             shares=self.shares,
             queue=self.queue,
-            candidates=self._candidates,
+            candidates=self.candidates,
             backfill=self._backfill,
-            gangs=self._gangs,
-            gang_dates=GangDates(self._gangs, self.snapshot, self.ledger, self._candidates, self._backfill),
+            gangs=self.gangs,
+            gang_dates=GangDates(self.gangs, self.snapshot, self.ledger, self.candidates, self._backfill),
         )
+        self._room = RoomMaker(self._state, self._proposals)
         self._explains = explains
         self._book = ReasonBook(self._state)
         self.round = Round(self._state, 0.0, self._propose)
@@ -94,6 +93,9 @@ class Scheduler:
         self.snapshot.rewire(config)
 
     def upsert_host(self, row: HostRow) -> None:
+        slot = self.snapshot.slot(row.name)
+        if row.state is HostState.LOST and slot is not None and self.snapshot.states[slot] is not HostState.LOST:
+            self._room.lost(self.ledger.on(gpu.uuid for gpu in row.inventory.gpus))
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
@@ -123,7 +125,7 @@ class Scheduler:
         self.ledger.begin(row)
         self.snapshot.touch(row.gpu_uuids)
         if row.leaving:
-            self._leaving.add((row.job_id, row.attempt))
+            self._room.leaves((row.job_id, row.attempt))
 
     def saved(self, job_id: str, attempt: int, at: float) -> None:
         """The job saved its work: stopping it costs less."""
@@ -157,6 +159,7 @@ class Scheduler:
         """The job waits no longer. GPUs that were proposed to it stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
         self._proposals.forget(job_id)
+        self._room.placed(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
         """The store has the reservation: pass its GPU rows to ``upsert_gpus`` before. Unknown ones are ignored."""
@@ -201,14 +204,16 @@ class Scheduler:
         """
         self._now = now
         expired = self._expire(now)
-        period = now // PREEMPT_AGAIN_S if self.policy.preemption else 0.0
+        policy = self.policy
+        makes_room = policy.preemption or policy.defragmentation or policy.recovery
+        period = now // PREEMPT_AGAIN_S if makes_room else 0.0
         if self._settled == (self.snapshot.version, self.queue.version, period):
             decision = Decision(reasons=self._renew(idle=True), expired=expired)
         else:
-            self.round = Round(self._state, now, self._propose)
+            self.round = Round(self._state, now, self._propose, claims=self._room.claims(now))
             self.round.serve()
             reasons = self._renew()
-            decision = Decision(self.round.placements, reasons, expired, self._preempt(self.round, now))
+            decision = Decision(self.round.placements, reasons, expired, self._room.make(self.round, now))
         # Last: what was only tried counts as a change to the snapshot, too.
         self._settled = (self.snapshot.version, self.queue.version, period)
         return decision
@@ -247,30 +252,6 @@ class Scheduler:
         )
         self.ledger.begin(holder)
         self._charge(holder, 1, self._now)
-
-    def _preempt(self, found: Round, now: float) -> list[Preemption]:
-        """Make room for the first job that waits and may have it made. One at a time: it must get what it is given."""
-        if not self.policy.preemption:
-            return []
-        running = [row for row in self.ledger if (row.job_id, row.attempt) not in self._proposals]
-        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
-        staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
-        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
-        excess = self.quotas.excess(row.namespace for row in staying)
-        first = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
-        for entry in first[:PREEMPTORS]:
-            row = entry.row
-            reclaims = excess and self.quotas.is_guaranteed(row.namespace, row.gpu_count)
-            borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
-            eligible = eligible_victims(row.priority, staying, self.policy.min_run_s, now, borrowed)
-            if not eligible:
-                continue
-            victims = choose_victims(row, self.snapshot, self.framework, eligible, now, leaving, self._gangs)
-            if victims is not None:
-                keys = tuple((victim.job_id, victim.attempt) for victim in victims)
-                self._leaving |= set(keys)
-                return [Preemption(row.job_id, row.attempt, keys)] if keys else []
-        return []
 
     def _expire(self, now: float) -> list[QueueRow]:
         rows = []

@@ -1,0 +1,145 @@
+"""Who is to make room for whom: victims of preemption, and jobs that are moved to another place.
+
+One gang at a time, and nothing new while those who were told still hold GPUs: it must get what it is given. What is
+cleared by moving jobs is **claimed** for the gang until it starts: they wait again behind it or
+before it, and must not come back to where they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.backfill import Reservation
+from gpu_platform.scheduling.defragmentation import defragment
+from gpu_platform.scheduling.moves import Mover, Moves
+from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_victims, eligible_victims
+from gpu_platform.scheduling.proposals import Proposals
+from gpu_platform.scheduling.recovery import recover
+from gpu_platform.scheduling.rounds import Round, State, Waiting
+
+PREEMPTORS = 8
+"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+CLAIM_S = 600.0
+"""So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    reservation: Reservation
+    until: float
+    facts_version: int
+    """Positions of GPUs may have changed after it."""
+
+
+class RoomMaker:
+    def __init__(self, state: State, proposals: Proposals) -> None:
+        self._state, self._proposals = state, proposals
+        self._mover = Mover(state.snapshot, state.framework, state.candidates, state.gangs)
+        self._leaving: set[Key] = set()
+        """Who was told to make room and still holds GPUs."""
+        self._displaced: dict[str, None] = {}
+        """Jobs that lost their hosts and have no place again."""
+        self._claims: dict[str, _Claim] = {}
+        self._next_look = -math.inf
+
+    def leaves(self, key: Key) -> None:
+        """It was told to make room before."""
+        self._leaving.add(key)
+
+    def lost(self, jobs: Iterable[RunningRow]) -> None:
+        """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
+        self._displaced |= {job.job_id: None for job in jobs}
+
+    def placed(self, job_id: str) -> None:
+        """Also: it waits no longer."""
+        self._displaced.pop(job_id, None)
+        self._claims.pop(job_id, None)
+
+    def claims(self, now: float) -> list[Reservation]:
+        facts = self._state.snapshot.facts_version
+        self._claims = {
+            job: claim for job, claim in self._claims.items() if claim.until > now and claim.facts_version == facts
+        }
+        return [claim.reservation for claim in self._claims.values()]
+
+    def make(self, found: Round, now: float) -> list[Preemption]:
+        """Who is to be stopped or moved now; told once."""
+        policy = self._state.policy
+        if not (policy.preemption or policy.defragmentation or policy.recovery):
+            return []
+        running = [row for row in self._state.ledger if (row.job_id, row.attempt) not in self._proposals]
+        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
+        staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
+        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
+        waiting = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
+        decided = self._preempt(waiting, staying, leaving, now) if policy.preemption else None
+        if decided is None and not leaving and not self._claims:
+            decided = self._move(waiting, staying, now)
+        decided = decided or []
+        self._leaving |= {key for preemption in decided for key in preemption.victims}
+        return decided
+
+    def _preempt(
+        self, waiting: list[Waiting], staying: list[RunningRow], leaving: list[RunningRow], now: float
+    ) -> list[Preemption] | None:
+        """Make room for the first job that waits and may have it made. None: there is none."""
+        state = self._state
+        excess = state.quotas.excess(row.namespace for row in staying)
+        for entry in waiting[:PREEMPTORS]:
+            row = entry.row
+            reclaims = excess and state.quotas.is_guaranteed(row.namespace, row.gpu_count)
+            borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
+            eligible = eligible_victims(row.priority, staying, state.policy.min_run_s, now, borrowed)
+            if not eligible:
+                continue
+            victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs)
+            if victims is not None:
+                return [Preemption(row.job_id, row.attempt, _keys(victims))] if victims else []
+        return None
+
+    def _move(self, waiting: list[Waiting], staying: list[RunningRow], now: float) -> list[Preemption]:
+        policy = self._state.policy
+        movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
+        held = {row.job_id for row in staying}
+        self._displaced = {job: None for job in self._displaced if job in held or job in self._state.queue}
+        if policy.recovery and self._displaced:
+            displaced = [row for job_id in self._displaced if (row := self._state.queue.get(job_id))]
+            moves = recover(displaced, self._mover, self._state.snapshot, movable, policy.recovery_budget, now)
+            if moves:
+                return [self._moved(row, found, MoveReason.RECOVERY, now) for row, found in moves]
+        if policy.defragmentation and now >= self._next_look:
+            self._next_look = now + policy.defragment_every_s
+            rows = [e.row for e in waiting if now - e.row.enqueued_at >= policy.defragment_after_s]
+            moves = defragment(
+                rows[:PREEMPTORS], self._mover, self._state.snapshot, movable, policy.defragmentation_budget, now
+            )
+            if moves is not None:
+                return [self._moved(*moves, MoveReason.DEFRAGMENTATION, now)]
+        return []
+
+    def _moved(self, row: QueueRow, moves: Moves, reason: MoveReason, now: float) -> Preemption:
+        claim = self._reservation(row.job_id, moves.placement)
+        self._claims[row.job_id] = _Claim(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+        return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
+
+    def _reservation(self, job_id: str, placement: Placement) -> Reservation:
+        gpus: dict[int, int] = {}
+        for uuid in placement.gpu_uuids:
+            place = self._state.snapshot.locate(uuid)
+            assert place is not None, "it was just placed there"
+            gpus[place[0]] = gpus.get(place[0], 0) | 1 << place[1]
+        return Reservation(
+            job_id, -math.inf, math.inf, np.array(list(gpus), np.intp), np.array(list(gpus.values()), np.uint64)
+        )
+
+
+def _keys(rows: Iterable[RunningRow]) -> tuple[Key, ...]:
+    return tuple((row.job_id, row.attempt) for row in rows)

@@ -1,0 +1,128 @@
+"""Which sets of jobs could be moved, cheapest first: an exact model for OR-tools' CP-SAT.
+
+Deterministic: one worker, a fixed seed, and limits in the solver's own deterministic time. OR-tools is imported
+only when something is solved: it costs a scheduler that never moves anything neither time nor memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+DETERMINISTIC_LIMIT = 2.0
+"""Of one solution; about seconds."""
+
+
+@dataclass(frozen=True)
+class HostModel:
+    free: int
+    """GPUs that nobody has."""
+    freed: dict[int, int]
+    """Job -> GPUs that it would leave here."""
+
+
+@dataclass(frozen=True)
+class JobModel:
+    cost: float
+    """GPU-seconds; rounded to whole ones."""
+    hosts: int
+    """Hosts that it needs elsewhere; 0: only its GPUs are counted."""
+    gpus_per_host: int
+    able: list[int]
+    """Hosts that could serve it if they were empty."""
+
+
+@dataclass(frozen=True)
+class Model:
+    hosts: list[HostModel]
+    jobs: list[JobModel]
+    ways: dict[int, list[tuple[int, ...]]] | None
+    """Host -> sets of jobs without which it could take a slice of the gang; None: the gang is not of equal slices."""
+    domains: list[int]
+    """Of each host; the gang's hosts are all of one."""
+    gang_hosts: int
+    gang_gpus_per_host: int
+    max_moves: int
+    max_cost: float
+
+
+def cheapest_sets(model: Model, tries: int) -> Iterator[tuple[int, ...]]:
+    """Sets of jobs (numbers) that could do, fewest first, then cheapest; at most ``tries``.
+
+    Asking for the next one means that the last one did not do after all.
+    """
+    from ortools.sat.python import cp_model
+
+    problem = cp_model.CpModel()
+    moved = [problem.new_bool_var("") for _ in model.jobs]
+    costs = [round(job.cost) for job in model.jobs]
+    problem.add(sum(moved) >= 1)
+    problem.add(sum(moved) <= model.max_moves)
+    problem.add(cp_model.LinearExpr.weighted_sum(moved, costs) <= round(model.max_cost))
+    taken = _gang(problem, model, moved)
+    _elsewhere(problem, model, moved, taken)
+    dearest = sum(costs) + 1
+    problem.minimize(cp_model.LinearExpr.weighted_sum(moved, [dearest + cost for cost in costs]))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = DETERMINISTIC_LIMIT
+    for _ in range(tries):
+        if solver.solve(problem) != cp_model.OPTIMAL:
+            return
+        chosen = tuple(number for number, variable in enumerate(moved) if solver.value(variable))
+        yield chosen
+        problem.add_bool_or([variable.negated() if n in chosen else variable for n, variable in enumerate(moved)])
+
+
+def _gang(problem: cp_model.CpModel, model: Model, moved: list[Any]) -> dict[int, Any]:
+    """Host -> whether the gang gets a slice there."""
+    if model.ways is None:
+        return {}
+    taken: dict[int, Any] = {}
+    for host, ways in model.ways.items():
+        taken[host] = problem.new_bool_var("")
+        if () in ways:
+            continue
+        choices = []
+        for some in ways:
+            choice = problem.new_bool_var("")
+            for job in some:
+                problem.add_implication(choice, moved[job])
+            choices.append(choice)
+        problem.add_bool_or([*choices, taken[host].negated()])
+    inside: dict[int, Any] = {}
+    for domain in sorted({model.domains[host] for host in taken}):
+        inside[domain] = problem.new_bool_var("")
+    if not inside:
+        problem.add_bool_or([])  # no host could ever take a slice
+        return taken
+    problem.add_exactly_one(inside.values())
+    for host, variable in taken.items():
+        problem.add_implication(variable, inside[model.domains[host]])
+    problem.add(sum(taken.values()) == model.gang_hosts)
+    return taken
+
+
+def _elsewhere(problem: cp_model.CpModel, model: Model, moved: list[Any], taken: dict[int, Any]) -> None:
+    """Every moved job gets as many hosts as it needs, and no host gives more GPUs than it has then."""
+    uses: list[list[Any]] = [[] for _ in model.hosts]
+    for job, variable in zip(model.jobs, moved, strict=True):
+        if not job.hosts:
+            continue
+        there = []
+        for host in job.able:
+            here = problem.new_bool_var("")
+            there.append(here)
+            uses[host].append(job.gpus_per_host * here)
+        problem.add(sum(there) == job.hosts * variable)
+    for number, host in enumerate(model.hosts):
+        if number in taken:
+            uses[number].append(model.gang_gpus_per_host * taken[number])
+        if uses[number]:
+            freed = sum(gpus * moved[job] for job, gpus in host.freed.items())
+            problem.add(sum(uses[number]) <= host.free + freed)
