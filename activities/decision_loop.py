@@ -26,7 +26,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
-from gpu_platform.scheduling.preemption import Preemption
+from gpu_platform.scheduling.preemption import MoveReason, Preemption
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, hosts, jobs, leader, queue, state
@@ -86,6 +86,13 @@ class _News:
     @property
     def matters(self) -> bool:
         return bool(self.gpu_hosts or self.queue)
+
+
+_WHY = {
+    MoveReason.PREEMPTION: "job {job} needs its GPUs",
+    MoveReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
+    MoveReason.RECOVERY: "moved to another place: job {job} lost its hosts",
+}
 
 
 class DecisionLoop:
@@ -296,7 +303,7 @@ class DecisionLoop:
         for job_id, attempt in preemption.victims:
             PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
             victim = AttemptKey(job_id=job_id, attempt=attempt)
-            reason = f"job {preemption.job_id} needs its GPUs"
+            reason = _WHY[preemption.reason].format(job=preemption.job_id)
             log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
             self._evictions.order(victim, preemption.job_id, reason, time.monotonic())
 

@@ -4,13 +4,13 @@ Smallest is, in this order: fewest jobs, then least work lost since their last c
 the gang, in the topology that it requires, and then every moved job have a place at the same time: that is tried
 through a statement. Which sets are tried, and in what order, a solver says (:mod:`solver`): its model leaves out how
 GPUs are wired, so what it calls possible may fail, but nothing possible is left out; a set that failed
-is forbidden and the solver asked again. So the answer is the best there is. Where the model would be too large, the
-cheapest hosts to clear are tried instead: then it is a bound.
+is forbidden and the solver asked again. So the answer is the best there is. Where the model would be too large, only
+the hosts that cost least to clear are in it: then the answer is a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -31,8 +31,10 @@ from gpu_platform.scheduling.statement import Statement
 
 MAX_TRIES = 64
 """So many sets are tried before the gang goes on waiting."""
-MAX_PAIRS = 40_000
-"""Jobs times hosts, up to which the model is solved."""
+MAX_PAIRS = 4_000
+"""Jobs times hosts, up to which the whole cluster is solved; it takes about a second."""
+MAX_TARGETS = 40
+"""Of a larger cluster, so many of the hosts with most free GPUs may take what is moved."""
 MAX_SUBSETS_OF = 8
 """Of the jobs of a host, up to so many, every subset is looked at."""
 
@@ -45,7 +47,15 @@ class Moves:
     lost_gpu_s: float
     placement: Placement
     is_smallest: bool
-    """False: found by clearing the cheapest hosts; there may be a smaller set."""
+    """False: not all hosts were looked at, or the solver's time was up; there may be a smaller set."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    jobs: Sequence[RunningRow]
+    """Those that may be moved."""
+    targets: Sequence[int]
+    """Slots of the hosts to which they may go."""
 
 
 class Mover:
@@ -65,12 +75,18 @@ class Mover:
         )
         if not jobs or (not row.takes_parts and self._free() < row.gpu_count):
             return None  # those that are moved need as many GPUs elsewhere as they leave
-        exact = len(jobs) * len(self._snapshot) <= MAX_PAIRS
-        sets = self._by_solver(row, jobs, budget, now) if exact else self._by_host(row, jobs, budget, now)
-        for chosen in sets:
+        whole = _Problem(jobs, range(len(self._snapshot)))
+        exact = len(whole.jobs) * len(whole.targets) <= MAX_PAIRS
+        problem = whole if exact else self._cheapest_part(row, jobs, now)
+        if problem is None:
+            return None
+        model = self._model(row, problem, budget, now)
+        for candidate in cheapest_sets(model, MAX_TRIES):
+            chosen = [problem.jobs[number] for number in candidate.jobs]
             placement = self.try_moving(row, chosen, attempt)
             if placement is not None:
-                return Moves(tuple(chosen), sum(lost_work(job, now) for job in chosen), placement, exact)
+                lost = sum(lost_work(job, now) for job in chosen)
+                return Moves(tuple(chosen), lost, placement, exact and candidate.is_optimal)
         return None
 
     def try_moving(
@@ -92,15 +108,8 @@ class Mover:
 
     # -- which sets to try -----------------------------------------------------------------------
 
-    def _by_solver(
-        self, row: QueueRow, jobs: Sequence[RunningRow], budget: MoveBudget, now: float
-    ) -> Iterator[list[RunningRow]]:
-        model = self._model(row, jobs, budget, now)
-        for chosen in cheapest_sets(model, MAX_TRIES):
-            yield [jobs[number] for number in chosen]
-
-    def _model(self, row: QueueRow, jobs: Sequence[RunningRow], budget: MoveBudget, now: float) -> Model:
-        snapshot = self._snapshot
+    def _model(self, row: QueueRow, problem: _Problem, budget: MoveBudget, now: float) -> Model:
+        snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
         free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
         hosts = [
@@ -116,17 +125,7 @@ class Mover:
             domains = domains_of(row.gpus, snapshot, np.arange(len(snapshot))).tolist()
         return Model(
             hosts=hosts,
-            jobs=[
-                JobModel(
-                    cost=lost_work(job, now),
-                    hosts=job.gpus.hosts if job.gpus and again(job).is_plain else 0,
-                    gpus_per_host=job.gpus.gpus_per_host if job.gpus else 0,
-                    able=np.flatnonzero(self._candidates.of(again(job)).after_use).tolist()
-                    if again(job).is_plain
-                    else [],
-                )
-                for job in jobs
-            ],
+            jobs=[self._job(job, targets, now) for job in jobs],
             ways=ways,
             domains=domains,
             gang_hosts=row.gpus.hosts,
@@ -134,6 +133,13 @@ class Mover:
             max_moves=budget.jobs,
             max_cost=budget.lost_gpu_s,
         )
+
+    def _job(self, job: RunningRow, targets: set[int], now: float) -> JobModel:
+        row, lost = again(job), lost_work(job, now)
+        if not row.is_plain:
+            return JobModel(lost, 0, 0, [])
+        able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
+        return JobModel(lost, row.gpus.hosts, row.gpus.gpus_per_host, [slot for slot in able if slot in targets])
 
     def _ways(
         self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
@@ -158,32 +164,28 @@ class Mover:
                 ways[slot] = found
         return ways
 
-    def _by_host(
-        self, row: QueueRow, jobs: Sequence[RunningRow], budget: MoveBudget, now: float
-    ) -> Iterator[list[RunningRow]]:
-        """Per domain, the hosts that cost least to clear; cheapest domain first."""
+    def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _Problem | None:
+        """Of a large cluster, the hosts that cost least to clear, and those with most room for what was there."""
         if not row.is_plain or row.takes_parts:
-            return
-        ways = self._ways(row, jobs, [self._held(job) for job in jobs])
-        costs = [lost_work(job, now) for job in jobs]
+            return None
+        held = [self._held(job) for job in jobs]
 
         def cost(some: Sequence[int]) -> tuple[int, float]:
-            return len(some), sum(costs[number] for number in some)
+            return len(some), sum(lost_work(jobs[number], now) for number in some)
 
-        cheapest = {slot: min(found, key=lambda some: (cost(some), some)) for slot, found in ways.items()}
-        domains = domains_of(row.gpus, self._snapshot, np.arange(len(self._snapshot)))
-        options: list[tuple[int, float, list[int]]] = []
-        for domain in np.unique(domains).tolist():
-            slots = [slot for slot in cheapest if domains[slot] == domain]
-            slots.sort(key=lambda slot: (cost(cheapest[slot]), slot))
-            if len(slots) < row.gpus.hosts:
-                continue
-            chosen = sorted({number for slot in slots[: row.gpus.hosts] for number in cheapest[slot]})
-            size, lost = cost(chosen)
-            if 0 < size <= budget.jobs and lost <= budget.lost_gpu_s:
-                options.append((size, lost, chosen))
-        for _, _, chosen in sorted(options)[:MAX_TRIES]:
-            yield [jobs[number] for number in chosen]
+        ways = self._ways(row, jobs, held)
+        order = sorted(ways, key=lambda slot: (min(map(cost, ways[slot])), slot))
+        free = np.bitwise_count(self._snapshot.free & ~self._snapshot.held & self._snapshot.working)
+        roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
+        targets = set(roomy.tolist())
+        chosen: dict[int, None] = {}
+        for slot in order:
+            there = [number for number, gpus in enumerate(held) if slot in gpus]
+            if (len(chosen) + len(there)) * (len(targets) + 1) > MAX_PAIRS:
+                break
+            targets.add(slot)
+            chosen |= dict.fromkeys(there)
+        return _Problem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
 
     def _held(self, job: RunningRow) -> dict[int, int]:
         """Slot -> GPUs in working order that the job has there."""

@@ -101,6 +101,11 @@ class Round:
         """Give each group of jobs its turn that could change anything."""
         share = self._share if self.state.policy.order == "fair_share" else None
         queue, policy = self.state.queue, self.state.policy
+        for claim in self.claims:
+            # First: else whoever waits because of the claim might keep its hosts.
+            owner = queue.get(claim.job_id)
+            if owner is not None and self.denial(owner) is None:
+                self._start(owner)
         conservative = policy.backfill == "conservative"
         turns = EachJob(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
         while (following := turns.next()) is not None:
@@ -164,16 +169,22 @@ class Round:
         return NOBODY_ELSE if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
-        state = self.state
         denial = self.denial(row)
         if denial is not None:
             # It keeps nothing: what it waits for is not GPUs.
             self._waits(Waiting(row, turn, denial))
             return False
-        placement = self._seat(row) if row.is_plain else self._seat_gang(row)
-        if placement is None:
+        if not self._start(row):
             starts_by = self._wait(row, turn)
             self._waits(Waiting(row, turn, starts_by=starts_by))
+            return False
+        return True
+
+    def _start(self, row: QueueRow) -> bool:
+        """Give it a place, if there is one."""
+        state = self.state
+        placement = self._seat(row) if row.is_plain else self._seat_gang(row)
+        if placement is None:
             return False
         state.queue.remove(row.job_id)
         self._promised.pop(row.job_id, None)

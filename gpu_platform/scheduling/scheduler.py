@@ -252,6 +252,7 @@ class Scheduler:
         )
         self.ledger.begin(holder)
         self._charge(holder, 1, self._now)
+        self._room.placed(row.job_id)
 
     def _expire(self, now: float) -> list[QueueRow]:
         rows = []

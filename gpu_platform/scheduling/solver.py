@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-DETERMINISTIC_LIMIT = 2.0
-"""Of one solution; about seconds."""
+DETERMINISTIC_LIMIT = 0.5
+"""Of all solutions together; about seconds."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    jobs: tuple[int, ...]
+    is_optimal: bool
+    """The model has no cheaper one; False: time was up."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Model:
     max_cost: float
 
 
-def cheapest_sets(model: Model, tries: int) -> Iterator[tuple[int, ...]]:
+def cheapest_sets(model: Model, tries: int) -> Iterator[Candidate]:
     """Sets of jobs (numbers) that could do, fewest first, then cheapest; at most ``tries``.
 
     Asking for the next one means that the last one did not do after all.
@@ -70,12 +77,17 @@ def cheapest_sets(model: Model, tries: int) -> Iterator[tuple[int, ...]]:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = DETERMINISTIC_LIMIT
+    left = DETERMINISTIC_LIMIT
     for _ in range(tries):
-        if solver.solve(problem) != cp_model.OPTIMAL:
+        solver.parameters.max_deterministic_time = left
+        status = solver.solve(problem)
+        left -= solver.response_proto.deterministic_time
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return
         chosen = tuple(number for number, variable in enumerate(moved) if solver.value(variable))
-        yield chosen
+        yield Candidate(chosen, status == cp_model.OPTIMAL)
+        if left <= 0:
+            return
         problem.add_bool_or([variable.negated() if n in chosen else variable for n, variable in enumerate(moved)])
 
 
