@@ -94,7 +94,7 @@ class Estimates:
 
 def is_foreseeable(row: QueueRow) -> bool:
     """Equal slices of whole GPUs."""
-    return row.is_plain and row.gpus.share is None
+    return row.is_plain and not row.takes_parts
 
 
 def in_order(queue: JobQueue) -> Iterator[str]:

@@ -13,7 +13,7 @@ from functools import partial
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.candidates import Candidates
-from gpu_platform.scheduling.estimate import Estimate, Estimates
+from gpu_platform.scheduling.estimate import Estimate, Estimates, is_foreseeable
 from gpu_platform.scheduling.explain import Kept, explain, over_quota
 from gpu_platform.scheduling.explain_gangs import explain_gang
 from gpu_platform.scheduling.outlook import Outlook
@@ -72,6 +72,16 @@ class ReasonBook:
         self._seen = self._stamp()
         self._tell(dict.fromkeys(self._state.queue.classes()), found)
 
+    def why(self, row: QueueRow, found: Round, now: float) -> Reason:
+        """Of one waiting job, not of its class, as things stand."""
+        estimates = self._begin(found, now)
+        while estimates.get(row) is None and estimates.advance(1):
+            pass
+        given = found.waiting.get(row.class_key)
+        if given is None or given.row.job_id != row.job_id:
+            given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
+        return self.reason(given, found, estimates)
+
     def reason(self, entry: Waiting, found: Round, estimates: Estimates | None) -> Reason:
         """Why a job waits, whatever it was told before."""
         state, row = self._state, entry.row
@@ -89,7 +99,7 @@ class ReasonBook:
         estimate = _estimate(row, reason, estimates)
         if estimate is not None:
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
-        if reason.code is WaitCode.WAITING_FOR_GPUS and row.is_plain:
+        if reason.code is WaitCode.WAITING_FOR_GPUS and is_foreseeable(row):
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.outlook.holders(row, able)
         return reason.model_copy(update=update)

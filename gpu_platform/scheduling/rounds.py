@@ -136,7 +136,7 @@ class Round:
     def turn_of(self, row: QueueRow) -> float:
         """Between the turns that were given: those smaller are ahead of it."""
         if self.state.policy.order == "fair_share":
-            return math.inf
+            return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
 
     def _share(self, row: QueueRow) -> Share:

@@ -5,7 +5,8 @@ Who gets what is found in ``rounds``; here is what the core knows, and what beco
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.cluster_state import UseRow
@@ -220,11 +221,25 @@ class Scheduler:
 
     def explain(self, now: float) -> dict[str, Reason]:
         """Per class of jobs why it waits, all of them as things stood at the last decision; takes its time."""
-        settled = self._settled[:2] == (self.snapshot.version, self.queue.version)
-        self._book.renew_all(self.round, now)
-        if settled:
-            self._settled = (self.snapshot.version, self.queue.version, self._settled[2])
+        with self._trying():
+            self._book.renew_all(self.round, now)
         return self.reasons
+
+    def why(self, job_id: str, now: float) -> Reason | None:
+        """Why this one job waits, as things stood at the last decision; None if it does not."""
+        row = self.queue.get(job_id)
+        if row is None:
+            return None
+        with self._trying():
+            return self._book.why(row, self.round, now)
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """What is only tried counts as a change to the snapshot, but is none."""
+        before, version = self._settled, self.snapshot.version
+        yield
+        if before[0] == version:
+            self._settled = (self.snapshot.version, *before[1:])
 
     def _renew(self, idle: bool = False) -> dict[str, Reason]:
         if not self._explains:

@@ -1,0 +1,150 @@
+"""Who holds what a waiting job needs, and when it would start."""
+
+from __future__ import annotations
+
+from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.quota import Namespace, Quotas
+from gpu_platform.scheduling.estimate import AHEAD
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.reasons import IDLE_SLICE, SLICE
+from tests.builders import cluster, job
+from tests.virtual_time import VirtualTime
+
+
+def playing(machines: cluster, *jobs: job, policy: Policy | None = None) -> VirtualTime:
+    play = VirtualTime(machines, machines.scheduler(policy), lambda row: row.time_limit_s or 1e9)
+    for one in jobs:
+        play.submit(one.row)
+    return play
+
+
+def why(play: VirtualTime, name: str) -> Reason:
+    reason = play.scheduler.why(name, play.now)
+    assert reason is not None, f"{name} does not wait"
+    return reason
+
+
+def held(reason: Reason) -> list[tuple[str, int, list[str], float | None]]:
+    return [(holder.job_id, holder.gpus, holder.hosts, holder.ends_by) for holder in reason.holders]
+
+
+def test_who_holds_what_it_needs_is_named_nearest_end_first() -> None:
+    play = playing(
+        cluster().hosts(1), job(4, name="short").lasting(10), job(2, name="long").lasting(99), job(2, name="ever")
+    )
+    play.submit(job(8, name="all").row)
+    assert held(why(play, "all")) == [
+        ("short", 4, ["dgx-h100-0"], 10.0),
+        ("long", 2, ["dgx-h100-0"], 99.0),
+        ("ever", 2, ["dgx-h100-0"], None),
+    ]
+
+
+def test_nobody_is_named_who_is_not_in_the_way() -> None:
+    machines = cluster().hosts(2)
+    play = playing(machines, job(8, name="a").lasting(50), job(6, name="b").lasting(10), job(2, name="c").lasting(90))
+    play.submit(job(4, name="next").row)
+    assert held(why(play, "next")) == [("b", 6, ["dgx-h100-1"], 10.0)]
+
+
+def test_only_five_are_named_and_the_others_counted() -> None:
+    play = playing(cluster().hosts(1), *(job(1, name=f"j{n}").lasting(10 + n) for n in range(8)))
+    play.submit(job(8, name="all").row)
+    reason = why(play, "all")
+    assert [holder.job_id for holder in reason.holders] == ["j0", "j1", "j2", "j3", "j4"]
+    assert reason.more_holders == 3
+
+
+def test_a_gang_waits_for_the_hosts_that_are_free_soonest_in_the_domain_it_requires() -> None:
+    machines = cluster().hosts(2, leaf="l").hosts(2, "dgx-a100-40gb", leaf="m")
+    runs = [
+        job(8, name=name).lasting(at).needs(model=model)
+        for name, at, model in (("a", 5, "H100"), ("b", 90, "H100"), ("c", 30, "A100"), ("d", 40, "A100"))
+    ]
+    play = playing(machines, *runs)
+    play.submit(job(8, hosts=2, name="gang").requires("leaf").row)
+    assert [holder.job_id for holder in why(play, "gang").holders] == ["c", "d"]
+
+
+def test_a_promise_is_an_estimate_too() -> None:
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(100), job(8, name="next"))
+    reason = why(play, "next")
+    assert (reason.starts_by, reason.estimated_start, reason.estimate) == (100.0, 100.0, EstimateBasis.PROMISED)
+
+
+def test_those_ahead_count_with_their_time_limits() -> None:
+    waiting = [job(8, name=name).lasting(limit) for name, limit in (("first", 20), ("second", 30), ("third", 5))]
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(100), *waiting)
+    assert [why(play, name).estimated_start for name in ("first", "second", "third")] == [100.0, 120.0, 150.0]
+    assert why(play, "third").estimate is EstimateBasis.TIME_LIMITS
+
+
+def test_jobs_of_one_class_have_estimates_of_their_own_and_the_class_that_of_its_first() -> None:
+    play = playing(
+        cluster().hosts(1), job(8, name="runs").lasting(100), *(job(8, name=f"j{n}").lasting(10) for n in range(3))
+    )
+    assert [why(play, f"j{n}").estimated_start for n in range(3)] == [100.0, 110.0, 120.0]
+    (reason,) = play.scheduler.explain(play.now).values()
+    assert (reason.first_job, reason.estimated_start) == ("j0", 100.0)
+
+
+def test_whoever_depends_on_a_job_without_a_limit_is_told_so() -> None:
+    play = playing(cluster().hosts(1), job(8, name="runs"), job(8, name="next").lasting(5))
+    reason = why(play, "next")
+    assert (reason.estimated_start, reason.estimate) == (None, EstimateBasis.NO_TIME_LIMIT)
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(9), job(8, name="ever"), job(8, name="next"))
+    assert why(play, "ever").estimated_start == 9.0
+    assert why(play, "next").estimate is EstimateBasis.NO_TIME_LIMIT
+
+
+def test_what_no_time_limit_brings_about_is_not_estimated() -> None:
+    machines = cluster().hosts(2).draining("dgx-h100-1")
+    rules = Quotas(namespaces=(Namespace(name="poor", limit_gpus=2),))
+    play = playing(machines, job(8, name="runs").lasting(9), policy=Policy(quotas=rules))
+    play.submit(job(8, hosts=2, name="broken").row, job(4, name="poor").of("poor").row, job(9, name="large").row)
+    assert why(play, "broken").estimate is EstimateBasis.REPAIR
+    assert why(play, "poor").estimate is EstimateBasis.QUOTA
+    assert why(play, "poor").code is WaitCode.OVER_QUOTA
+    assert (why(play, "large").code, why(play, "large").estimate) == (WaitCode.NEVER_FITS, EstimateBasis.REPAIR)
+
+
+def test_estimates_look_only_so_far() -> None:
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(100))
+    play.submit(*(job(8, name=f"w{n:04d}").lasting(1).arrived(n).row for n in range(AHEAD + 1)))
+    assert why(play, f"w{AHEAD - 1:04d}").estimated_start == 100.0 + AHEAD - 1
+    assert why(play, f"w{AHEAD:04d}").estimate is EstimateBasis.TOO_FAR
+
+
+def test_a_decision_tells_a_few_and_all_are_told_soon() -> None:
+    machines = cluster().hosts(1).busy("dgx-h100-0")
+    scheduler = machines.scheduler()
+    rows = [job(8, name=f"j{n}").of(f"n{n}").row for n in range(3 * IDLE_SLICE)]
+    for row in rows:
+        scheduler.add(row)
+    told = dict(scheduler.decide(0.0).reasons)
+    assert len(told) == SLICE
+    assert scheduler.unexplained
+    calls = 0
+    while scheduler.unexplained:
+        told |= scheduler.decide(0.0).reasons
+        calls += 1
+        assert calls < 10
+    assert len(told) == len(rows)
+    machines.free("dgx-h100-0", 0).tell(scheduler)
+    now, renewed = 0.0, {}
+    while scheduler.unexplained:
+        now += 1.0
+        scheduler.snapshot.touch([])
+        renewed |= scheduler.decide(now).reasons
+        assert now < 10
+    assert {reason.message for reason in renewed.values()} == {renewed[next(iter(renewed))].message}
+    assert len(renewed) == len(rows), "all of them heard that one GPU is free"
+
+
+def test_a_new_promise_is_told_at_once() -> None:
+    machines = cluster().hosts(1)
+    play = playing(machines, job(4, name="a").lasting(50), job(4, name="b").lasting(100))
+    play.submit(job(8, name="next").row, *(job(8, name=f"other{n}").of(f"n{n}").row for n in range(100)))
+    machines.free("dgx-h100-0", 4, 5, 6, 7).tell(play.scheduler)
+    reasons = play.scheduler.decide(0.0).reasons
+    assert [reason.starts_by for reason in reasons.values() if reason.starts_by is not None] == [50.0]
