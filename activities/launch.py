@@ -79,8 +79,10 @@ def _all_ranks(plan: HostPlan) -> WatchRequest:
 
 
 def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
+    kind = FailureKind(error.details.get("kind", FailureKind.USER))
     failure = Failure(
-        kind=FailureKind(error.details.get("kind", FailureKind.USER)),
+        kind=kind,
+        before_start=kind is FailureKind.HARDWARE and "rank" not in error.details,
         message=error.message,
         host=host,
         gpu_uuid=error.details.get("gpu_uuid"),

@@ -117,6 +117,12 @@ class NodeSettings(_Section):
     """Logs of attempts that ended longer ago are removed."""
     log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
     """Logs of all ended attempts on this host together; the oldest go first."""
+    scrub: Literal["never", "between_namespaces", "always"] = "between_namespaces"
+    """When a GPU's memory is overwritten and verified: after each job, or before the first job of another namespace."""
+    scrub_namespaces: dict[str, Literal["never", "between_namespaces", "always"]] = {}
+    """Namespaces whose data is handled otherwise, e.g. ``{medical: always}``."""
+    scrub_timeout_s: float = 60.0
+    """A scrub that takes longer has failed. 80 GB take about a second."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""

@@ -31,11 +31,14 @@ from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.settings import NodeSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader
 from workers.control import control_worker
@@ -89,7 +92,7 @@ class SimulatedNode:
         self.settings = Settings(state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, **_FAST))
         self._platform = platform
         self._home = node_dir(platform.state_dir, name)
-        nvml = open_nvml(self.settings.node, self._home)
+        self.nvml = nvml = open_nvml(self.settings.node, self._home)
         inventory = read_inventory(nvml, self.settings.node)
         self.health = HealthMonitor(
             nvml,
@@ -102,7 +105,17 @@ class SimulatedNode:
         )
         accountant = Accountant(self._home)
         self.health.observe_with(accountant)
-        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[accountant])
+        fitness = Fitness(
+            nvml,
+            inventory,
+            self.settings.node,
+            attempt_pids=lambda uuid: self.agent.attempt_pids(uuid),
+            on_fault=lambda fault: self.faults.report(fault),
+        )
+        reset = lambda uuid: self.agent.reset_gpu(uuid)  # noqa: E731
+        scrubber = Scrubber(self.settings.node, nvml, self._home, reset=reset, on_failure=fitness.report)
+        sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
+        self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[accountant, fitness, sharing])
         self.faults = FaultDispatcher(self._home / "faults", platform.client, self.agent, reset_attempts=2)
         self.attempts = AttemptWatch(
             self.settings.node,
@@ -112,7 +125,9 @@ class SimulatedNode:
             self.faults.report,
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
         )
-        self._make_report = report_maker(self.settings, inventory, self.agent, self.health, "http://127.0.0.1:0")
+        self._make_report = report_maker(
+            self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"
+        )
 
     async def report(self, ttl_s: float = 3600.0) -> None:
         answer = await asyncio.to_thread(

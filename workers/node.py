@@ -21,6 +21,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.inventory import read_inventory
@@ -28,6 +29,7 @@ from gpu_platform.hosts.logs import LogRetention
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import node_dir
 from gpu_platform.hosts.power_cap import PowerCap
+from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
@@ -62,7 +64,12 @@ def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Wo
 
 
 def report_maker(
-    settings: Settings, inventory: HostInventory, agent: HostAgent, health: HealthMonitor, agent_url: str
+    settings: Settings,
+    inventory: HostInventory,
+    agent: HostAgent,
+    health: HealthMonitor,
+    fitness: Fitness,
+    agent_url: str,
 ) -> Callable[[], HostReport]:
     session = uuid.uuid4().hex
 
@@ -77,7 +84,7 @@ def report_maker(
             inventory=inventory,
             attempts=agent.attempts(),
             telemetry=health.telemetry(),
-            degraded=health.degraded(),
+            degraded=health.degraded() | fitness.unfit(),
         )
 
     return make_report
@@ -113,6 +120,14 @@ async def main() -> None:
     )
     accountant = Accountant(home)
     health.observe_with(accountant)
+    fitness = Fitness(
+        nvml,
+        inventory,
+        settings.node,
+        attempt_pids=lambda uuid: agent.attempt_pids(uuid),
+        on_fault=lambda fault: faults.report(fault),
+    )
+    scrubber = Scrubber(settings.node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
     agent = HostAgent(
         settings,
         nvml,
@@ -121,7 +136,8 @@ async def main() -> None:
         stages=[
             accountant,
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
-            Sharing(settings.node, nvml, inventory, home.resolve(), reset=lambda uuid: agent.reset_gpu(uuid)),
+            fitness,
+            Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber),
         ],
     )
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
@@ -139,7 +155,7 @@ async def main() -> None:
         settings.api_url,
         settings.node.lease_interval_s,
         agent,
-        report_maker(settings, inventory, agent, health, http.url),
+        report_maker(settings, inventory, agent, health, fitness, http.url),
     )
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     keep_s = settings.node.log_keep_days * 24 * 3600

@@ -86,6 +86,8 @@ class FaultDispatcher:
         )
 
     def _struck(self, fault: FaultReport) -> list[AttemptKey]:
+        if fault.between_jobs:
+            return []
         if fault.attempt is not None and not FaultAction(fault.action).takes_gpu:
             return [fault.attempt]
         return self._agent.attempts_on(fault.gpu_uuid)

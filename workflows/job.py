@@ -406,8 +406,13 @@ class JobWorkflow:
     def _after_failure(self, failure: Failure) -> Ending:
         """Retry within the bound that the failure is charged to, or fail."""
         progress = self._progress
-        progress.excluded_gpus, progress.excluded_hosts = [], []
         grace_s = min(self._spec.grace_s, policies.FAULT_GRACE_S)
+        if failure.before_start and failure.gpu_uuid and progress.refused_starts < policies.REFUSED_STARTS:
+            progress.refused_starts += 1
+            progress.excluded_gpus = [*progress.excluded_gpus, failure.gpu_uuid]
+            self._note(f"{failure.message}; found before the start, so not charged")
+            return Ending(state=JobState.QUEUED, failure=failure, grace_s=grace_s)
+        progress.excluded_gpus, progress.excluded_hosts = [], []
         if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
             return self._failed(failure, grace_s)
         if failure.kind is FailureKind.USER:

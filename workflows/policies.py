@@ -22,6 +22,9 @@ DATABASE_STEP: dict[str, Any] = {
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """A node worker that died in a step is noticed after this; its successor takes the step up again."""
 
+REFUSED_STARTS = 20
+"""So many times a check before the start may refuse a job's GPUs without costing it a try."""
+
 FOREVER = timedelta(days=3650)
 
 PLACE: dict[str, Any] = {

@@ -272,6 +272,8 @@ class JobProgress(BaseModel):
     user_retries: int = 0
     hardware_retries: int = 0
     preemptions: int = 0
+    refused_starts: int = 0
+    """Attempts that a check of the hardware ended before any rank ran; not charged, but bounded."""
     excluded_gpus: list[str] = []
     excluded_hosts: list[str] = []
 
@@ -307,6 +309,8 @@ class Failure(BaseModel):
     """As a shell reports it: 128 + n when signal n ended the process."""
     gpu_uuid: str | None = None
     xid: int | None = None
+    before_start: bool = False
+    """A check refused the GPU or host before any rank ran: nothing of the job was lost."""
 
 
 class Job(BaseModel):

@@ -214,10 +214,15 @@ class HostAgent:
 
     def gpu_processes(self, uuid: str) -> list[int]:
         """Pids that hold the GPU: those NVML names, and all processes of attempts that were given it."""
-        pids = gpu_reset.processes_on(self._nvml, uuid)
-        for key in self.attempts_on(uuid):
-            pids |= {process.pid for process in attempt_processes(self._home, key, self._ranks(key))}
-        return sorted(pids)
+        return sorted(gpu_reset.processes_on(self._nvml, uuid) | self.attempt_pids(uuid))
+
+    def attempt_pids(self, uuid: str) -> set[int]:
+        """Processes of open attempts that were given the GPU."""
+        return {
+            process.pid
+            for key in self.attempts_on(uuid)
+            for process in attempt_processes(self._home, key, self._ranks(key))
+        }
 
     def reset_gpu(self, uuid: str) -> None:
         """Reset a GPU that nothing uses. Seconds on a real one. Raises :class:`PreflightFailed` if it fails."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.hosts.gpu_signals import recovery_action, row_remapping, uncorrectable_ecc
@@ -54,13 +56,19 @@ def verify_gpu(nvml: Nvml, uuid: str) -> None:
 
 def processes_on(nvml: Nvml, uuid: str) -> set[int]:
     """Pids with a compute or graphics context, as NVML names them; empty for a GPU that does not answer."""
-    pids: set[int] = set()
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-        try:
-            pids |= {process.pid for process in ask(nvml.nvmlDeviceGetHandleByUUID(uuid))}
-        except nvml.NVMLError:
-            continue
-    return pids
+    return compute_processes_on(nvml, uuid) | _pids(nvml, uuid, nvml.nvmlDeviceGetGraphicsRunningProcesses)
+
+
+def compute_processes_on(nvml: Nvml, uuid: str) -> set[int]:
+    """Pids with a compute context: a desktop's are not among them."""
+    return _pids(nvml, uuid, nvml.nvmlDeviceGetComputeRunningProcesses)
+
+
+def _pids(nvml: Nvml, uuid: str, ask: Callable[[object], Iterable[Any]]) -> set[int]:
+    try:
+        return {process.pid for process in ask(nvml.nvmlDeviceGetHandleByUUID(uuid))}
+    except nvml.NVMLError:
+        return set()
 
 
 def _unfit(uuid: str, problem: str) -> PreflightFailed:

@@ -18,6 +18,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.process_tree import Process
+from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.settings import NodeSettings
@@ -56,14 +57,21 @@ class Host:
     """The stage alone; ``new`` is what a restarted node worker has."""
 
     def __init__(self, nvml: Any, home: Path, **node: Any) -> None:
-        self.node = NodeSettings(name="box", isolation="plain", **node)
+        self.node = NodeSettings(name="box", isolation="plain", scrub="never", **node)
         self.nvml, self.home = nvml, home
         self.inventory = read_inventory(nvml, self.node)
         self.uuid = self.inventory.gpus[0].uuid
         self.stage = self.new()
 
     def new(self, *open_plans: HostPlan) -> Sharing:
-        self.stage = Sharing(self.node, self.nvml, self.inventory, self.home, reset=lambda uuid: None)
+        self.stage = Sharing(
+            self.node,
+            self.nvml,
+            self.inventory,
+            self.home,
+            reset=lambda uuid: None,
+            scrubber=Scrubber(self.node, self.nvml, self.home, reset=lambda uuid: None, on_failure=lambda *_: None),
+        )
         self.stage.recover(open_plans)
         return self.stage
 

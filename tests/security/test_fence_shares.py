@@ -20,6 +20,7 @@ from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.paths import attempt_dir
+from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
 from tests.fake_nvidia import FakeNvidia
@@ -90,6 +91,7 @@ async def host(directory: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> A
         isolation="required",
         writable_paths=[Path(sys.prefix)],
         users={"tenant": "nobody"},
+        scrub="never",
     )
     sharing = Sharing(
         rig.settings.node,
@@ -97,6 +99,7 @@ async def host(directory: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> A
         rig.inventory,
         rig.home,
         reset=lambda uuid: None,
+        scrubber=Scrubber(rig.settings.node, rig.nvml, rig.home, reset=lambda uuid: None, on_failure=lambda *_: None),
         dev=dev,
         proc=directory / "proc",
     )

@@ -21,6 +21,8 @@ class Entry:
     """Which of the attempt's GPUs."""
     start: int
     size: int
+    namespace: str
+    """Whose data is in it."""
     before: list[int]
     """GPU instances that existed when it was wanted: those are not it."""
     gi: int | None = None

@@ -16,6 +16,7 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.isolation import FENCED, account_of
 from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes
 from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
@@ -32,8 +33,9 @@ _ONE_DEVICE = (ShareMode.MIG, ShareMode.MPS)
 
 
 class Sharing(Stage):
-    """``reset`` resets a GPU that nothing uses (MIG mode of Ampere). ``dev`` and ``proc`` are where device nodes and
-    the driver's files are."""
+    """``reset`` resets a GPU that nothing uses (MIG mode of Ampere). ``scrubber`` is called where a GPU, or a part of
+    it, changes hands: before anything else has a context on it. ``dev`` and ``proc`` are where device nodes and the
+    driver's files are."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Sharing(Stage):
         home: Path,
         *,
         reset: Callable[[str], None],
+        scrubber: Scrubber,
         dev: Path = Path("/dev"),
         proc: Path = Path("/proc"),
     ) -> None:
@@ -51,6 +54,7 @@ class Sharing(Stage):
         self._index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
         self._home = home
         self._reset = reset
+        self._scrubber = scrubber
         self._fenced = inventory.isolation == FENCED
         self._dev = dev
         self._proc = proc
@@ -79,12 +83,12 @@ class Sharing(Stage):
                     case ShareGrant(mode=ShareMode.MIG):
                         self._give_instance(uuid, plan, position, grant)
                     case ShareGrant(mode=ShareMode.MPS):
-                        self._turn_mig(uuid, False)
+                        self._enter(uuid, plan)
                         set_exclusive(self._nvml, uuid, True)  # for the daemon: a program that evades it gets nothing
                         if not isinstance(self._nvml, SimulatedNvml):
                             self._start_daemon(uuid, plan)
                     case _:
-                        self._turn_mig(uuid, False)
+                        self._enter(uuid, plan)
                         set_exclusive(self._nvml, uuid, False)
                         self._slice_time(uuid)
 
@@ -113,11 +117,10 @@ class Sharing(Stage):
         return provision
 
     def finish(self, plan: HostPlan) -> None:
-        for uuid, grant in _grants(plan):
+        for uuid in plan.gpu_uuids:
             with self._locks[uuid]:
                 self._clients[uuid].pop(str(plan.key), None)
-                if grant is not None or self._node.exclusive_process:
-                    self._clear(uuid)
+                self._clear(uuid)
 
     # -- what a GPU becomes; its lock is held ------------------------------------------------------
 
@@ -129,8 +132,14 @@ class Sharing(Stage):
                 used = "all of it" if other is None else other.value
                 raise HostUnavailable(f"GPU {uuid} is not free yet on {plan.host}: attempt {key} has {used}")
 
+    def _enter(self, uuid: str, plan: HostPlan) -> None:
+        """Of the attempts on the GPU the first finds it whole and without an earlier tenant's data."""
+        if len(self._clients[uuid]) == 1:
+            self._turn_mig(uuid, False)
+            self._scrubber.before(uuid, plan.namespace)
+
     def _give_whole(self, uuid: str, plan: HostPlan) -> None:
-        self._turn_mig(uuid, False)
+        self._enter(uuid, plan)
         # More ranks than GPUs share them on purpose.
         set_exclusive(self._nvml, uuid, self._node.exclusive_process and len(plan.ranks) <= len(plan.gpu_uuids))
 
@@ -140,11 +149,13 @@ class Sharing(Stage):
         existing = mig.instances(self._nvml, uuid)
         if entry is not None and any(entry.is_made(instance) and instance.uuid for instance in existing):
             return
+        if not mig.mode(self._nvml, uuid):
+            self._scrubber.before(uuid, None)  # each instance is scrubbed after its job
         self._turn_mig(uuid, True)
         profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
         if profile is None or start is None or size is None:
             raise PreflightFailed(f"the share of GPU {uuid} names no MIG placement", kind="hardware", gpu_uuid=uuid)
-        entry = Entry(str(plan.key), position, start, size, [instance.gi for instance in existing])
+        entry = Entry(str(plan.key), position, start, size, plan.namespace, [instance.gi for instance in existing])
         ledger.put(entry)
         ledger.made(entry, mig.create(self._nvml, uuid, profile, start, size).gi)
 
@@ -189,12 +200,15 @@ class Sharing(Stage):
             for entry in entries:
                 if entry.attempt not in clients:
                     for instance in filter(entry.is_made, existing):
+                        if instance.uuid is not None:
+                            self._scrubber.after_instance(uuid, instance.uuid, entry.namespace)
                         mig.destroy(self._nvml, uuid, instance.gi)
                     ledger.drop(entry)
         daemon = self._daemon(uuid)
         if ShareMode.MPS not in clients.values() and daemon.was_started:
             daemon.stop()
         if not clients:
+            self._scrubber.after(uuid)
             with _logged("sharing.mode_not_restored", gpu=uuid):
                 set_exclusive(self._nvml, uuid, False)
                 if (sliced := self._sliced(uuid)).exists():

@@ -19,6 +19,7 @@ from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import has_gpus, open_nvml
 from gpu_platform.hosts.paths import control_dir
+from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.ledger import Ledger
 from gpu_platform.hosts.sharing.stage import Sharing
@@ -159,7 +160,14 @@ class Host:
         self.stage = self.new()
 
     def new(self, *open_plans: HostPlan) -> Sharing:
-        self.stage = Sharing(self.node, self.nvml, self.inventory, self.home, reset=self._reset)
+        self.stage = Sharing(
+            self.node,
+            self.nvml,
+            self.inventory,
+            self.home,
+            reset=self._reset,
+            scrubber=Scrubber(self.node, self.nvml, self.home, reset=self._reset, on_failure=lambda *_: None),
+        )
         self.stage.recover(open_plans)
         return self.stage
 

@@ -1,0 +1,40 @@
+"""A GPU that a check refuses before the start costs the job nothing: it runs on another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from tests.harness import Platform
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as running:
+        yield running
+
+
+async def test_a_gpu_in_a_strangers_hands_costs_no_try(platform: Platform) -> None:
+    """Not even of a job that may not be tried again."""
+    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1), max_hardware_retries=0)
+    probe = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
+    assert probe.placement is not None
+    [first_choice] = probe.placement.gpu_uuids
+    stranger = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        platform.nodes["a"].nvml.occupy(first_choice, stranger.pid)
+        job = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
+    finally:
+        stranger.kill()
+        await stranger.wait()
+    assert (job.attempt, job.hardware_retries, job.user_retries) == (2, 0, 0)
+    assert job.placement is not None
+    assert first_choice not in job.placement.gpu_uuids
+    await platform.nothing_leaked()
