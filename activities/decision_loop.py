@@ -24,6 +24,7 @@ from gpu_platform.domain.errors import StaleEpoch, Unavailable
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.fair_share import HALF_LIVES
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.preemption import MoveReason, Preemption
@@ -36,8 +37,6 @@ log = structlog.get_logger()
 BATCH = 1000
 FENCE_CHECK_S = 1.0
 EXPIRY_CHECK_S = 1.0
-HALF_LIVES = 8
-"""Older use counts less than half a percent."""
 
 
 @dataclass(frozen=True)

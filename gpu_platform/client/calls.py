@@ -52,6 +52,18 @@ def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
     )
 
 
+def dry_run(spec: JobSpec) -> Call:
+    return Call("POST", "/v1/jobs:dry-run", body=spec.model_dump_json(exclude_defaults=True).encode(), patience_s=60.0)
+
+
+def queue(namespace: str | None, cursor: str | None, limit: int) -> Call:
+    return Call("GET", "/v1/queue", _given(namespace=namespace, cursor=cursor, limit=limit))
+
+
+def snapshot() -> Call:
+    return Call("GET", "/v1/snapshot", patience_s=60.0)
+
+
 def job(job_id: str, wait_s: float = 0.0) -> Call:
     params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}", params, patience_s=wait_s)

@@ -14,11 +14,12 @@ from pydantic import BaseModel
 
 from gpu_platform.client import calls
 from gpu_platform.client.calls import Call, Connection
-from gpu_platform.client.wire import LogChunk, Page, Problem, problem_of_response
+from gpu_platform.client.wire import DryRun, LogChunk, Page, Problem, problem_of_response
+from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, Host
-from gpu_platform.domain.job import Job, JobEvent, JobSpec
+from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.domain.usage import JobUsage, UsageReport
 
@@ -41,6 +42,18 @@ class Client:
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
         """Submit a job. With the same key and spec the same job comes back, however often this is sent."""
         return self._send(calls.submit(spec, idempotency_key), Job)
+
+    def dry_run(self, spec: JobSpec) -> DryRun:
+        """Where and when it would start. Submits nothing."""
+        return self._send(calls.dry_run(spec), DryRun)
+
+    def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[WaitingJob]:
+        """Jobs that wait, next first, each with its reason."""
+        return self._pages(Page[WaitingJob], lambda cursor: calls.queue(namespace, cursor, page_size))
+
+    def snapshot(self) -> ClusterState:
+        """The live state as one document."""
+        return self._send(calls.snapshot(), ClusterState)
 
     def get(self, job_id: str) -> Job:
         return self._send(calls.job(job_id), Job)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest, PlatformError, Unavailable
+from gpu_platform.domain.placement import Placement, Reason
 
 PROBLEM_JSON = "application/problem+json"
 USER_HEADER = "X-GPU-Platform-User"
@@ -34,6 +35,20 @@ class Why(BaseModel):
     model_config = {"extra": "forbid"}
 
     reason: str = ""
+
+
+class DryRun(BaseModel):
+    """Where and when a job would start if it were submitted now."""
+
+    accepted: bool
+    """False: it would be refused, see ``message``."""
+    message: str
+    placement: Placement | None = None
+    """It would start at once, there."""
+    reason: Reason | None = None
+    """It would wait: why, in which place of the line, and until when."""
+    preempts: list[str] = []
+    """Jobs that would be stopped for it at once."""
 
 
 class LogChunk(BaseModel):

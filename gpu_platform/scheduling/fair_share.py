@@ -14,6 +14,8 @@ from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.quota import Quotas
 
 Share = tuple[tuple[float, str], ...]
+HALF_LIVES = 8
+"""Older use counts less than half a percent: nobody needs to remember it."""
 
 
 @dataclass(slots=True)

@@ -54,9 +54,9 @@ def describe(job: JobId, json: session.Json = False) -> None:
         told = {**found.model_dump(mode="json"), "usage": usage.model_dump(mode="json"), "events": timeline}
         session.print_json(told)
         return
-    from service.cli import show, show_usage
+    from service.cli import show_job, show_usage
 
-    session.show(show.job_story(found, events, show_usage.summary(usage) if usage.attempts else None))
+    session.show(show_job.job_story(found, events, show_usage.summary(usage) if usage.attempts else None))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.gpu import Gpu, Host
-from gpu_platform.domain.job import Job, JobEvent, RankPer
+from gpu_platform.domain.job import Job, JobEvent
 from gpu_platform.domain.states import GpuState, HostState, JobState
 
 _COLORS = {
@@ -35,7 +35,7 @@ _COLORS = {
 
 
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
-    table = _table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
+    table = plain_table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
     for job in jobs:
         shape = job.spec.gpus
         table.add_row(
@@ -52,7 +52,7 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
 
 
 def hosts_table(hosts: Iterable[Host]) -> Table:
-    table = _table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
+    table = plain_table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
     for host in hosts:
         table.add_row(
             host.name,
@@ -68,7 +68,7 @@ def hosts_table(hosts: Iterable[Host]) -> Table:
 
 
 def gpus_table(gpus: Iterable[Gpu]) -> Table:
-    table = _table("GPU", "MODEL", "MEMORY", "STATE", "JOB", "TEMP", "POWER", "UTIL", "FAULTS", "RESETS", "NOTE")
+    table = plain_table("GPU", "MODEL", "MEMORY", "STATE", "JOB", "TEMP", "POWER", "UTIL", "FAULTS", "RESETS", "NOTE")
     for gpu in gpus:
         table.add_row(
             f"{gpu.host}:{gpu.info.index}",
@@ -100,26 +100,6 @@ def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], lim
     return Group(*parts)
 
 
-def job_story(job: Job, events: Sequence[JobEvent], used: str | None = None) -> Group:
-    """Everything about one job: what was asked, where it is and why, what happened and when."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
-    for label, value in _facts(job):
-        facts.add_row(label, value)
-    if used is not None:
-        facts.add_row("used", used)
-    parts: list[RenderableType] = [facts]
-    if job.reason is not None and job.reason.counts:
-        counts = _table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")
-        for count in job.reason.counts:
-            counts.add_row(str(count.hosts), count.code.replace("_", " "), escape(count.asked), escape(count.available))
-        parts += ["", counts]
-    if events:
-        parts += ["", timeline(events)]
-    return Group(*parts)
-
-
 def is_news(event: JobEvent) -> bool:
     """Not a step that another event tells of better."""
     return event.kind not in ("queue.added", "queue.removed", "gang.reserved")
@@ -127,7 +107,7 @@ def is_news(event: JobEvent) -> bool:
 
 def timeline(events: Sequence[JobEvent]) -> Table:
     """Milliseconds since the first event, and since the one before."""
-    table = _table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
+    table = plain_table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
     for event in filter(is_news, events):
         table.add_row(
@@ -183,55 +163,13 @@ def duration(seconds: float) -> str:
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
 
 
-def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
-    spec, shape = job.spec, job.spec.gpus
-    yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
-    yield "state", state(job.state)
-    yield "command", escape(" ".join(spec.command))
-    wants = [f"{_count(shape.hosts, 'host')} x {_count(shape.gpus_per_host, 'GPU')}"]
-    wants += [f"{shape.model}"] if shape.model else []
-    wants += [f">= {shape.memory_mib} MiB"] if shape.memory_mib else []
-    wants += [f"compute capability >= {shape.min_compute_capability}"] if shape.min_compute_capability else []
-    wants += ["cross-NUMA allowed"] if shape.allow_cross_numa else []
-    yield "asked", escape(", ".join([*wants, f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]))
-    if job.reason is not None:
-        place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
-        yield "waits", escape(job.reason.message + place)
-        if job.reason.next_step:
-            yield "next step", escape(job.reason.next_step)
-    if job.placement is not None:
-        for part in job.placement.slices:
-            yield "runs on" if job.state.holds_gpus else "ran on", f"{part.host}: GPU {_numbers(part.gpu_indices)}"
-        yield "why there", escape(job.placement.why)
-        bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
-        yield "connected", f"{job.placement.level}, {bandwidth:g} GB/s; decided in {decided_in:.1f} ms"
-    if job.attempt:
-        yield (
-            "attempts",
-            f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
-            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {job.preemptions} times",
-        )
-    if job.failure is not None:
-        yield (
-            "failure" if job.state is JobState.FAILED else "last failure",
-            Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
-        )
-    if job.exit_code is not None:
-        yield "exit code", str(job.exit_code)
-    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
-    if job.finished_at is not None:
-        yield "took", duration((job.finished_at - job.created_at).total_seconds())
-    if job.workflow_url:
-        yield "workflow", job.workflow_url
-
-
 def _where_or_why(job: Job) -> str:
     if job.reason is not None:
         return job.reason.message
     if job.failure is not None and job.state is JobState.FAILED:
         return job.failure.message
     if job.placement is not None and job.state.holds_gpus:
-        return ", ".join(f"{part.host}[{_numbers(part.gpu_indices)}]" for part in job.placement.slices)
+        return ", ".join(f"{part.host}[{numbers(part.gpu_indices)}]" for part in job.placement.slices)
     return ""
 
 
@@ -241,11 +179,7 @@ def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     return line.append(told + (" and more" if more else ""), style="not bold")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _numbers(indices: Sequence[int]) -> str:
+def numbers(indices: Sequence[int]) -> str:
     """As people write them: 0-3,6."""
     parts: list[str] = []
     start = last = None
@@ -265,10 +199,30 @@ def _measured(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _table(*columns: str) -> Table:
+_RIGHT = frozenset(
+    [
+        "PLACE",
+        "PRIORITY",
+        "SCORE",
+        "MS",
+        "+MS",
+        "AGE",
+        "FREE",
+        "GPUS",
+        "FAULTS",
+        "RESETS",
+        "TEMP",
+        "POWER",
+        "UTIL",
+        "MEMORY",
+    ]
+)
+
+
+def plain_table(*columns: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        right = column in ("MS", "+MS", "AGE", "FREE", "GPUS", "FAULTS", "RESETS", "TEMP", "POWER", "UTIL", "MEMORY")
+        right = column in _RIGHT
         # Ids are copied: they are never cut.
         whole = right or column in ("JOB", "HOST", "GPU", "STATE", "MODEL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")

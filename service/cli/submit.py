@@ -49,6 +49,50 @@ def submit(
         bool | None, typer.Option("--allow-cross-numa", help="GPUs on different sockets without NVLink will do.")
     ] = None,
     strategy: Annotated[Literal["pack", "spread"] | None, typer.Option(help="Fill hosts, or use empty ones.")] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="All GPUs in one: nvlink, numa, socket, host, leaf, spine, or yours."),
+    ] = None,
+    prefer: Annotated[str | None, typer.Option(metavar="LEVEL", help="As --require, where it can be had.")] = None,
+    total: Annotated[
+        int | None, typer.Option(help="GPUs in all, on as few hosts as can be; instead of --gpus and --hosts.")
+    ] = None,
+    share: Annotated[
+        int | None, typer.Option(metavar="PERCENT", help="Of each GPU's SMs, with --share-memory; others get the rest.")
+    ] = None,
+    share_memory: Annotated[
+        int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Of each GPU's memory: 20GiB.")
+    ] = None,
+    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="A MIG instance of each GPU: 1g.10gb.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPUs on each host that nobody else gets.")] = None,
+    ram: Annotated[
+        int | None,
+        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each host that nobody else gets."),
+    ] = None,
+    cuda: Annotated[str | None, typer.Option(metavar="X.Y", help="A CUDA installation of the hosts: 12.4.")] = None,
+    spares: Annotated[int | None, typer.Option(help="Hosts more, held in reserve for a fault.")] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(parser=parsing.time_s, metavar="TIME", help="After a fault, hold the other GPUs so long."),
+    ] = None,
+    checkpoints: Annotated[
+        bool | None, typer.Option("--checkpoints", help="It goes on from its checkpoints, so it may be moved.")
+    ] = None,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stopped for another job.")] = False,
+    warn_before: Annotated[
+        int | None,
+        typer.Option(parser=parsing.time_s, metavar="TIME", help="Before the limit of --time, send --warn-signal."),
+    ] = None,
+    warn_signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None, typer.Option(help="Default: USR1.")
+    ] = None,
+    hang_limit: Annotated[
+        int | None, typer.Option(parser=parsing.time_s, metavar="TIME", help="Restart it when nothing moves so long.")
+    ] = None,
+    idle_limit: Annotated[
+        int | None, typer.Option(parser=parsing.time_s, metavar="TIME", help="End it when its GPUs idle so long.")
+    ] = None,
+    power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Of each GPU.")] = None,
     rank_per: Annotated[Literal["host", "gpu"] | None, typer.Option(help="One process per host, or per GPU.")] = None,
     grace: Annotated[
         int | None,
@@ -61,6 +105,9 @@ def submit(
         typer.Option("-f", "--file", help="A job as YAML, with the fields of the REST API; options here win."),
     ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where and when it would start; returns 1 if it never would.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; returns its exit code.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="As --wait, and print what rank 0 writes.")] = False,
     json: session.Json = False,
@@ -82,6 +129,15 @@ def submit(
         "time_limit_s": time,
         "rank_per": rank_per,
         "grace_s": grace,
+        "spare_hosts": spares,
+        "keep_reservation_s": keep,
+        "checkpoints": checkpoints,
+        "preemptible": False if no_preempt else None,
+        "warn_before_s": warn_before,
+        "warn_signal": warn_signal,
+        "hang_limit_s": hang_limit,
+        "idle_limit_s": idle_limit,
+        "power_limit_w": power_limit,
         "gpus": _told(
             {
                 "hosts": shape_hosts,
@@ -91,11 +147,21 @@ def submit(
                 "model": gpu_model,
                 "allow_cross_numa": allow_cross_numa,
                 "strategy": strategy,
+                "required_level": require,
+                "preferred_level": prefer,
+                "total": total,
+                "cpus_per_host": cpus,
+                "ram_mib_per_host": ram,
+                "cuda": cuda,
+                "share": _told({"mig_profile": mig, "percent": share, "memory_mib": share_memory}) or None,
             }
         )
         or None,
     }
     spec = job_spec(_told(typed), _read(file) if file else {})
+    if dry_run:
+        _answer(spec, json)
+        return
     with session.service() as client:
         job = client.submit(spec, idempotency_key=idempotency_key)
     with session.service(session.FOLLOW_PATIENCE_S) as client:
@@ -114,6 +180,19 @@ def submit(
     if wait or follow:
         tell_end(job)
         raise typer.Exit(session.exit_code_of_job(job))
+
+
+def _answer(spec: JobSpec, json: bool) -> None:
+    with session.service() as client:
+        answer = client.dry_run(spec)
+    if json:
+        session.print_json(answer)
+    else:
+        from service.cli import show_waiting
+
+        session.show(show_waiting.dry_run(answer))
+    if not answer.accepted:
+        raise typer.Exit(session.FAILED)
 
 
 def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
@@ -13,6 +13,7 @@ from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import gpus, hosts
 from service import operations
+from service.paging import Cursor, page_of
 from service.platform import ActorDep, PlatformDep, now
 from service.routers.jobs import WhyBody
 
@@ -20,16 +21,13 @@ router = APIRouter(prefix="/v1")
 
 HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
 GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
-Cursor = Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
-
-T = TypeVar("T")
 
 
 @router.get("/hosts", tags=["hosts"])
 def list_hosts(platform: PlatformDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
     """All hosts by name."""
-    return _page(hosts.list_hosts(platform.store, now()), cursor, limit)
+    return page_of(hosts.list_hosts(platform.store, now()), cursor, limit)
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
@@ -84,7 +82,7 @@ def list_gpus(
     limit: Limit = 1000,
 ) -> Page[Gpu]:
     """GPUs by host and index: state, holder, last telemetry."""
-    return _page(gpus.list_gpus(platform.store, host=host, states=state), cursor, limit)
+    return page_of(gpus.list_gpus(platform.store, host=host, states=state), cursor, limit)
 
 
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
@@ -116,11 +114,3 @@ def _actor(actor: str | None) -> str:
 
 def _reason(why: Why | None) -> str:
     return why.reason if why else ""
-
-
-def _page(items: list[T], cursor: str | None, limit: int) -> Page[T]:
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 12):
-        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew")
-    start = int(cursor or 0)
-    following = start + limit
-    return Page(items=items[start:following], next_cursor=str(following) if following < len(items) else None)

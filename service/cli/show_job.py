@@ -1,0 +1,112 @@
+"""Everything about one job, for a terminal: what was asked, where it is and why, or why it waits, and its story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
+from gpu_platform.domain.states import JobState
+from service.cli import show, show_waiting
+
+
+def job_story(job: Job, events: Sequence[JobEvent], used: str | None = None) -> Group:
+    """Everything about one job: what was asked, where it is and why, what happened and when."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for label, value in _facts(job):
+        facts.add_row(label, value)
+    if used is not None:
+        facts.add_row("used", used)
+    parts: list[RenderableType] = [facts]
+    if job.reason is not None:
+        parts += show_waiting.reason_parts(job.reason)
+    if job.placement is not None and job.placement.scores.rows:
+        parts += ["", show_waiting.score_table(job.placement.scores)]
+    if events:
+        parts += ["", show.timeline(events)]
+    return Group(*parts)
+
+
+def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
+    spec = job.spec
+    yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
+    yield "state", show.state(job.state)
+    yield "command", escape(" ".join(spec.command))
+    yield "asked", escape(", ".join([*wishes(spec), *_ways(spec)]))
+    if job.reason is not None:
+        place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
+        yield "waits", escape(job.reason.message + place)
+        if job.reason.next_step:
+            yield "next step", escape(job.reason.next_step)
+        if (when := show_waiting.start_text(job.reason)) is not None:
+            yield "starts", escape(when)
+    if job.placement is not None:
+        for part in job.placement.slices:
+            yield "runs on" if job.state.holds_gpus else "ran on", escape(show_waiting.slice_text(part))
+        yield "why there", escape(job.placement.why)
+        bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
+        yield "connected", f"{job.placement.level}, {bandwidth:g} GB/s; decided in {decided_in:.1f} ms"
+    if job.attempt:
+        yield (
+            "attempts",
+            f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
+            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {job.preemptions} times",
+        )
+    if job.failure is not None:
+        yield (
+            "failure" if job.state is JobState.FAILED else "last failure",
+            Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
+        )
+    if job.exit_code is not None:
+        yield "exit code", str(job.exit_code)
+    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    if job.finished_at is not None:
+        yield "took", show.duration((job.finished_at - job.created_at).total_seconds())
+    if job.workflow_url:
+        yield "workflow", job.workflow_url
+
+
+def wishes(spec: JobSpec) -> list[str]:
+    """What the gang needs, group by group."""
+    if spec.groups:
+        return [f"{group.name}: {', '.join(_wishes(group.gpus))}" for group in spec.groups]
+    return _wishes(spec.gpus) + ([f"{_count(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
+
+
+def _wishes(gpus: GpuRequest) -> list[str]:
+    if gpus.total is not None:
+        wants = [f"{_count(gpus.total, 'GPU')} on as few hosts as can be"]
+    else:
+        wants = [f"{_count(gpus.hosts, 'host')} x {_count(gpus.gpus_per_host, 'GPU')}"]
+    if gpus.share is not None:
+        share = gpus.share
+        wants.append(f"of each {share.mig_profile or f'{share.percent} % and {share.memory_mib} MiB'}")
+    wants += [gpus.model] if gpus.model else []
+    wants += [f">= {gpus.memory_mib} MiB"] if gpus.memory_mib else []
+    wants += [f"compute capability >= {gpus.min_compute_capability}"] if gpus.min_compute_capability else []
+    wants += [f"CUDA {gpus.cuda}"] if gpus.cuda else []
+    wants += [f"{_count(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
+    wants += [f"{gpus.ram_mib_per_host} MiB a host"] if gpus.ram_mib_per_host else []
+    wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
+    wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
+    return wants + (["cross-NUMA allowed"] if gpus.allow_cross_numa else [])
+
+
+def _ways(spec: JobSpec) -> list[str]:
+    """How it is to be treated, where that is not the default."""
+    ways = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
+    ways += [f"priority {spec.priority}"] if spec.priority else []
+    ways += [f"at most {show.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
+    ways += [] if spec.preemptible else ["never preempted"]
+    ways += ["goes on from its checkpoints"] if spec.checkpoints else []
+    return ways
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,27 @@
+"""Pages of lists that are counted: the cursor is the number of the next item."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from fastapi import Query
+
+from gpu_platform.client.wire import Page
+from gpu_platform.domain.errors import InvalidRequest
+
+Cursor = Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")]
+
+T = TypeVar("T")
+
+
+def offset_of(cursor: str | None) -> int:
+    """Raises :class:`InvalidRequest`."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 12):
+        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew")
+    return int(cursor or 0)
+
+
+def page_of(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    start = offset_of(cursor)
+    following = start + limit
+    return Page(items=items[start:following], next_cursor=str(following) if following < len(items) else None)

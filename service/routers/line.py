@@ -1,0 +1,43 @@
+"""The line, what would happen to a job in it, and the whole state that decides about it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Query
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.client.wire import DryRun, Page
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.job import JobSpec, WaitingJob
+from gpu_platform.store import line
+from service import planning
+from service.paging import Cursor, offset_of
+from service.platform import PlatformDep
+
+router = APIRouter(prefix="/v1", tags=["queue"])
+
+
+@router.get("/queue")
+def list_waiting(
+    platform: PlatformDep,
+    namespace: str | None = None,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Page[WaitingJob]:
+    """Jobs that wait, next first: why, what would unblock each, who holds what it needs, and when it should start."""
+    start = offset_of(cursor)
+    found = line.list_waiting(platform.store, start, limit, namespace)
+    return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
+
+
+@router.post("/jobs:dry-run")
+async def dry_run(spec: Annotated[JobSpec, Body()], platform: PlatformDep) -> DryRun:
+    """Where and when the job would start if it were submitted now. Nothing is submitted."""
+    return await run_in_threadpool(planning.dry_run, platform.store, spec)
+
+
+@router.get("/snapshot")
+async def read_snapshot(platform: PlatformDep) -> ClusterState:
+    """Hosts, GPUs, who runs, who waits and the policy in force, as one document: for `gpu-platform simulate`."""
+    return await run_in_threadpool(planning.snapshot, platform.store)
