@@ -101,8 +101,10 @@ class RoomMaker:
             if not eligible:
                 continue
             victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs)
-            if victims is not None:
-                return [Preemption(row.job_id, row.attempt, _keys(victims))] if victims else []
+            if victims:
+                return [Preemption(row.job_id, row.attempt, _keys(victims))]
+            if victims is not None and leaving:
+                return []  # it only has to wait for them
         return None
 
     def _move(self, waiting: list[Waiting], staying: list[RunningRow], now: float) -> list[Preemption]:

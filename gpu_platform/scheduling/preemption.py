@@ -29,6 +29,9 @@ EXACT_UP_TO = 12
 GANG_EXACT_UP_TO = 6
 """As above where each set costs an attempt to place a whole gang."""
 
+_BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
+"""Below all priorities."""
+
 Cost = tuple[float, int]
 """(lost GPU-seconds, victims); priorities are dealt with before."""
 
@@ -269,16 +272,23 @@ def eligible_victims(
     Preemptible jobs of lower priority that had their guaranteed run time. And, where the job is within its
     own guarantee, whoever borrows: ``excess`` is the number of GPUs by which a namespace exceeds its
     guarantee; the newest jobs that fit into it, so that no guarantee is broken in turn. They count as of lowest
-    priority.
+    priority. A job that is borrowed only in part is the next to go: were it spared, its namespace could keep more than
+    its own for ever, and another one less.
     """
     left = dict(excess or {})
-    found = []
-    for job in sorted(running, key=lambda job: (-job.started_at, job.job_id)):
-        if not job.preemptible or now - job.started_at < min_run_s:
-            continue
+    newest = sorted(running, key=lambda job: (-job.started_at, job.job_id))
+    old_enough = [job for job in newest if job.preemptible and now - job.started_at >= min_run_s]
+    found, rest = [], []
+    for job in old_enough:
         if len(job.gpu_uuids) <= left.get(job.namespace, 0):
             left[job.namespace] -= len(job.gpu_uuids)
-            found.append(replace(job, priority=min(job.priority, -(10**6))))
+            found.append(replace(job, priority=min(job.priority, _BORROWED)))
+        else:
+            rest.append(job)
+    for job in rest:
+        if left.get(job.namespace, 0) > 0:
+            left[job.namespace] -= len(job.gpu_uuids)
+            found.append(replace(job, priority=min(job.priority, _BORROWED_IN_PART)))
         elif job.priority < priority:
             found.append(job)
     return found

@@ -28,6 +28,8 @@ class QuotaBook:
         self.by_user = any(node.max_gpus_per_user is not None for node in named.values())
         self.idle = not named and quotas.policy is AllocationPolicy.DYNAMIC
         """Nothing is limited."""
+        self.lends = quotas.policy is AllocationPolicy.HYBRID and bool(self._owners)
+        """What is guaranteed to one is lent to others."""
 
     def charge(self, namespace: str, user: str, gpus: int) -> None:
         """``user`` holds so many GPUs more (or less)."""

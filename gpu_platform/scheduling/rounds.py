@@ -96,10 +96,11 @@ class Round:
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
         self._denials: dict[tuple[str, str, int], str | None] = {}
+        self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
 
     def serve(self) -> None:
         """Give each group of jobs its turn that could change anything."""
-        share = self._share if self.state.policy.order == "fair_share" else None
+        share = self._share if self._shares_decide else None
         queue, policy = self.state.queue, self.state.policy
         for claim in self.claims:
             # First: else whoever waits because of the claim might keep its hosts.
@@ -135,12 +136,17 @@ class Round:
 
     def turn_of(self, row: QueueRow) -> float:
         """Between the turns that were given: those smaller are ahead of it."""
-        if self.state.policy.order == "fair_share":
+        if self._shares_decide:
             return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
 
     def _share(self, row: QueueRow) -> Share:
-        return self.state.shares.order(row.namespace, row.user, self.now)
+        """Who is within a guarantee goes first: who would borrow must not keep hosts from its owner."""
+        state = self.state
+        fair = state.shares.order(row.namespace, row.user, self.now) if state.policy.order == "fair_share" else ()
+        if not state.quotas.lends:
+            return fair
+        return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
     def denial(self, row: QueueRow) -> str | None:
         """Why it may not have GPUs, whatever is free; None if it may."""

@@ -1,139 +1,136 @@
-"""How well it places and how long jobs wait, on real traces.
+"""How long jobs wait and how busy the GPUs are, on real traces: our policies side by side, and textbook queues.
 
-``python -m tests.benchmarks.bench_simulation --data DIR``, or the variable ``TRACES``: a folder with ``openb/`` and
-``gang/``, see docs/how-to/simulate.md for where they come from. Without it only made-up jobs are simulated.
+``python -m tests.benchmarks.bench_simulation --data DIR``, or the variable ``TRACES``: a folder with ``gang/``, see
+docs/how-to/simulate.md for where the traces come from. Without it only made-up jobs are simulated.
 
-openb follows FGD's protocol (Weng et al., USENIX ATC'23): tasks, drawn with replacement, arrive at the empty cluster
-in the published order; each is tried once; nothing leaves. Two differences, both printed: every task gets whole GPUs,
-since the core shares none yet, and requests for CPUs and host memory are ignored. So the figures are not yet
-comparable with the published ones: whole GPUs waste what the shares leave.
+- **Load.** Published traces come from clusters whose size over time nobody knows. A cluster is made so large that the
+  jobs ask for LOAD of its GPUs while they arrive, but no smaller than the largest job; dgx-h100 hosts, 8 to a leaf.
+- **Time limits.** The traces have none. A job's is its run time times a number drawn from 1 to 5 (the f-model: Mu'alem
+  and Feitelson, IEEE TPDS 12(6), 2001), then rounded up to a limit that people choose (Tsafrir, Etsion, Feitelson,
+  JSSPP 2005). No job is ended by it.
+- **Utilisation** is of the time in which jobs arrive: afterwards a few long jobs run in an empty cluster.
+- The textbook queues have one pool of GPUs without hosts and know run times exactly.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
+import math
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import mean
 
 import numpy as np
 
-from gpu_platform.domain.rows import HostRow, QueueRow
+from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.engine import simulate
-from gpu_platform.scheduling.simulator.files import load_cluster, load_trace
-from gpu_platform.scheduling.simulator.fleet import Fleet
+from gpu_platform.scheduling.simulator.files import load_trace
 from gpu_platform.scheduling.simulator.plots import duration
-from gpu_platform.scheduling.simulator.report import Report, Spread, report_on
+from gpu_platform.scheduling.simulator.report import SLOWDOWN_BOUND_S, report_on
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob, gang
 from tests.benchmarks import reference_queues
 
-MARKS = (1.0, 1.3)
-SPREADING = {"topology": 0.0, "bandwidth": 0.0, "strategy": -1.0}
-PUBLISHED = "published, with GPUs shared, at 100 % / 130 %: Random 86.3/87.5, BestFit 92.9/93.1, FGD 95.2/95.4 %"
+HOST_GPUS = 8
+LOAD = 0.9
+CHOSEN_LIMITS_S = [m * 60.0 for m in (5, 15, 30)] + [
+    h * 3600.0 for h in (1, 2, 4, 8, 12, 24, 48, 72, 120, 168, 336, 720, 1440, 2880, 8760)
+]
+POLICIES = {
+    "FCFS": Policy(order="fcfs", backfill="none"),
+    "FCFS, other hosts may be used": Policy(order="fcfs", backfill="keep"),
+    "conservative backfill": Policy(backfill="conservative"),
+    "default: EASY backfill": Policy(),
+    "fair share": Policy(order="fair_share"),
+}
+PHILLY_FROM = 48_000
+"""A busy week with more gangs than most."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("TRACES"))
-    parser.add_argument("--seeds", type=int, default=2, help="openb: how many of the ten published orders")
-    parser.add_argument("--jobs", type=int, default=4_000, help="Philly: how many jobs")
+    parser.add_argument("--jobs", type=int, default=4_000, help="of Philly, how many jobs")
+    parser.add_argument("--load", type=float, default=LOAD, help="asked for, of all GPUs")
+    parser.add_argument("--only", default="", help="policies whose name contains this")
     options = parser.parse_args()
-    queues("made-up jobs", Trace.of("made-up", _made_up(2_000)), _h100(32, leaf_size=8))
+    policies = {name: policy for name, policy in POLICIES.items() if options.only in name}
+    compare(Trace.of("made-up jobs", _made_up(1_500)), options.load, policies)
     if options.data is None:
-        print("openb, Philly and Kalos are left out: no --data DIR")
+        print("Philly and Kalos are left out: no --data DIR, and no variable TRACES")
         return
-    data = Path(options.data)
-    openb(data / "openb", options.seeds)
-    kalos = load_trace(data / "gang" / "kalos_converted_319.csv")
-    for hosts in (302, 160):  # 302 is the real cluster's size; no job is larger than 128 hosts
-        queues("Kalos", kalos, _h100(hosts, leaf_size=32))
-    philly = load_trace(data / "gang" / "philly_jobs.csv.gz")
-    queues("Philly", philly.first(options.jobs), _h100(48, leaf_size=16))
+    folder = Path(options.data) / "gang"
+    philly = load_trace(folder / "philly_jobs.csv.gz").jobs[PHILLY_FROM : PHILLY_FROM + options.jobs]
+    compare(Trace("Philly", philly), options.load, policies)
+    compare(load_trace(folder / "kalos_converted_319.csv"), options.load, policies)
 
 
-def queues(name: str, trace: Trace, cluster: list[HostRow]) -> None:
-    """Waiting and utilisation under the queue orders of ours, beside textbook queues on a mere pool of GPUs."""
-    gpus = _gpus(cluster)
-    trace = Trace(trace.name, [job for job in trace.jobs if job.gpus.gpus <= gpus], trace.notes)
-    span_s = trace.jobs[-1].submit_s - trace.jobs[0].submit_s
-    load = sum(job.gpus.gpus * job.duration_s for job in trace.jobs) / (span_s * gpus)
-    print(f"\n{name}: {len(trace.jobs)} jobs, {len(cluster)} hosts, {gpus} GPUs, load {load:.0%} while they arrive")
-    for label, reference in (
-        ("a pool, FCFS", reference_queues.fcfs),
-        ("a pool, conservative backfill", reference_queues.conservative_backfill),
+def compare(trace: Trace, load: float, policies: dict[str, Policy]) -> None:
+    jobs = [
+        job.model_copy(update={"time_limit_s": limit}) for job, limit in zip(trace.jobs, _limits(trace), strict=True)
+    ]
+    begin_s, until_s = jobs[0].submit_s, jobs[-1].submit_s
+    asked = sum(job.gpus.gpus * min(job.duration_s, until_s - job.submit_s) for job in jobs) / (until_s - begin_s)
+    hosts = math.ceil(max(asked / load, max(job.gpus.gpus for job in jobs)) / HOST_GPUS)
+    cluster = ClusterFile(hosts=[HostGroup(count=hosts, machine="dgx-h100")], leaf_size=8).rows()
+    gpus = hosts * HOST_GPUS
+    gangs = sum(job.gpus.hosts > 1 for job in jobs)
+    print(
+        f"\n{trace.name}: {len(jobs)} jobs ({gangs} on several hosts) in {duration(until_s - begin_s)}; "
+        f"{hosts} hosts, {gpus} GPUs, load {asked / gpus:.0%}"
+    )
+    print(f"  {'':32}{'wait p50':>10}{'p95':>10}{'mean':>10}{'gangs':>10}{'slowdown':>10}{'used':>8}{'complete':>10}"
+          f"{'fair':>7}{'ms':>7}")  # fmt: skip
+    for name, policy in policies.items():
+        _ours(name, Trace(trace.name, jobs), cluster, policy, until_s)
+    for name, queue in (
+        ("textbook FCFS", reference_queues.fcfs),
+        ("textbook conservative", reference_queues.conservative_backfill),
     ):
-        waits = reference(trace.jobs, gpus)
-        end_s = max(job.submit_s + wait + job.duration_s for job, wait in zip(trace.jobs, waits, strict=True))
-        print(f"  {label:30} {_waiting(Spread.of(waits))}; makespan {duration(end_s - trace.jobs[0].submit_s)}")
-    for order in ("fcfs", "priority"):
-        report = report_on(simulate(trace, cluster, Policy(order=order), clock=time.perf_counter), order)
-        print(f"  {'ours, ' + order:30} {_summary(report)}")
+        waits = queue(jobs, gpus)
+        starts = [job.submit_s + wait for job, wait in zip(jobs, waits, strict=True)]
+        held = sum(
+            job.gpus.gpus * max(0.0, min(until_s, start + job.duration_s) - start)
+            for job, start in zip(jobs, starts, strict=True)
+        )
+        _line(name, jobs, waits, held / (gpus * (until_s - begin_s)))
 
 
-def openb(folder: Path, seeds: int) -> None:
-    """Placement quality; means over the orders of arrival."""
-    trace = load_trace(folder / "openb_pod_list_default.csv.gz")
-    jobs = {job.id: job for job in trace.jobs}
-    with gzip.open(folder / "openb_pod_list_default.csv.gz", "rt") as file:
-        rows = [jobs.get(row["name"]) for row in csv.DictReader(file)]  # None: a task without a GPU
-    orders = np.load(folder / "arrivals-default.npz")
-    cluster = load_cluster(folder / "openb_node_list_gpu_node.csv")
-    print(f"\nopenb: {len(cluster)} hosts, {_gpus(cluster)} GPUs; {'; '.join(trace.notes)}\n  {PUBLISHED}")
-    for name, policy in (("default policy", Policy()), ("spreading", Policy(weights=SPREADING))):
-        fills = [_fill(cluster, [rows[i] for i in orders[f"seq{42 + n}"]], policy) for n in range(seeds)]
-        given = " / ".join(f"{mean(fill.given[mark] for fill in fills):.2%}" for mark in MARKS)
-        asked = " / ".join(f"{mean(fill.asked[mark] for fill in fills):.2%}" for mark in MARKS)
-        speed = sum(fill.tried for fill in fills) / sum(fill.took_s for fill in fills)
-        print(f"  {name}: GPUs given, when tasks for 100 % / 130 % of all GPUs have come: {given}")
-        print(f"  {name}: shares placed, when shares of 100 % / 130 % of all GPUs have come: {asked}")
-        print(f"  {name}: {speed:.0f} decisions/s, {seeds} orders of arrival")
+def _ours(name: str, trace: Trace, cluster: Sequence[HostRow], policy: Policy, until_s: float) -> None:
+    run = simulate(trace, cluster, policy, clock=time.perf_counter)
+    report = report_on(run, name)
+    waits = [(record.first_start_s or 0.0) - record.job.submit_s for record in run.records]
+    used = run.timeline.integral("held", run.begin_s, until_s) / (run.gpus * (until_s - run.begin_s))
+    assert report.decision_ms is not None
+    fair = f"{report.fairness:7.3f}{report.decision_ms.mean:7.2f}"
+    _line(name, [record.job for record in run.records], waits, used, fair)
 
 
-@dataclass
-class _Fill:
-    given: dict[float, float] = field(default_factory=dict)
-    asked: dict[float, float] = field(default_factory=dict)
-    tried: int = 0
-    took_s: float = 0.0
+def _line(name: str, jobs: Sequence[TraceJob], waits: Sequence[float], used: float, more: str = "") -> None:
+    p50, p95 = np.percentile(waits, (50, 95)).tolist()
+    of_gangs = [wait for job, wait in zip(jobs, waits, strict=True) if job.gpus.hosts > 1]
+    complete = [wait + job.duration_s for job, wait in zip(jobs, waits, strict=True)]
+    slowdown = np.mean([
+        max(1.0, total / max(SLOWDOWN_BOUND_S, job.duration_s)) for job, total in zip(jobs, complete, strict=True)
+    ])  # fmt: skip
+    print(
+        f"  {name:32}{duration(p50):>10}{duration(p95):>10}{duration(float(np.mean(waits))):>10}"
+        f"{duration(float(np.mean(of_gangs or [0.0]))):>10}{slowdown:10.1f}{used:8.1%}"
+        f"{duration(float(np.mean(complete))):>10}{more}",
+        flush=True,
+    )
 
 
-def _fill(cluster: Sequence[HostRow], arrivals: Iterable[TraceJob | None], policy: Policy) -> _Fill:
-    """Each task is tried once, and stays or is dropped."""
-    scheduler, fill = Scheduler(policy), _Fill()
-    fleet = Fleet(cluster, scheduler)
-    came_gpus = came_share = placed_share = 0.0
-    for number, job in enumerate(arrivals):
-        if job is None:
-            continue
-        row = QueueRow(f"{number:06d}", 1, job.gpus, 0, "default", "anyone", float(number))
-        begin = time.perf_counter()
-        scheduler.add(row)
-        decision = scheduler.decide(float(number))
-        fill.took_s += time.perf_counter() - begin
-        fill.tried += 1
-        for _, placement in decision.placements:
-            fleet.take(row.job_id, placement)
-            scheduler.confirm(row.job_id, row.attempt)
-            placed_share += job.gpus.gpus * job.gpu_milli / 1000
-        scheduler.remove(row.job_id)
-        came_gpus += job.gpus.gpus
-        came_share += job.gpus.gpus * job.gpu_milli / 1000
-        for mark in MARKS:
-            if mark not in fill.given and came_gpus >= mark * fleet.gpus:
-                fill.given[mark] = fleet.held / fleet.gpus
-            # The published orders end with the task before the one that would exceed 130 %.
-            if came_share <= mark * fleet.gpus:
-                fill.asked[mark] = placed_share / fleet.gpus
-    return fill
+def _limits(trace: Trace) -> Iterator[float]:
+    generator = random.Random(5)
+    for job in trace.jobs:
+        guess = job.duration_s * generator.uniform(1.0, 5.0)
+        place = bisect_left(CHOSEN_LIMITS_S, guess)
+        yield CHOSEN_LIMITS_S[place] if place < len(CHOSEN_LIMITS_S) else guess
 
 
 def _made_up(count: int) -> Iterator[TraceJob]:
@@ -146,31 +143,9 @@ def _made_up(count: int) -> Iterator[TraceJob]:
             id=f"j{number:05d}",
             submit_s=at_s,
             duration_s=rng.lognormvariate(7, 1),
-            gpus=gang(gpus, 8),
-            namespace="made-up",
+            gpus=gang(gpus, HOST_GPUS),
+            namespace=f"team-{number % 3}",
         )
-
-
-def _h100(hosts: int, leaf_size: int) -> list[HostRow]:
-    return ClusterFile(hosts=[HostGroup(count=hosts, machine="dgx-h100")], leaf_size=leaf_size).rows()
-
-
-def _gpus(cluster: Iterable[HostRow]) -> int:
-    return sum(len(host.inventory.gpus) for host in cluster)
-
-
-def _waiting(spread: Spread) -> str:
-    return f"waiting mean {duration(spread.mean)}, p90 {duration(spread.p90)}, p99 {duration(spread.p99)}"
-
-
-def _summary(report: Report) -> str:
-    decision = report.decision_ms
-    assert decision is not None
-    return (
-        f"{_waiting(report.waiting_s)}; makespan {duration(report.end_s - report.begin_s)}; "
-        f"utilisation {report.utilisation:.1%}, fragmentation {report.fragmentation:.1%}; "
-        f"{decision.count} decisions, p50 {decision.p50:.2f} ms, p99 {decision.p99:.2f} ms"
-    )
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class _Simulation:
         clock: Callable[[], float] | None,
     ) -> None:
         self._policy = policy
-        self._scheduler = Scheduler(policy)
+        self._scheduler = Scheduler(policy, explains=False)
         self._fleet = Fleet(hosts, self._scheduler)
         self._fit = Fit(trace.jobs)
         self._admission = _Admission(hosts)

@@ -49,8 +49,8 @@ def test_hybrid_lends_out_what_is_not_reserved(ratio: float, a: int) -> None:
     assert gpus_of(quotas("hybrid", A, B, reserved_ratio=ratio), *ones("a", 20))["a"] == a
 
 
-def test_hybrid_gives_guarantees_their_reserve() -> None:
-    assert gpus_of(quotas("hybrid", A, B), *ones("a", 20), *ones("b", 20)) == {"a": 14, "b": 2}
+def test_hybrid_serves_guarantees_before_it_lends() -> None:
+    assert gpus_of(quotas("hybrid", A, B), *ones("a", 20), *ones("b", 20)) == {"a": 12, "b": 4}
 
 
 def test_a_limit_holds_for_all_below() -> None:
