@@ -19,6 +19,7 @@ from gpu_platform.domain.lease import HostReport
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.cpus import CpuBinding
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.fitness import Fitness
@@ -137,6 +138,7 @@ async def main() -> None:
             accountant,
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             fitness,
+            CpuBinding(inventory, home),
             Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber),
         ],
     )

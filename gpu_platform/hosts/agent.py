@@ -303,7 +303,7 @@ class HostAgent:
                 "host": plan.host,
                 "log": [self._node.log_file_bytes, self._node.log_files],
                 "kind": "rank",
-                "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec),
+                "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec, provision),
             }
             for spec in plan.ranks
         ]

@@ -347,6 +347,15 @@ def _write_if_there(path: str, text: str) -> None:
         return
 
 
+def parse_cpu_list(text: str) -> set[int]:
+    """``0-2,8`` -> ``{0, 1, 2, 8}``."""
+    numbers: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 def cpu_list(numbers: Iterable[int]) -> str:
     """``[0, 1, 2, 8]`` -> ``0-2,8``."""
     parts: list[list[int]] = []

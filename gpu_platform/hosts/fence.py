@@ -87,8 +87,8 @@ class Fence:
 def raise_fence(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
     """Make the fence unless it stands already.
 
-    ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts. ``reply`` is called once, with
-    ``{"status": "started" | "closed" | "error"}``.
+    ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts, limits (of all ranks together).
+    ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
     """
     os.setsid()
     os.umask(0o022)
@@ -115,7 +115,7 @@ def _raise(order: dict[str, Any]) -> None:
     }
     records.write_record(path, record, durable=False)
     cgroup = Cgroup(Hierarchies(*order["hierarchies"]), order["cgroup"])
-    cgroup.create(domain=True)
+    cgroup.create(Limits(*order["limits"]), domain=True)
     device_filter.admit_only(
         cgroup, [*device_filter.HARMLESS, *(device_filter.Device(*device) for device in order["devices"])]
     )

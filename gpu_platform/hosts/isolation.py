@@ -20,6 +20,7 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.hosts import device_filter, paths, privileges
 from gpu_platform.hosts.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
+from gpu_platform.hosts.cpus import own_gpus
 from gpu_platform.hosts.fence import ROOT, cgroup_name
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.sandbox import Mounts
@@ -68,9 +69,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
         )
     if problems or hierarchies is None:
         return Isolation(False, [*_PLAIN_LACKS, *(f"no fence because: {problem}" for problem in problems)])
-    wanted = {"memory": "memory limit", "pids": "process limit"}
-    if Sysfs().numa_nodes() > 1:
-        wanted["cpuset"] = "CPU binding"
+    wanted = {"memory": "memory limit", "pids": "process limit", "cpuset": "CPU binding"}
     lacks = [
         f"{what}: the kernel offers no {controller} controller"
         for controller, what in wanted.items()
@@ -93,8 +92,6 @@ def _probe() -> tuple[list[str], Hierarchies | None]:
             return ["the kernel takes no device filter (CONFIG_CGROUP_BPF, or the v1 devices controller)"], None
         if device_filter.has_bpf() and hierarchies.unified is not None:
             hierarchies.v1.pop("devices", None)  # one filter is enough, and each tree costs time
-        if Sysfs().numa_nodes() < 2:
-            hierarchies.v1.pop("cpuset", None)  # there is nothing to bind to
         probe.create()
         probe.remove()
     except OSError as error:
@@ -163,17 +160,19 @@ class Fencing:
         return {
             "kind": "fence",
             "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
-            "hierarchies": list(self._hierarchies),
+            "hierarchies": list(self._trees(provision)),
             "cgroup": cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
             "devices": [list(device_filter.device_of(node)) for node in nodes],
             "mounts": list(mounts),
+            "limits": list(Limits(memory_bytes=plan.limits.ram_mib << 20 or None)),
         }
 
-    def rank_order(self, plan: HostPlan, spec: RankSpec) -> dict[str, Any]:
+    def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> dict[str, Any]:
         """See :class:`gpu_platform.hosts.fence.RankFence`."""
         account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
-        cpus, mems = _nearest([self._gpus[uuid] for uuid in spec.gpu_uuids if uuid in self._gpus], Sysfs())
+        bound = provision.rank_cpus.get(spec.rank)
+        cpus, mems = bound or _nearest(own_gpus(plan, spec, self._gpus), Sysfs())
         limits = Limits(
             memory_bytes=_host_memory_bytes() if memory is None else memory << 20,
             pids=self._node.rank_pids_max,
@@ -193,6 +192,13 @@ class Fencing:
         if account is None:
             return {}
         return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+
+    def _trees(self, provision: Provision) -> Hierarchies:
+        """Each v1 tree costs time: cpuset's is left out where there is nothing to bind to."""
+        if provision.rank_cpus or Sysfs().numa_nodes() > 1:
+            return self._hierarchies
+        v1 = {name: path for name, path in self._hierarchies.v1.items() if name != "cpuset"}
+        return self._hierarchies._replace(v1=v1)
 
     def _device_nodes(self, nvml: Nvml, plan: HostPlan) -> list[str]:
         """Nodes of the attempt's GPUs, and what CUDA needs beside them; none without GPUs."""

@@ -29,6 +29,8 @@ class Provision:
     writable: list[str] = field(default_factory=list[str])
     """Directories that fenced ranks may write."""
     readable: list[str] = field(default_factory=list[str])
+    rank_cpus: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
+    """Rank -> its CPUs and NUMA nodes, as kernel lists; of others the host decides."""
     shm: str | None = None
     """A directory that fenced ranks see as ``/dev/shm``; None: a private one."""
 
@@ -40,6 +42,7 @@ class Provision:
             devices=[*self.devices, *other.devices],
             writable=[*self.writable, *other.writable],
             readable=[*self.readable, *other.readable],
+            rank_cpus=self.rank_cpus | other.rank_cpus,
             shm=self.shm or other.shm,
         )
 

@@ -33,7 +33,16 @@ class Sysfs:
         return _read(self._root / f"devices/system/node/node{numa_node}/cpulist") or None
 
     def numa_nodes(self) -> int:
-        return len(list((self._root / "devices/system/node").glob("node[0-9]*")))
+        return len(self.numa_node_ids())
+
+    def numa_node_ids(self) -> list[int]:
+        found = (self._root / "devices/system/node").glob("node[0-9]*")
+        return sorted(int(path.name.removeprefix("node")) for path in found)
+
+    def core(self, cpu: int) -> int:
+        """The first CPU of the same core, by which its threads are known; itself where the kernel does not say."""
+        siblings = _read(self._root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        return int(re.split(r"[-,]", siblings)[0]) if siblings else cpu
 
     def pcie_switch(self, bus_id: str) -> str | None:
         """The uppermost bridge between the device and its root port, that is the switch's upstream port.
