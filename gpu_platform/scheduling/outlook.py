@@ -36,6 +36,8 @@ class Readiness:
     at: Times
     """From when a host has enough of them, connected or not; minus infinity: now, infinity: nobody knows."""
     seen: int = 0
+    in_the_way: dict[int, tuple[int, dict[Key, int] | None]] = field(default_factory=dict)
+    """Host -> (version of the snapshot, who must end there): see :meth:`Outlook.holders`."""
 
     def copy(self) -> Readiness:
         return Readiness(self.usable.copy(), self.at.copy(), self.seen)
@@ -114,10 +116,10 @@ class Outlook:
             chosen = soonest(request, snapshot, rank)
             if chosen is None:
                 break
-            found = {slot: self._in_the_way(request, slot, int(ready.usable[slot])) for slot in chosen.tolist()}
+            found = {slot: self._in_the_way(request, slot, ready) for slot in chosen.tolist()}
             impossible = [slot for slot, holders in found.items() if holders is None]
             if not impossible:
-                return self._describe([(slot, *holders) for slot, holders in found.items() if holders is not None])
+                return self._describe({slot: holders for slot, holders in found.items() if holders})
             rank[impossible] = math.inf  # what is left without the GPUs that nobody knows of is not connected
         return [], 0
 
@@ -135,12 +137,22 @@ class Outlook:
                 return end, gpus
         return math.inf, 0
 
-    def _in_the_way(self, request: GpuRequest, slot: int, usable: int) -> tuple[list[RunningRow], int] | None:
-        """Who must end so that a slice fits on the host, and their GPUs there; None if that does not help."""
+    def _in_the_way(self, request: GpuRequest, slot: int, ready: Readiness) -> dict[Key, int] | None:
+        """Who must end so that a slice fits on the host, with the number of their GPUs there.
+
+        None if that would not help. Remembered until something changes on the host.
+        """
+        seen, holders = ready.in_the_way.get(slot, (-1, None))
+        if seen < int(self._snapshot.changed_at[Change.USE][slot]):
+            holders = self._find_in_the_way(request, slot, int(ready.usable[slot]))
+            ready.in_the_way[slot] = (self._snapshot.version, holders)
+        return holders
+
+    def _find_in_the_way(self, request: GpuRequest, slot: int, usable: int) -> dict[Key, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[slot]]
         free = int(snapshot.free[slot] & ~snapshot.held[slot]) & usable
         if _best(machine, free, request):
-            return [], 0
+            return {}
         theirs: dict[Key, int] = {}
         jobs: dict[Key, RunningRow] = {}
         of_gpu: dict[int, set[Key]] = {}
@@ -166,30 +178,24 @@ class Outlook:
             without = [other for other in chosen if other != key]
             if enough(without):
                 chosen = without
-        kept = 0
-        for key in chosen:
-            kept |= theirs[key]
-        return [jobs[key] for key in chosen], kept
+        return {key: theirs[key].bit_count() for key in chosen}
 
-    def _describe(self, kept: list[tuple[int, list[RunningRow], int]]) -> tuple[list[Holder], int]:
-        jobs: dict[Key, RunningRow] = {}
+    def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[Holder], int]:
         gpus: dict[Key, int] = {}
         hosts: dict[Key, list[str]] = {}
-        for slot, holders, theirs in kept:
-            uuids = {self._snapshot.uuid(slot, position) for position in members(theirs)}
-            for job in holders:
-                key = (job.job_id, job.attempt)
-                jobs[key] = job
-                gpus[key] = gpus.get(key, 0) + len(uuids.intersection(job.gpu_uuids))
+        for slot, holders in found.items():
+            for key, count in holders.items():
+                gpus[key] = gpus.get(key, 0) + count
                 hosts.setdefault(key, []).append(self._snapshot.names[slot])
-        order = sorted(jobs, key=lambda key: (_ends_by(jobs[key]), -gpus[key], key))
+        ends = {key: _ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
+        order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
         named = [
             Holder(
                 job_id=key[0],
                 attempt=key[1],
                 gpus=gpus[key],
                 hosts=sorted(hosts[key]),
-                ends_by=None if jobs[key].time_limit_s is None else _ends_by(jobs[key]),
+                ends_by=ends[key] if ends[key] < math.inf else None,
             )
             for key in order[:HOLDERS]
         ]

@@ -166,9 +166,11 @@ class Round:
         state = self.state
         if not row.is_plain:
             return None if is_narrowed(row) else (row.time_limit_s or math.inf), False
-        candidates = state.candidates.of(replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()))
+        narrowed = is_narrowed(row)
+        pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if narrowed else row
+        candidates = state.candidates.of(pure)
         hopeless = np.count_nonzero(candidates.fits & (self.keeper == NOBODY)) < row.gpus.hosts
-        if is_narrowed(row):
+        if narrowed:
             taken = (self.keeper != NOBODY) | self.dated
             useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             return None, bool(hopeless and not (useful & ~taken).any())

@@ -1,198 +1,294 @@
-"""What a decision costs: ``python -m tests.benchmarks.bench_scheduling``.
+"""What a decision costs: ``python -m tests.benchmarks.bench_scheduling`` (``make bench-scheduler``).
 
-Prints wall-clock times on this machine; nothing is asserted. The core has no clock: the time is taken here.
+Nothing is asserted. Times are wall clock, with the CPU time of this process and a reference loop of plain Python beside
+them, so that numbers of different machines and loads can be compared. The core has no clock: the time is taken here.
+Budgets are those of the design.
 """
 
 from __future__ import annotations
 
 import random
-import resource
 import statistics
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from itertools import combinations
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
 
-from gpu_platform.domain.rows import GpuRow
-from gpu_platform.domain.states import GpuState
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.topology.description import load_description, machine_ids
-from gpu_platform.topology.machine import machine_of
-from gpu_platform.topology.rings import ring_bandwidths
-from gpu_platform.topology.subsets import best_subset
-from tests.builders import cluster, job
+from gpu_platform.topology.description import load_description
+from gpu_platform.topology.fabric import FabricConfig, FabricRule
+from tests.benchmarks.gain_of_topology import gain_of_topology
+from tests.benchmarks.machines import widened
+from tests.builders import job
 
-MIX = ("dgx-h100", "dgx-a100-40gb", "dgx-b200", "dgx-1v", "rtx4090-8x-all-sys")
+MIX = ("dgx-h100", "dgx-a100-40gb", "dgx-b200", "rtx4090-8x-all-sys")
+LEAF_HOSTS, SPINE_LEAVES = 32, 16
 
 
-def main() -> None:
-    print(f"reference: a loop of 1,000,000 additions takes {_reference_loop() * 1e3:.1f} ms now")
-    many_waiting_jobs(hosts=8, waiting=2_000)
-    many_waiting_jobs(hosts=8, waiting=10_000)
-    many_classes(hosts=100, classes=500)
-    many_time_limits(hosts=1_000, waiting=10_000)
-    gain_of_topology()
-    for hosts in (1_000, 12_500):
-        single_hosts(hosts)
+def main(only: list[str]) -> None:
+    table = Table()
+    for hosts, gpus in ((1_000, 10), (12_500, 8)):
+        name = f"{hosts}x{gpus}"
+        if only and name not in only:
+            continue
+        small = hosts == 1_000
+        table.head(f"{hosts:,} hosts x {gpus} GPUs, mixed machines, {LEAF_HOSTS} hosts a leaf, 80 % full")
+        before = resident_mib()
+        bench = Cluster(hosts, gpus)
+        bench.arrivals(20)
+        table.memory("scheduler and its rows in memory", before, "< 256 MiB" if small else "< 1 GiB")
+        budget = "p99 < 5 ms, >= 3,000/s" if small else ">= 500/s"
+        table.row("one job of 1 to 8 GPUs arrives: decided", bench.arrivals(1_000), budget)
+        table.row("the same with its confirmation and end", bench.arrivals(1_000, whole=True))
         for gang_hosts in (2, 16, 128):
-            gangs(hosts, gang_hosts)
-        feed(hosts)
-        print(f"{hosts} hosts: peak memory so far {_peak_mib():.0f} MiB")
-    print(f"reference again: {_reference_loop() * 1e3:.1f} ms")
+            budget = "p99 < 50 ms" if gang_hosts == 128 and small else ""
+            table.row(f"a gang of {gang_hosts} x 8 = {gang_hosts * 8} GPUs", bench.arrivals(60, gang_hosts), budget)
+        table.row("feed: one GPU changes hands", bench.gpu_changes(3_000))
+        table.row("feed: one host moves to another leaf", bench.host_moves(300))
+        table.row("the whole fabric is another one, and a decision", bench.fabric_changes(10), "< 100 ms")
+        for waiting in (1_000, 10_000):
+            bench.line_up(waiting)
+            what = f"{waiting:,} jobs wait that cannot start"
+            table.row(f"{what}: one arrives that can", bench.arrivals(500, model="A100"), "as without them")
+            table.row(
+                f"{what}: a GPU changes hands, a decision", bench.gpu_changes(500, decide=True), "as without them"
+            )
+            table.row(f"{what}: all reasons, once (not in a decision)", bench.explanations(1 if not small else 3))
+        table.memory("scheduler and its rows in memory", before, "< 256 MiB" if small else "< 1 GiB")
+    if not only or "classes" in only:
+        table.head("100 hosts, all taken; each waiting job asks for something of its own; one GPU is released")
+        for classes in (500, 5_000):
+            table.row(f"{classes:,} classes of jobs", many_classes(hosts=100, classes=classes))
+    if not only or "gain" in only:
+        print("\nBus bandwidth of chosen GPUs, GB/s, on hosts where others have GPUs at random")
+        gain_of_topology()
 
 
-def many_waiting_jobs(hosts: int, waiting: int) -> None:
-    """All GPUs taken, identical jobs wait; one GPU is released, one job placed, again and again."""
-    machines = cluster().hosts(hosts)
-    scheduler = machines.scheduler()
-    for number in range(waiting):
-        scheduler.add(job(1, name=f"j{number:06d}").row)
-    running = list(scheduler.decide(0.0).placements)
-    for row, placement in running:
-        machines.busy(placement.hosts[0], *placement.slices[0].gpu_indices)
-        scheduler.upsert_gpus([machines.gpu_rows[uuid] for uuid in placement.gpu_uuids])
-        scheduler.confirm(row.job_id, row.attempt)
-    times = []
-    for _, placement in running:
-        machines.free(placement.hosts[0], *placement.slices[0].gpu_indices)
-        scheduler.upsert_gpus([machines.gpu_rows[uuid] for uuid in placement.gpu_uuids])
-        times.append(_timed(lambda: scheduler.decide(0.0)))
-    _print(f"{hosts * 8} GPUs, {waiting} identical jobs wait, one GPU released: decide", times)
+@dataclass
+class Times:
+    wall: list[float]
+    cpu_s: float
+    note: str = ""
 
 
-def single_hosts(hosts: int) -> None:
-    """A mixed cluster, 80 % full; one job of 1 to 8 GPUs arrives, is placed, and one like it ends."""
-    scheduler, rng = _mixed(hosts)
-    times = []
-    for number in range(400):
-        row = job(rng.choice((1, 1, 2, 4, 8)), name=f"s{number}").row
-        scheduler.add(row)
-        times.append(_timed(lambda: scheduler.decide(0.0)))
-        scheduler.reject(row.job_id, row.attempt)
-        scheduler.remove(row.job_id)
-    _print(f"{hosts} hosts, 80 % full, one single-host job: decide", times[20:])
+class Table:
+    def head(self, text: str) -> None:
+        print(
+            f"\n{text}\n{'':62} {'p50 ms':>9} {'p99 ms':>9} {'per s':>8} {'CPU ms':>9} {'loop ms':>8}  budget",
+            flush=True,
+        )
+
+    def row(self, what: str, times: Times, budget: str = "") -> None:
+        ordered = sorted(times.wall)
+        p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+        numbers = f"{p50 * 1e3:9.3f} {p99 * 1e3:9.3f} {len(ordered) / sum(ordered):8.0f}"
+        cpu = times.cpu_s / len(ordered)
+        print(f"{what + times.note:62} {numbers} {cpu * 1e3:9.3f} {reference_loop() * 1e3:8.1f}  {budget}", flush=True)
+
+    def memory(self, what: str, before: float, budget: str) -> None:
+        now = resident_mib()
+        print(f"{what:62} {now - before:6.0f} MiB, {now:.0f} MiB with Python and libraries  {budget}", flush=True)
 
 
-def gangs(hosts: int, gang_hosts: int) -> None:
-    """The same cluster; a gang arrives and is placed, and one like it ends.
+class Cluster:
+    """A scheduler that leads 80 % taken machines: 15 % of the hosts are empty, 65 % full, the others in between."""
 
-    1,000 hosts have too few free for 128 whole ones: there it takes half ones.
-    """
-    scheduler, _ = _mixed(hosts)
-    gpus_per_host = 8 if gang_hosts < 128 or hosts > 1_000 else 4
-    times, placed = [], 0
-    for number in range(40):
-        row = job(gpus_per_host, hosts=gang_hosts, name=f"g{number}").row
-        scheduler.add(row)
-        begin = time.perf_counter()
-        placed += len(scheduler.decide(0.0).placements)
-        times.append(time.perf_counter() - begin)
-        scheduler.reject(row.job_id, row.attempt)
-        scheduler.remove(row.job_id)
-    what = f"a gang of {gang_hosts} x {gpus_per_host} GPUs ({placed} of 40 fit)"
-    _print(f"{hosts} hosts, 80 % full, {what}: decide", times[5:])
+    def __init__(self, hosts: int, gpus: int) -> None:
+        self._rng = random.Random(7)
+        self._clock = 0.0
+        self._names = count()
+        self.scheduler = Scheduler()
+        inventories = [widened(load_description(name), gpus) for name in MIX]
+        for number in range(hosts):
+            leaf = number // LEAF_HOSTS
+            self._add_host(f"h{number:05d}", inventories[leaf % len(MIX)], leaf)
+        self.scheduler.decide(self._clock)
+
+    def _add_host(self, name: str, inventory_of: Callable[[str], HostInventory], leaf: int) -> None:
+        inventory, rng = inventory_of(name), self._rng
+        self.scheduler.upsert_host(HostRow(name, HostState.READY, inventory, f"l{leaf}", f"s{leaf // SPINE_LEAVES}"))
+        uuids, size = [gpu.uuid for gpu in inventory.gpus], len(inventory.gpus)
+        taken = rng.choices((0, size, rng.choice((size // 2, size - 4, size - 2, size - 1))), (15, 65, 20))[0]
+        at = 0
+        while at < taken:
+            part = min(taken - at, rng.choice((1, 1, 2, 4, 8)))
+            self._start(uuids[at : at + part])
+            at += part
+        rows = [GpuRow(uuid, name, i, _STATE[i >= taken], free=i >= taken) for i, uuid in enumerate(uuids)]
+        self.scheduler.upsert_gpus(rows)
+
+    def _start(self, uuids: list[str]) -> None:
+        """Half of the jobs have a time limit."""
+        limit = self._rng.choice((None, float(self._rng.randrange(3_600, 86_400))))
+        name = f"r{next(self._names)}"
+        self.scheduler.started(RunningRow(name, 1, "default", "anna", 0, tuple(uuids), 0.0, limit))
+
+    def arrivals(self, rounds: int, hosts: int = 1, *, model: str | None = None, whole: bool = False) -> Times:
+        """A job arrives, is placed, and is gone before the next one. ``whole``: all of it counts."""
+        rng, scheduler, placed = self._rng, self.scheduler, 0
+
+        def steps() -> Iterator[None]:
+            nonlocal placed
+            for _ in range(rounds):
+                wanted = job(
+                    rng.choice((1, 1, 2, 4, 8)) if hosts == 1 else 8, hosts=hosts, name=f"n{next(self._names)}"
+                )
+                row = wanted.needs(model=model).arrived(1e6).row
+                self._clock += 0.01
+                yield
+                scheduler.add(row)
+                placements = scheduler.decide(self._clock).placements
+                if not whole:
+                    yield
+                placed += len(placements)
+                self._live_and_die(row, placements[0][1].gpu_uuids if placements else [])
+                if whole:
+                    yield
+
+        times = timed(steps())
+        times.note = "" if placed == rounds else f" ({placed} of {rounds} fit)"
+        return times
+
+    def _live_and_die(self, row: QueueRow, uuids: list[str]) -> None:
+        """Through the feed: the store confirms, and later says that the GPUs are free."""
+        for free in (False, True):
+            places = [self.scheduler.snapshot.locate(uuid) for uuid in uuids]
+            rows = [
+                GpuRow(uuid, self.scheduler.snapshot.names[place[0]], place[1], _STATE[free], free=free)
+                for uuid, place in zip(uuids, places, strict=True)
+                if place is not None
+            ]
+            self.scheduler.upsert_gpus(rows)
+            if not free:
+                self.scheduler.confirm(row.job_id, row.attempt)
+        self.scheduler.remove(row.job_id)
+
+    def gpu_changes(self, rounds: int, decide: bool = False) -> Times:
+        snapshot = self.scheduler.snapshot
+
+        def steps() -> Iterator[None]:
+            for number in range(rounds):
+                slot = self._rng.randrange(len(snapshot)) if number % 2 == 0 else slot  # noqa: F821
+                uuid = snapshot.uuid(slot, 0)
+                row = GpuRow(
+                    uuid, snapshot.names[slot], 0, _STATE[not snapshot.is_free(uuid)], not snapshot.is_free(uuid)
+                )
+                self._clock += 0.01
+                yield
+                self.scheduler.upsert_gpus([row])
+                if decide:
+                    self.scheduler.decide(self._clock)
+                yield
+
+        return timed(steps())
+
+    def host_moves(self, rounds: int) -> Times:
+        def steps() -> Iterator[None]:
+            for _ in range(rounds):
+                row = self.scheduler.snapshot.host_row(self._rng.choice(self.scheduler.snapshot.names))
+                yield
+                self.scheduler.upsert_host(replace(row, leaf=f"l{self._rng.randrange(99)}"))
+                yield
+
+        return timed(steps())
+
+    def fabric_changes(self, rounds: int) -> Times:
+        """Half of the hosts go to one other leaf and back."""
+
+        def steps() -> Iterator[None]:
+            for number in range(rounds):
+                rule = FabricRule(hosts="h*[02468]", domains={"leaf": "new", "spine": "new"})
+                config = FabricConfig(rules=(rule,) if number % 2 == 0 else ())
+                self.scheduler.add(row := job(8, hosts=2, name=f"n{next(self._names)}").row)
+                yield
+                self.scheduler.configure_fabric(config)
+                self.scheduler.decide(self._clock)
+                yield
+                self.scheduler.reject(row.job_id, row.attempt)
+                self.scheduler.remove(row.job_id)
+
+        return timed(steps())
+
+    def line_up(self, waiting: int) -> None:
+        """Gangs of 20 kinds for H100s that others have, each of another namespace or with another time limit."""
+        scheduler = self.scheduler
+        hosts = sum(
+            self.scheduler.snapshot.machines[n].gpus[0].model.find("H100") >= 0 for n in scheduler.snapshot.machine
+        )
+        for number in range(len(scheduler.queue), waiting):
+            wanted = job(8, hosts=max(2, hosts - 20 + number % 20), name=f"w{number:05d}").needs(model="H100")
+            limited = wanted.of(f"team-{number % 30}").lasting(600.0 + number).arrived(number)
+            scheduler.add(limited.row)
+        while scheduler.decide(self._clock).reasons or scheduler.unexplained:
+            self._clock += 1.0
+
+    def explanations(self, rounds: int) -> Times:
+        def steps() -> Iterator[None]:
+            for _ in range(rounds):
+                yield
+                self.scheduler.explain(self._clock)
+                yield
+
+        return timed(steps())
 
 
-def many_classes(hosts: int, classes: int) -> None:
-    """Every waiting job asks for something of its own (another GPU excluded); one GPU is released."""
-    machines = cluster().hosts(hosts)
-    for name in machines.host_rows:
-        machines.busy(name)
-    scheduler = machines.scheduler()
-    uuids = list(machines.gpu_rows)
+def many_classes(hosts: int, classes: int) -> Times:
+    bench = Cluster(hosts, 8)
+    scheduler, snapshot = bench.scheduler, bench.scheduler.snapshot
+    uuids = [snapshot.uuid(slot, position) for slot in range(hosts) for position in range(8)]
+    scheduler.upsert_gpus(GpuRow(uuid, "", 0, GpuState.IN_USE, free=False) for uuid in uuids)
     for number in range(classes):
-        scheduler.add(job(8, name=f"c{number:05d}").avoiding(gpus=[uuids[number % len(uuids)]]).row)
-    times = []
-    for number in range(20):
-        machines.free(f"dgx-h100-{number}", 0)
-        scheduler.upsert_gpus([machines.gpu_rows[uuids[number * 8]]])
-        times.append(_timed(lambda: scheduler.decide(0.0)))
-    _print(f"{hosts} hosts, {classes} classes of jobs wait, one GPU released: decide", times[1:])
+        avoided = [uuids[number % len(uuids)], uuids[number // len(uuids)]]
+        scheduler.add(job(8, name=f"c{number:05d}").avoiding(gpus=avoided).row)
+    while scheduler.decide(0.0).reasons or scheduler.unexplained:
+        pass
+
+    def steps() -> Iterator[None]:
+        for number in range(200):
+            yield
+            scheduler.upsert_gpus([GpuRow(uuids[number * 3], "", 0, _STATE[1], free=True)])
+            scheduler.decide(number / 10)
+            yield
+
+    return timed(steps())
 
 
-def many_time_limits(hosts: int, waiting: int) -> None:
-    """Gangs wait that fit nowhere yet, each with a time limit of its own, the first with a dated reservation."""
-    scheduler, _ = _mixed(hosts)
-    for number in range(waiting):
-        scheduler.add(job(8, hosts=200 + number % 10, name=f"w{number:05d}").lasting(100.0 + number).row)
-    scheduler.decide(0.0)
-    times = []
-    for number in range(20):
-        scheduler.snapshot.touch([scheduler.snapshot.uuid(number, 0)])
-        times.append(_timed(lambda: scheduler.decide(1.0)))
-    _print(f"{hosts} hosts, {waiting} gangs of 10 kinds, each its own time limit, one host changes: decide", times)
+def timed(steps: Iterator[None]) -> Times:
+    """Between every first and second ``yield``."""
+    wall, cpu = [], 0.0
+    for _ in steps:
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        next(steps)
+        wall.append(time.perf_counter() - begin)
+        cpu += time.process_time() - begin_cpu
+    return Times(wall, cpu)
 
 
-def gain_of_topology() -> None:
-    """Bandwidth of the chosen GPUs against the mean of all sets, on every machine with all GPUs free."""
-    for name in machine_ids():
-        machine = machine_of(load_description(name).inventory("host"))
-        parts = []
-        for size in (2, 4, 8):
-            best = best_subset(machine, machine.everything, size, allow_cross_numa=True)
-            if best is None or size > machine.size:
-                continue
-            rings = ring_bandwidths(machine.pair_gb_s)
-            sets = combinations(range(machine.size), size)
-            blind = statistics.mean(float(rings[sum(1 << p for p in gpus)]) for gpus in sets)
-            parts.append(f"{size} GPUs {best.bandwidth_gb_s:.0f} against {blind:.0f} GB/s")
-        print(f"topology against blind choice, {name}: {', '.join(parts)}")
+def reference_loop() -> float:
+    """Seconds for 1,000,000 additions in plain Python, the best of three."""
 
-
-def feed(hosts: int) -> None:
-    """One GPU changes hands, and one host moves to another leaf: what the snapshot's update costs."""
-    scheduler, rng = _mixed(hosts)
-    machines = [(name, scheduler.snapshot.uuid(slot, 0)) for slot, name in enumerate(scheduler.snapshot.names)]
-    updates, moves = [], []
-    for _ in range(2_000):
-        name, uuid = rng.choice(machines)
-        row = GpuRow(uuid, name, 0, GpuState.AVAILABLE, free=rng.random() < 0.5)
-        updates.append(_timed(partial(scheduler.upsert_gpus, [row])))
-    for _ in range(200):
-        row = scheduler.snapshot.host_row(rng.choice(machines)[0])
-        moved = replace(row, leaf=f"leaf-{rng.randrange(99)}")
-        moves.append(_timed(partial(scheduler.upsert_host, moved)))
-    _print(f"{hosts} hosts: one GPU row", updates)
-    _print(f"{hosts} hosts: one host moves to another leaf", moves)
-
-
-def _mixed(hosts: int, leaf_hosts: int = 32) -> tuple[Scheduler, random.Random]:
-    rng = random.Random(7)
-    machines = cluster()
-    for number in range(hosts):
-        name, leaf = f"h{number:05d}", number // leaf_hosts
-        machines.host(name, MIX[number // leaf_hosts % len(MIX)], leaf=f"leaf-{leaf}", spine=f"spine-{leaf // 16}")
-        taken = rng.choice((8, 8, 8, 8, 8, 8, 8, 6, 4, 0))
-        if taken:
-            machines.busy(name, *sorted(rng.sample(range(8), taken)))
-    return machines.scheduler(), rng
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
-def _reference_loop() -> float:
-    def additions() -> None:
-        total = 0
+    def additions() -> float:
+        begin, total = time.perf_counter(), 0
         for number in range(1_000_000):
             total += number
+        return time.perf_counter() - begin
 
-    return min(_timed(additions) for _ in range(3))
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return min(additions() for _ in range(3))
 
 
-def _print(what: str, times: list[float]) -> None:
-    ordered = sorted(times)
-    p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
-    print(f"{what}: p50 {p50 * 1e3:.3f} ms, p99 {p99 * 1e3:.3f} ms, {len(ordered) / sum(ordered):.0f} decisions/s")
+def resident_mib() -> float:
+    """Of this process, now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+_STATE = {False: GpuState.IN_USE, True: GpuState.AVAILABLE}
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
