@@ -38,7 +38,6 @@ from gpu_platform.domain.job import Failure
 from gpu_platform.hosts import gpu_reset, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
 from gpu_platform.hosts.environment import base_environ, rank_environ
-from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
 from gpu_platform.hosts.limits import overdue_message
@@ -48,14 +47,19 @@ from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.spawner_client import SpawnerClient
 from gpu_platform.hosts.stages import Stage, Stages
-from gpu_platform.hosts.stopping import attempt_processes, close_attempt, end_attempt, is_closed
+from gpu_platform.hosts.stopping import (
+    attempt_processes,
+    close_attempt,
+    end_attempt,
+    find_open_attempts,
+    is_closed,
+)
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 _FOREIGN_LAUNCH_S = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_PLAN, _PREPARED = "plan.json", "prepared.json"
 
 
 class HostAgent:
@@ -91,7 +95,9 @@ class HostAgent:
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
         self._ports: dict[AttemptKey, int] = {}
         self._stages = Stages(stages)
-        self._open = self._find_open_attempts()
+        found = find_open_attempts(self._home)
+        self._open = set(found)
+        self._ports |= {key: port for key, port in found.items() if port is not None}
         plans = [plan for key in sorted(self._open, key=str) if (plan := self._plan(key)) is not None]
         for plan in plans:
             self._occupy_simulated(plan)
@@ -252,7 +258,7 @@ class HostAgent:
         if is_closed(self._home, key):
             raise _closed(key)
         directory = paths.attempt_dir(self._home, key)
-        record = records.read_record(str(directory / _PREPARED))
+        record = records.read_record(str(directory / records.PREPARED))
         if record is not None:
             return Prepared.model_validate(record)
         for uuid in plan.gpu_uuids:
@@ -265,13 +271,13 @@ class HostAgent:
             directory.mkdir(parents=True, exist_ok=True)
             (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
             # From here on the attempt must be finished, whatever happens.
-            records.write_record(str(directory / _PLAN), plan.model_dump(mode="json"), durable=False)
+            records.write_record(str(directory / records.PLAN), plan.model_dump(mode="json"), durable=False)
         self._open.add(key)
         try:
             self._stages.prepare(plan)
         except Exception:
             self._stages.finish(plan)
-            (directory / _PLAN).unlink()
+            (directory / records.PLAN).unlink()
             self._open.discard(key)
             raise
         port = preflight.free_port(self._ports.values())
@@ -282,7 +288,7 @@ class HostAgent:
             resume_from=preflight.newest_checkpoint(self._checkpoints, key.job_id, plan.resume_from_attempt),
         )
         with self._writing():
-            records.write_record(str(directory / _PREPARED), prepared.model_dump(mode="json"), durable=False)
+            records.write_record(str(directory / records.PREPARED), prepared.model_dump(mode="json"), durable=False)
         self._ports[key] = port
         return prepared
 
@@ -357,22 +363,8 @@ class HostAgent:
                 self._stages.finish(plan)
                 finished.touch()
 
-    def _find_open_attempts(self) -> set[AttemptKey]:
-        """After a restart: attempts that were not finished, and finished ones of which a process is left."""
-        found: set[AttemptKey] = set()
-        for directory in self._home.glob("jobs/*/*"):
-            key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
-            if (directory / _PLAN).exists() and not (directory / records.FINISHED).exists():
-                prepared = records.read_record(str(directory / _PREPARED))
-                if prepared is not None:
-                    self._ports[key] = prepared["rendezvous_port"]
-                found.add(key)
-            elif any(rank.is_claimed for rank in self._ranks(key)) or _is_fenced(directory):
-                found.add(key)
-        return found
-
     def _plan(self, key: AttemptKey) -> HostPlan | None:
-        record = records.read_record(str(paths.attempt_dir(self._home, key) / _PLAN))
+        record = records.read_record(str(paths.attempt_dir(self._home, key) / records.PLAN))
         return None if record is None else HostPlan.model_validate(record)
 
     def _checkpoint_dir(self, key: AttemptKey) -> Path:
@@ -394,11 +386,6 @@ def _started(rank: Rank) -> RankStarted:
             raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
         time.sleep(0.002)
     return started
-
-
-def _is_fenced(directory: Path) -> bool:
-    fence = Fence.of(str(directory))
-    return fence is not None and fence.stands
 
 
 def _by_rank(exits: list[RankExit]) -> list[RankExit]:

@@ -64,9 +64,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
         return Isolation(False, _PLAIN_LACKS)
     problems, hierarchies = _probe()
     if problems and node.isolation == "required":
-        raise HostUnavailable(
-            f"host {node.name} must isolate ranks (node.isolation: required) and cannot: {'; '.join(problems)}"
-        )
+        raise _impossible(node, problems)
     if problems or hierarchies is None:
         return Isolation(False, [*_PLAIN_LACKS, *(f"no fence because: {problem}" for problem in problems)])
     wanted = {"memory": "memory limit", "pids": "process limit", "cpuset": "CPU binding"}
@@ -75,7 +73,15 @@ def choose_isolation(node: NodeSettings) -> Isolation:
         for controller, what in wanted.items()
         if not hierarchies.has(controller)
     ]
+    if lacks and node.isolation == "required":
+        raise _impossible(node, lacks)
     return Isolation(True, [*lacks, *_FENCED_LACKS], hierarchies)
+
+
+def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
+    return HostUnavailable(
+        f"host {node.name} must isolate ranks (node.isolation: required) and cannot: {'; '.join(problems)}"
+    )
 
 
 @cache

@@ -13,6 +13,7 @@ In a rank's directory::
 
 In the attempt's directory::
 
+    plan.json prepared.json    what was asked, and what was answered.
     closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
                  agent looks for claims after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
@@ -38,6 +39,8 @@ ORDER = "order.json"
 EXEC_PREFIX = "exec-"
 EXIT = "exit.json"
 LOG = "output.log"
+PLAN = "plan.json"
+PREPARED = "prepared.json"
 CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"

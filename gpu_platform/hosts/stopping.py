@@ -53,6 +53,20 @@ def is_closed(home: Path, key: AttemptKey) -> bool:
     return (attempt_dir(home, key) / records.CLOSED).exists()
 
 
+def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
+    """Attempts that were not finished, and finished ones of which a process is left -> rendezvous port, if prepared."""
+    found: dict[AttemptKey, int | None] = {}
+    for directory in home.glob("jobs/*/*"):
+        key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
+        fence = Fence.of(str(directory))
+        if (directory / records.PLAN).exists() and not (directory / records.FINISHED).exists():
+            prepared = records.read_record(str(directory / records.PREPARED))
+            found[key] = None if prepared is None else prepared["rendezvous_port"]
+        elif any(records.is_claimed(str(rank)) for rank in directory.glob("rank-*")) or (fence and fence.stands):
+            found[key] = None
+    return found
+
+
 def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
     """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
 

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.attempt import HostPlan, RankLimits
-from gpu_platform.hosts.cgroup import parse_cpu_list
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts import isolation
+from gpu_platform.hosts.cgroup import find_hierarchies, parse_cpu_list
 from gpu_platform.hosts.cpus import CpuBinding
 from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.paths import attempt_dir
+from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig, until
 
 pytestmark = pytest.mark.usefixtures("fences")
@@ -101,3 +104,17 @@ async def test_a_job_that_asks_for_no_cpus_has_them_all(host: HostRig) -> None:
 def test_lists_of_cpus_are_read_as_the_kernel_writes_them() -> None:
     assert parse_cpu_list("0-2,8,10-11\n") == {0, 1, 2, 8, 10, 11}
     assert parse_cpu_list("") == set()
+
+
+def test_a_host_that_must_isolate_refuses_a_kernel_that_cannot_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    hierarchies = find_hierarchies()
+    without = hierarchies._replace(
+        v2=[name for name in hierarchies.v2 if name != "pids"],
+        v1={name: path for name, path in hierarchies.v1.items() if name != "pids"},
+    )
+    monkeypatch.setattr(isolation, "_probe", lambda: ([], without))
+    with pytest.raises(HostUnavailable, match="cannot: process limit: the kernel offers no pids controller"):
+        isolation.choose_isolation(NodeSettings(isolation="required"))
+    assert "process limit: the kernel offers no pids controller" in (
+        isolation.choose_isolation(NodeSettings(isolation="auto")).missing
+    )
