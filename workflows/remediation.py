@@ -33,6 +33,9 @@ RESET: dict[str, Any] = {
 }
 
 
+IDLE_PAUSE_S = 300.0
+
+
 class RemediationInput(BaseModel):
     gpu_uuid: str
     host: str
@@ -76,7 +79,7 @@ class RemediationWorkflow:
                 RemediationActivities.record_fault, report, **policies.DATABASE_STEP
             )
             action = FaultAction(report.action)
-            if action is FaultAction.RESET:
+            if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
                 state = await self._reset(report)
             elif action.takes_gpu:
                 state = await self._quarantine(report)
@@ -108,7 +111,8 @@ class RemediationWorkflow:
 
     async def _absorb_pending(self) -> None:
         """Faults that arrived while the GPU was drained are healed by the same reset."""
-        absorbed = [report for report in self._pending if report.action == FaultAction.RESET]
+        healed = (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE)
+        absorbed = [report for report in self._pending if report.action in healed]
         for report in absorbed:
             await workflow.execute_local_activity_method(
                 RemediationActivities.record_fault, report, **policies.DATABASE_STEP
@@ -143,6 +147,8 @@ class RemediationWorkflow:
         seen: set[str] = set()
         told: set[str] = set()
         pause = 0.1
+        # A job that may end by itself can take days: looked at rarely, its history stays short.
+        longest = IDLE_PAUSE_S if report.action == FaultAction.RESET_WHEN_IDLE else 10.0
         while True:
             holders = await workflow.execute_local_activity_method(
                 RemediationActivities.gpu_holders, report.gpu_uuid, **policies.DATABASE_STEP
@@ -159,7 +165,7 @@ class RemediationWorkflow:
                     )
             seen.update(str(key) for key in holders)
             await workflow.sleep(pause)
-            pause = min(pause * 1.5, 10.0)
+            pause = min(pause * 1.5, longest)
 
     def _note(self, text: str) -> None:
         self._notes.append(f"{workflow.now():%H:%M:%S.%f} {text}")

@@ -18,6 +18,8 @@ class FaultAction(StrEnum):
     """The job's own retry policy decides; the GPU stays in service."""
     RETRY_JOB = "retry_job"
     """Infrastructure fault: a new attempt that avoids this GPU, not charged to the user."""
+    RESET_WHEN_IDLE = "reset_when_idle"
+    """The GPU gets no new work, and is reset when its job has ended by itself."""
     RESET = "reset"
     """Stop the job, reset the GPU, verify it, and run the job again elsewhere meanwhile."""
     REBOOT = "reboot"
@@ -27,9 +29,9 @@ class FaultAction(StrEnum):
 
     @property
     def stops_job(self) -> bool:
-        return self not in (FaultAction.NONE, FaultAction.WATCH)
+        return self not in (FaultAction.NONE, FaultAction.WATCH, FaultAction.RESET_WHEN_IDLE)
 
     @property
     def takes_gpu(self) -> bool:
         """Does the GPU leave service?"""
-        return self in (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
+        return self in (FaultAction.RESET_WHEN_IDLE, FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)

@@ -24,19 +24,39 @@ COMPANION_MS = 30_000
 """Faults of one GPU that come within this time have one cause."""
 
 Condition = Literal[
-    "gpu_lost", "reset_required", "ecc_uncorrectable", "ecc_correctable", "remap_pending", "remap_failed", "job_hangs"
+    "gpu_lost",
+    "reset_required",
+    "recovery_asked",
+    "ecc_uncorrectable",
+    "ecc_correctable",
+    "sram_threshold",
+    "remap_pending",
+    "remap_failed",
+    "remap_exhausted",
+    "pages_pending",
+    "repair_pending",
+    "nvlink_down",
+    "nvlink_errors",
+    "fabric_failed",
+    "pcie_narrow",
+    "pcie_replays",
+    "job_hangs",
 ]
 """A fault that shows without an XID, in NVML or in a job."""
 
 
 class Rule(BaseModel):
-    """``do``, but ``then`` from the ``times``-th time on the same GPU within the escalation window."""
+    """``do``, but ``then`` from the ``times``-th time on the same GPU within the escalation window.
+
+    ``fatal``: when the driver's own words call it so (NVLink 5 XIDs say ``Fatal`` or ``Nonfatal`` in the kernel's log).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     do: FaultAction
     times: Annotated[int, Field(ge=2)] | None = None
     then: FaultAction | None = None
+    fatal: FaultAction | None = None
 
 
 def _as_rule(value: object) -> object:
@@ -66,6 +86,9 @@ class _ShippedTable(BaseModel):
     reset_escalation: dict[int, FaultAction]
     escalation_window_h: float
     ecc_correctable_threshold: int
+    nvlink_error_threshold: int
+    pcie_replay_threshold: int
+    node_reset_limit: int
 
 
 class _OperatorFile(BaseModel):
@@ -79,6 +102,9 @@ class _OperatorFile(BaseModel):
     reset_escalation: dict[Annotated[int, Field(ge=2)], FaultAction] | None = None
     escalation_window_h: Annotated[float, Field(gt=0)] | None = None
     ecc_correctable_threshold: Annotated[int, Field(ge=1)] | None = None
+    nvlink_error_threshold: Annotated[int, Field(ge=1)] | None = None
+    pcie_replay_threshold: Annotated[int, Field(ge=1)] | None = None
+    node_reset_limit: Annotated[int, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,8 +130,13 @@ class FaultPolicy:
     """What to do instead of the n-th reset of one GPU within the escalation window; empty: reset again and again."""
     blameless: frozenset[int | str]
     """Causes that are a program's doing: resets for them do not escalate, or one bad job would take GPUs away."""
+    sympathetic: frozenset[int | str]
+    """XIDs that other faults bring along: they count only when they come alone."""
     escalation_window_ms: float
-    ecc_correctable_threshold: int
+    thresholds: dict[Condition, int]
+    """New errors within one report that make a condition of a counter."""
+    node_reset_limit: int
+    """So many resets on one host within the escalation window, and it gets no new work; 0: never."""
 
     @classmethod
     def load(cls, name_or_path: str) -> Self:
@@ -124,8 +155,14 @@ class FaultPolicy:
             recovery_actions=table.recovery_actions | own.recovery_actions,
             reset_escalation=table.reset_escalation if own.reset_escalation is None else own.reset_escalation,
             blameless=frozenset(cause for cause, entry in shipped.items() if entry.kind == "app"),
+            sympathetic=frozenset(cause for cause, entry in shipped.items() if entry.kind == "sympathetic"),
             escalation_window_ms=(own.escalation_window_h or table.escalation_window_h) * 3_600_000,
-            ecc_correctable_threshold=own.ecc_correctable_threshold or table.ecc_correctable_threshold,
+            thresholds={
+                "ecc_correctable": own.ecc_correctable_threshold or table.ecc_correctable_threshold,
+                "nvlink_errors": own.nvlink_error_threshold or table.nvlink_error_threshold,
+                "pcie_replays": own.pcie_replay_threshold or table.pcie_replay_threshold,
+            },
+            node_reset_limit=table.node_reset_limit if own.node_reset_limit is None else own.node_reset_limit,
         )
 
     def action(
@@ -135,32 +172,39 @@ class FaultPolicy:
         history: Sequence[PastFault] = (),
         now_ms: int = 0,
         recovery_action: int = 0,
+        fatal: bool = False,
     ) -> FaultAction:
         """What to do now about ``cause`` (an XID or a condition) on a GPU with this ``history``.
 
         ``history`` holds earlier faults of the same GPU, without this one. ``recovery_action`` is the
-        driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``.
+        driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``; ``fatal``: its log line says so.
         """
-        action = self._first_action(cause, history, now_ms, recovery_action)
+        action = self._first_action(cause, history, now_ms, recovery_action, fatal)
         if action is FaultAction.RESET and cause not in self.blameless:
-            times = 1 + self._earlier_resets(history, now_ms)
+            times = 1 + self.earlier_resets(history, now_ms)
             steps = [step for step in self.reset_escalation if step <= times]
             return self.reset_escalation[max(steps)] if steps else action
         return action
 
-    def _earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
+    def earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
         """Incidents that asked for more than a restart of the job; what comes within seconds is one incident."""
         grave = (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
         times = sorted(past.at_ms for past in history if past.action in grave and past.cause not in self.blameless)
         times = [at for at in times if at >= now_ms - self.escalation_window_ms]
         return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
 
+    def tells_severity(self, cause: int | str) -> bool:
+        """Does what the kernel's log says of it decide?"""
+        return self.rules.get(cause, self.unknown).fatal is not None
+
     def _first_action(
-        self, cause: int | Condition, history: Sequence[PastFault], now_ms: int, recovery_action: int
+        self, cause: int | Condition, history: Sequence[PastFault], now_ms: int, recovery_action: int, fatal: bool
     ) -> FaultAction:
         if recovery_action in self.recovery_actions:
             return self.recovery_actions[recovery_action]
         rule = self.rules.get(cause, self.unknown)
+        if fatal and rule.fatal is not None:
+            return rule.fatal
         if rule.times is None or rule.then is None:
             return rule.do
         since = now_ms - self.escalation_window_ms

@@ -11,30 +11,31 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.hosts import gpu_signals
+from gpu_platform.hosts import conditions, gpu_signals
+from gpu_platform.hosts.conditions import Heat
 from gpu_platform.hosts.fault_policy import COMPANION_MS, Condition, FaultPolicy
-from gpu_platform.hosts.gpu_signals import GpuReader, Reading
+from gpu_platform.hosts.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.kernel_log import KernelLog, place_of
 from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.watched_gpu import WatchedGpu, telemetry_of, why_no_work
 
 log = structlog.get_logger(__name__)
 
-COOL_BY_C = 5
-"""A hot GPU takes new work again when it is so far below the limit."""
 _STEADY_SIGNALS_S = 0.5
 """Power, memory, clock reasons and energy are asked this often: each question costs."""
-_SLOW_SIGNALS_S = 1.0
-"""ECC, row remapping and recovery action are asked this often: they change rarely and cost more."""
+_ERRORS_S = 1.0
+"""So are the counters of errors,"""
+_FITNESS_S = 10.0
+"""and this often what hardly ever changes."""
 _EVENT_WAIT_MS = 500
 CHANNEL_REMOVED = 45
 """XID 45 follows every kill of a program that computes."""
@@ -47,28 +48,6 @@ _XIDS_OF: dict[Condition, frozenset[int]] = {
 """A condition and these XIDs are one fault when they come within ``COMPANION_MS``."""
 _BURST_MS = 1000
 """The driver repeats an XID; within this time on one GPU it is the same fault."""
-
-
-@dataclass
-class _Gpu:
-    info: GpuInfo
-    reader: GpuReader | None = None
-    event_handle: Any = None
-    """As registered: a lost GPU cannot be asked for its uuid when its XID comes."""
-    reading: Reading | None = None
-    lost: str | None = None
-    """Why it does not answer."""
-    hot: str | None = None
-    standing: set[int | str] = field(default_factory=set)
-    """Conditions that were reported and still hold."""
-    ecc_baseline: int = 0
-    """Correctable errors at the last report."""
-    xids: dict[int, int] = field(default_factory=dict)
-    """XID -> when it was last seen, Unix ms."""
-    killed_at_ms: int = 0
-    """When we last killed what ran on it."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Both threads report faults."""
 
 
 class GpuObserver(Protocol):
@@ -100,12 +79,12 @@ class HealthMonitor:
         self._host = host
         self._on_fault = on_fault
         self._interval_s = interval_s
-        self._max_temperature_c = max_temperature_c
         self._history = history or FaultHistory()
-        self._gpus = [_Gpu(info) for info in inventory.gpus]
+        self._gpus = [WatchedGpu(info, heat=Heat(max_temperature_c)) for info in inventory.gpus]
         for gpu in self._gpus:
             gpu.standing = self._history.standing(gpu.info.uuid)
-        self._slow_every = max(1, round(_SLOW_SIGNALS_S / interval_s))
+        self._errors_every = max(1, round(_ERRORS_S / interval_s))
+        self._fitness_every = max(1, round(_FITNESS_S / interval_s))
         self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
         self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
@@ -158,29 +137,44 @@ class HealthMonitor:
             if gpu.info.uuid == uuid:
                 with gpu.lock:
                     gpu.xids.clear()
+                    gpu.fatal.clear()
 
     def telemetry(self) -> list[GpuTelemetry]:
         """The newest reading of each GPU; only its uuid while it does not answer."""
-        return [_telemetry(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
+        return [telemetry_of(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
 
     def degraded(self) -> dict[str, str]:
-        """GPU uuid -> why it should get no new work for now (lost, or too hot)."""
-        reasons = {gpu.info.uuid: gpu.lost or gpu.hot for gpu in self._gpus}
+        """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
+        host = self._host_reason()
+        reasons = {gpu.info.uuid: why_no_work(gpu) or host for gpu in self._gpus}
         return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
+
+    def _host_reason(self) -> str | None:
+        limit = self._policy.node_reset_limit
+        if not limit:
+            return None
+        now_ms = _now_ms()
+        resets = sum(self._policy.earlier_resets(faults, now_ms) for faults in self._history.of_all().values())
+        if resets < limit:
+            return None
+        hours = self._policy.escalation_window_ms / 3_600_000
+        return f"GPUs of this host needed {resets} resets within {hours:g} h (limit {limit}): have the host inspected"
 
     def observe_with(self, observer: GpuObserver) -> None:
         """From now on ``observer`` gets every reading, in the monitor's thread."""
         self._observers.append(observer)
 
-    def poll_once(self, *, steady_signals: bool = True, slow_signals: bool = True) -> None:
+    def poll_once(self, *, steady: bool = True, errors: bool = True, fitness: bool = True) -> None:
         """One round over all GPUs, as the thread does it."""
         for gpu in self._gpus:
             try:
                 if gpu.reader is None:
                     gpu.reader = GpuReader(self._nvml, self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid))
-                self._read_fast_signals(gpu, gpu.reader.read(all_of_it=steady_signals or gpu.reading is None))
-                if slow_signals:
-                    self._read_slow_signals(gpu, gpu.reader)
+                self._read_fast_signals(gpu, gpu.reader.read(all_of_it=steady or gpu.reading is None))
+                if errors:
+                    self._read_errors(gpu, gpu.reader.read_errors())
+                if fitness or gpu.fitness is None:
+                    self._read_fitness(gpu, gpu.reader.read_fitness())
             except self._nvml.NVMLError as error:
                 self._on_error(gpu, error)
             except Exception:
@@ -190,12 +184,16 @@ class HealthMonitor:
         rounds = 0
         next_at = time.monotonic()
         while not self._stopping.is_set():
-            self.poll_once(steady_signals=rounds % self._steady_every == 0, slow_signals=rounds % self._slow_every == 0)
+            self.poll_once(
+                steady=rounds % self._steady_every == 0,
+                errors=rounds % self._errors_every == 0,
+                fitness=rounds % self._fitness_every == 0,
+            )
             rounds += 1
             next_at = max(next_at + self._interval_s, time.monotonic())
             self._stopping.wait(next_at - time.monotonic())
 
-    def _read_fast_signals(self, gpu: _Gpu, reading: Reading) -> None:
+    def _read_fast_signals(self, gpu: WatchedGpu, reading: Reading) -> None:
         gpu.reading = reading
         for observer in self._observers:
             observer.on_reading(gpu.info.uuid, reading)
@@ -204,29 +202,38 @@ class HealthMonitor:
             gpu.lost = None
         self._note(gpu, "gpu_lost", False)
         self._note(gpu, "reset_required", False)
-        limit, temperature = self._max_temperature_c, reading.temperature_c
-        if temperature > limit and gpu.hot is None:
-            gpu.hot = f"{temperature} °C, above the limit of {limit} °C; takes work again at {limit - COOL_BY_C} °C"
-            log.warning("health.gpu_hot", gpu=gpu.info.uuid, temperature_c=temperature)
-        elif gpu.hot is not None and temperature <= limit - COOL_BY_C:
-            gpu.hot = None
-            log.info("health.gpu_cooled", gpu=gpu.info.uuid, temperature_c=temperature)
+        was_hot, was_slow = gpu.heat.why, gpu.throttle.holds
+        if (gpu.heat.look(reading.temperature_c) is None) != (was_hot is None):
+            what = "cooled" if gpu.heat.why is None else "hot"
+            log.warning(f"health.gpu_{what}", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
+        if gpu.throttle.look(reading.at_s, reading.is_throttled) != was_slow:
+            log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.slowed_by)
 
-    def _read_slow_signals(self, gpu: _Gpu, reader: GpuReader) -> None:
-        pending, failed = gpu_signals.row_remapping(self._nvml, reader.handle)
-        uncorrectable = gpu_signals.uncorrectable_ecc(self._nvml, reader.handle)
-        correctable = gpu_signals.correctable_ecc(self._nvml, reader.handle)
+    def _read_errors(self, gpu: WatchedGpu, counts: ErrorCounts) -> None:
         for observer in self._observers:
-            observer.on_ecc(gpu.info.uuid, correctable + uncorrectable)
-        gpu.ecc_baseline = min(gpu.ecc_baseline, correctable)  # a reset counts from zero again
-        self._note(gpu, "ecc_uncorrectable", uncorrectable > 0, f": {uncorrectable} since the last reset")
-        self._note(gpu, "remap_failed", failed)
-        self._note(gpu, "remap_pending", pending)
-        if correctable - gpu.ecc_baseline >= self._policy.ecc_correctable_threshold:
-            self._report(gpu, "ecc_correctable", f": {correctable - gpu.ecc_baseline} more")
-            gpu.ecc_baseline = correctable
+            observer.on_ecc(gpu.info.uuid, counts.corrected_ecc + counts.uncorrected_ecc)
+        for condition, holds, detail in conditions.of_errors(counts, gpu.counts):
+            self._note(gpu, condition, holds, detail, counts.recovery_action)
+        gpu.counts = counts
+        counters: dict[Condition, int] = {
+            "ecc_correctable": counts.corrected_ecc,
+            "nvlink_errors": counts.nvlink_errors,
+            "pcie_replays": counts.pcie_replays,
+        }
+        for condition, count in counters.items():
+            before = min(gpu.baselines.get(condition, 0), count)  # a reset counts from zero again
+            gpu.baselines[condition] = before
+            if count - before >= self._policy.thresholds[condition]:
+                self._report(gpu, condition, f": {count - before} more")
+                gpu.baselines[condition] = count
 
-    def _on_error(self, gpu: _Gpu, error: Any) -> None:
+    def _read_fitness(self, gpu: WatchedGpu, fitness: Fitness) -> None:
+        gpu.fitness = fitness
+        gpu.nvlinks = max(gpu.nvlinks, fitness.nvlinks_up)
+        for condition, holds, detail in conditions.of_fitness(fitness, gpu.nvlinks):
+            self._note(gpu, condition, holds, detail)
+
+    def _on_error(self, gpu: WatchedGpu, error: Any) -> None:
         """NVML refused. Only a GPU that is gone or must be reset is a fault; anything else may pass."""
         gpu.reader = None
         gpu.reading = None
@@ -276,13 +283,13 @@ class HealthMonitor:
         assert self._kernel_log is not None
         by_place = {place_of(gpu.info.pci_bus_id): gpu for gpu in self._gpus if gpu.info.pci_bus_id}
         try:
-            for place, xid in self._kernel_log.follow(self._stopping):
+            for place, xid, fatal in self._kernel_log.follow(self._stopping):
                 if (gpu := by_place.get(place)) is not None:
-                    self._on_xid(gpu, xid)
+                    self._on_xid(gpu, xid, fatal=fatal)
         except OSError as error:
             log.warning("health.no_kernel_log", error=str(error))
 
-    def _register(self, gpu: _Gpu, event_set: Any) -> bool:
+    def _register(self, gpu: WatchedGpu, event_set: Any) -> bool:
         nvml = self._nvml
         try:
             handle = gpu.event_handle = nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
@@ -296,29 +303,43 @@ class HealthMonitor:
             return False
         return True
 
-    def _on_xid(self, gpu: _Gpu, xid: int) -> None:
+    def _on_xid(self, gpu: WatchedGpu, xid: int, *, fatal: bool = False) -> None:
         with gpu.lock:
             now_ms = _now_ms()
             seen_ms = gpu.xids.get(xid, 0)
             gpu.xids[xid] = now_ms
-            if now_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
+            # The event set does not tell how grave it is; the kernel's log may, a moment later.
+            is_graver = fatal and self._policy.tells_severity(xid) and xid not in gpu.fatal
+            if is_graver:
+                gpu.fatal.add(xid)
+            elif now_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
                 return
-            if xid == CHANNEL_REMOVED and self._is_a_consequence(gpu, now_ms):
+            gpu.xid_count += 1
+            if xid in self._policy.sympathetic and self._is_a_consequence(gpu, xid, now_ms):
                 return
             if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
                 return
             try:
-                recovery = gpu_signals.recovery_action(self._nvml, gpu.event_handle)
+                # The kernel's log may be heard before the event set is there.
+                handle = gpu.event_handle or self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
+                recovery = gpu_signals.recovery_action(self._nvml, handle)
             except self._nvml.NVMLError:
                 recovery = 0  # it is lost: the table decides
-            self._report(gpu, xid, recovery_action=recovery)
+            self._report(gpu, xid, recovery_action=recovery, fatal=fatal)
 
-    def _is_a_consequence(self, gpu: _Gpu, now_ms: int) -> bool:
+    def _is_a_consequence(self, gpu: WatchedGpu, xid: int, now_ms: int) -> bool:
         """Of a kill of ours, or of another fault of the same GPU just now."""
-        others = [at_ms for xid, at_ms in gpu.xids.items() if xid != CHANNEL_REMOVED]
-        return now_ms - max([gpu.killed_at_ms, *others]) <= COMPANION_MS
+        killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
+        others = [
+            at_ms
+            for other, at_ms in gpu.xids.items()
+            if other != xid and (xid == CHANNEL_REMOVED or other not in self._policy.sympathetic)
+        ]
+        return now_ms - max([killed_ms, *others]) <= COMPANION_MS
 
-    def _note(self, gpu: _Gpu, condition: Condition, holds: bool, detail: str = "") -> None:
+    def _note(
+        self, gpu: WatchedGpu, condition: Condition, holds: bool, detail: str = "", recovery_action: int = 0
+    ) -> None:
         """Report a condition when it begins; forget it when it ends."""
         with gpu.lock:
             if not holds and condition in gpu.standing:
@@ -326,15 +347,23 @@ class HealthMonitor:
                 self._history.clear(gpu.info.uuid, condition)
             elif holds and condition not in gpu.standing:
                 gpu.standing.add(condition)
-                told_ms = max((gpu.xids.get(xid, 0) for xid in _XIDS_OF.get(condition, ())), default=0)
+                xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
+                told_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
                 if _now_ms() - told_ms > COMPANION_MS:
-                    self._report(gpu, condition, detail)
+                    self._report(gpu, condition, detail, recovery_action=recovery_action)
 
-    def _report(self, gpu: _Gpu, cause: int | Condition, detail: str = "", recovery_action: int = 0) -> None:
+    def _report(
+        self,
+        gpu: WatchedGpu,
+        cause: int | Condition,
+        detail: str = "",
+        recovery_action: int = 0,
+        fatal: bool = False,
+    ) -> None:
         now_ms = _now_ms()
         uuid = gpu.info.uuid
         action = self._policy.action(
-            cause, history=self._history.of(uuid), now_ms=now_ms, recovery_action=recovery_action
+            cause, history=self._history.of(uuid), now_ms=now_ms, recovery_action=recovery_action, fatal=fatal
         )
         report = FaultReport(
             fault_id=self._history.next_id(uuid),
@@ -352,18 +381,6 @@ class HealthMonitor:
             log.exception("health.fault_not_delivered", fault=report.fault_id)
         # After the delivery: a restart in between reports the same fault again, under the same id.
         self._history.append(report, cause)
-
-
-def _telemetry(uuid: str, reading: Reading | None) -> GpuTelemetry:
-    if reading is None:
-        return GpuTelemetry(uuid=uuid)
-    return GpuTelemetry(
-        uuid=uuid,
-        temperature_c=reading.temperature_c,
-        power_w=reading.power_w,
-        utilization_percent=reading.utilization_percent,
-        memory_used_mib=reading.memory_used_mib,
-    )
 
 
 def _same_device(a: Any, b: Any) -> bool:

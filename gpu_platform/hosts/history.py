@@ -45,6 +45,11 @@ class FaultHistory:
         with self._lock:
             return tuple(self._faults[gpu_uuid])
 
+    def of_all(self) -> dict[str, Sequence[PastFault]]:
+        """By GPU uuid."""
+        with self._lock:
+            return {uuid: tuple(faults) for uuid, faults in self._faults.items()}
+
     def standing(self, gpu_uuid: str) -> set[int | str]:
         """Causes that were reported and not cleared since."""
         with self._lock:

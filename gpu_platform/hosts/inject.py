@@ -13,8 +13,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 FALLEN_OFF_THE_BUS = 79
 
@@ -31,6 +32,15 @@ class GpuCondition:
     remap_failed: bool = False
     recovery_action: int = 0
     """``NVML_GPU_RECOVERY_ACTION_…``"""
+    sram_threshold: bool = False
+    remap_exhausted: bool = False
+    repair_pending: bool = False
+    nvlinks_down: int = 0
+    nvlink_errors: int = 0
+    fabric_status: int = 0
+    """``NVML_ERROR_…`` with which Fabric Manager ended."""
+    pcie_width: int = 16
+    pcie_replays: int = 0
     utilization_percent: int | None = None
     """None: busy as long as a process was given the GPU."""
     clock_reasons: int | None = None
@@ -40,46 +50,21 @@ class GpuCondition:
 
 
 def inject_fault(
-    control_dir: Path,
-    gpu_index: int,
-    *,
-    xid: int | None = None,
-    temperature_c: int | None = None,
-    lost: bool | None = None,
-    corrected_ecc: int | None = None,
-    uncorrected_ecc: int | None = None,
-    remap_pending: bool | None = None,
-    remap_failed: bool | None = None,
-    recovery_action: int | None = None,
-    utilization_percent: int | None = None,
-    clock_reasons: int | None = None,
-    fail_resets: int | None = None,
-    clear: bool = False,
+    control_dir: Path, gpu_index: int, *, xid: int | None = None, clear: bool = False, **condition: Any
 ) -> None:
-    """Change the condition of one GPU; what is None stays as it is. ``clear`` starts from a healthy GPU.
+    """Change the condition of one GPU: fields of :class:`GpuCondition`; what is None or not named stays as it is.
+    ``clear`` starts from a healthy GPU.
 
     ``xid`` is delivered once to whoever waits on the host's event set, now or later. XID 79 also
     makes the GPU lost, as it does in life, unless ``lost`` says otherwise.
     """
-    if xid == FALLEN_OFF_THE_BUS and lost is None:
-        lost = True
-    changes = {
-        "temperature_c": temperature_c,
-        "lost": lost,
-        "corrected_ecc": corrected_ecc,
-        "uncorrected_ecc": uncorrected_ecc,
-        "remap_pending": remap_pending,
-        "remap_failed": remap_failed,
-        "recovery_action": recovery_action,
-        "utilization_percent": utilization_percent,
-        "clock_reasons": clock_reasons,
-        "fail_resets": fail_resets,
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
+    changes = {name: value for name, value in condition.items() if value is not None}
+    if xid == FALLEN_OFF_THE_BUS:
+        changes.setdefault("lost", True)
     if changes or clear:
         with _locked(control_dir):
             old = GpuCondition() if clear else read_condition(control_dir, gpu_index)
-            _replace(condition_path(control_dir, gpu_index), json.dumps(asdict(old) | changes))
+            _replace(condition_path(control_dir, gpu_index), json.dumps(asdict(replace(old, **changes))))
     if xid is not None:
         name = f"{time.time_ns():020}-{os.getpid()}.json"
         _replace(events_dir(control_dir) / name, json.dumps({"gpu": gpu_index, "xid": xid}))

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _XID = re.compile(rb"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)(?:[^:]*): (\d+)")
+_FATAL = re.compile(rb"\bFatal\b")
+"""NVLink 5 errors (XID 144 to 150) are followed by ``Fatal`` or ``Nonfatal``."""
 _RECORD_BYTES = 8192
 _WAIT_MS = 500
 
@@ -23,8 +25,11 @@ class KernelLog:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def follow(self, stopping: threading.Event) -> Iterator[tuple[str, int]]:
-        """(PCI place, XID) of each XID that is written from now on, until ``stopping``. Raises ``OSError``."""
+    def follow(self, stopping: threading.Event) -> Iterator[tuple[str, int, bool]]:
+        """(PCI place, XID, is it called fatal) of each XID that is written from now on, until ``stopping``.
+
+        Raises ``OSError``.
+        """
         fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.lseek(fd, 0, os.SEEK_END)
@@ -45,12 +50,12 @@ class KernelLog:
             os.close(fd)
 
 
-def parse(record: bytes) -> tuple[str, int] | None:
+def parse(record: bytes) -> tuple[str, int, bool] | None:
     """None for a record that tells of no XID."""
     match = _XID.search(record)
     if match is None:
         return None
-    return place_of(match[1].decode()), int(match[2])
+    return place_of(match[1].decode()), int(match[2]), _FATAL.search(record, match.end()) is not None
 
 
 def place_of(bus_id: str) -> str:

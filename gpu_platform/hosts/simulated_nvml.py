@@ -187,7 +187,8 @@ class SimulatedNvml(SimulatedMig):
     @_on_gpu
     def nvmlDeviceGetNvLinkState(self, handle: _Gpu, link: int) -> int:
         self._port(handle, link)
-        return pynvml.NVML_FEATURE_ENABLED
+        up = link >= handle.condition.nvlinks_down
+        return pynvml.NVML_FEATURE_ENABLED if up else pynvml.NVML_FEATURE_DISABLED
 
     @_on_gpu
     def nvmlDeviceGetNvLinkVersion(self, handle: _Gpu, link: int) -> int:
@@ -263,15 +264,51 @@ class SimulatedNvml(SimulatedMig):
 
     @_on_gpu
     def nvmlDeviceGetFieldValues(self, handle: _Gpu, field_ids: list[int]) -> list[Any]:
-        known = {pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: handle.condition.recovery_action}
+        condition = handle.condition
+        known = {
+            pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: condition.recovery_action,
+            pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER: condition.pcie_replays,
+            pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: condition.nvlink_errors,
+        }
         return [
             SimpleNamespace(
                 fieldId=field,
                 nvmlReturn=pynvml.NVML_SUCCESS if field in known else pynvml.NVML_ERROR_NOT_SUPPORTED,
+                valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
                 value=SimpleNamespace(uiVal=known.get(field, 0)),
             )
             for field in field_ids
         ]
+
+    @_on_gpu
+    def nvmlDeviceGetRowRemapperHistogram(self, handle: _Gpu) -> Any:
+        spent = 2 if handle.condition.remap_exhausted else 0
+        return SimpleNamespace(max=640 - spent, high=0, partial=0, low=0, none=spent)
+
+    @_on_gpu
+    def nvmlDeviceGetSramEccErrorStatus(self, handle: _Gpu, status: Any) -> int:
+        status._obj.bThresholdExceeded = handle.condition.sram_threshold
+        return pynvml.NVML_SUCCESS
+
+    @_on_gpu
+    def nvmlDeviceGetRepairStatus(self, handle: _Gpu) -> list[int]:
+        return [int(handle.condition.repair_pending), 0]
+
+    @_on_gpu
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: _Gpu, info: Any) -> int:
+        if not isinstance(self.description.nvlink, dict):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        info._obj.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+        info._obj.status = handle.condition.fabric_status
+        return pynvml.NVML_SUCCESS
+
+    @_on_gpu
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: _Gpu) -> int:
+        return handle.condition.pcie_width
+
+    @_on_gpu
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: _Gpu) -> int:
+        return 16
 
     @_on_gpu
     def nvmlDeviceGetComputeRunningProcesses(self, handle: _Gpu) -> list[Any]:

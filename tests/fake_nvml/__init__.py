@@ -104,6 +104,15 @@ _HEALTHY: dict[str, object] = {
     "remap_pending": 0,
     "remap_failed": 0,
     "recovery_action": 0,
+    "energy_mj": 1_000_000,
+    "pcie_width": 16,
+    "pcie_replays": 0,
+    "nvlinks_down": 0,
+    "nvlink_errors": 0,
+    "fabric_status": 0,
+    "sram_threshold": 0,
+    "remap_exhausted": 0,
+    "repair_pending": 0,
 }
 
 

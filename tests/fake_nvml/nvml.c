@@ -17,9 +17,10 @@ typedef struct { int index; } *nvmlDevice_t;
 typedef unsigned int uint;
 typedef unsigned long long ull;
 
-enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
-       DRIVER_NOT_LOADED = 9, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
-enum { MAX_GPUS = 64, XID_EVENT = 8, RECOVERY_ACTION_FIELD = 230 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
+       DRIVER_NOT_LOADED = 9, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, RESET_REQUIRED = 16, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999 };
+enum { MAX_GPUS = 64, XID_EVENT = 8, RECOVERY_ACTION_FIELD = 230, PCIE_REPLAY_FIELD = 94, NVLINK_REPLAY_FIELD = 52,
+       UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
 
 struct pci { char legacy[16]; uint domain, bus, device, id, subsystem; char bus_id[32]; };
 struct field { uint id, scope; long long timestamp, latency; uint type; int status; union { double d; uint u; ull l; } value; };
@@ -93,6 +94,7 @@ static nvmlReturn_t check(const char *function, nvmlDevice_t device) {
     char key[128];
     snprintf(key, sizeof key, "lacks.%s", function);
     if (number(key, 0)) return FUNCTION_NOT_FOUND;
+    if (number("away", 0)) return UNINITIALIZED; /* as after a driver that was unloaded under us */
     if (!device) return OK;
     if (device->index < 0 || device->index >= number("count", 0)) return INVALID_ARGUMENT;
     if (gpu_number(device, "lost", 0)) return GPU_IS_LOST;
@@ -205,7 +207,9 @@ static nvmlReturn_t link_of(nvmlDevice_t device, uint link, int *state, char *pe
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, uint link, int *state) {
     CHECK(device);
     char peer[64];
-    return link_of(device, link, state, peer);
+    nvmlReturn_t code = link_of(device, link, state, peer);
+    if (!code && (long)link < gpu_number(device, "nvlinks_down", 0)) *state = 0;
+    return code;
 }
 nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, uint link, uint *version) {
     CHECK(device);
@@ -238,6 +242,29 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, uint *gpu_memory
     gpu_memory[1] = gpu_memory[0] / 2;
     return OK;
 }
+static uint power_limits_mw[MAX_GPUS];
+enum { LOWEST_MW = 200000, HIGHEST_MW = 700000 };
+nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, uint *to) {
+    CHECK(device);
+    *to = power_limits_mw[device->index] ? power_limits_mw[device->index] : HIGHEST_MW;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, uint *to) { CHECK(device); *to = HIGHEST_MW; return OK; }
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, uint *lowest, uint *highest) {
+    CHECK(device);
+    *lowest = LOWEST_MW;
+    *highest = HIGHEST_MW;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, uint limit_mw) {
+    CHECK(device);
+    if (limit_mw < LOWEST_MW || limit_mw > HIGHEST_MW) return INVALID_ARGUMENT;
+    power_limits_mw[device->index] = limit_mw;
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, ull *to) { CHECK(device); GIVE(to, "energy_mj"); }
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, uint *to) { CHECK(device); GIVE(to, "pcie_width"); }
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, uint *to) { CHECK(device); *to = 16; return OK; }
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint kind, uint counter, ull *to) {
     CHECK(device);
     (void)counter;
@@ -253,12 +280,47 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, uint *corrected, uin
     *failed = (uint)gpu_number(device, "remap_failed", 0);
     return OK;
 }
+struct histogram { uint max, high, partial, low, none; };
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, struct histogram *to) {
+    CHECK(device);
+    *to = (struct histogram){.max = 640, .none = (uint)gpu_number(device, "remap_exhausted", 0)};
+    return OK;
+}
+struct sram { uint version; ull counters[11]; uint threshold_exceeded; };
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, struct sram *to) {
+    CHECK(device);
+    if (to->version != 0x1000068) return ARGUMENT_VERSION_MISMATCH;
+    to->threshold_exceeded = (uint)gpu_number(device, "sram_threshold", 0);
+    return OK;
+}
+nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, uint *version_channel_tpc) {
+    CHECK(device);
+    if (version_channel_tpc[0] != 0x100000c) return ARGUMENT_VERSION_MISMATCH;
+    version_channel_tpc[1] = (uint)gpu_number(device, "repair_pending", 0);
+    version_channel_tpc[2] = 0;
+    return OK;
+}
+struct fabric { uint version; unsigned char cluster[16]; uint status, clique, state, health; };
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, struct fabric *to) {
+    CHECK(device);
+    if (to->version != 0x2000024) return ARGUMENT_VERSION_MISMATCH;
+    to->state = 3; /* completed */
+    to->status = (uint)gpu_number(device, "fabric_status", 0);
+    to->health = 0;
+    return OK;
+}
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct field *fields) {
     CHECK(device);
     for (int i = 0; i < count; i++) {
-        fields[i].status = fields[i].id == RECOVERY_ACTION_FIELD ? OK : NOT_SUPPORTED;
+        const char *what = fields[i].id == RECOVERY_ACTION_FIELD ? "recovery_action"
+                         : fields[i].id == PCIE_REPLAY_FIELD ? "pcie_replays"
+                         : fields[i].id == NVLINK_REPLAY_FIELD ? "nvlink_errors" : NULL;
+        fields[i].status = what ? OK : NOT_SUPPORTED;
+        fields[i].type = fields[i].id == NVLINK_REPLAY_FIELD ? UNSIGNED_LONG_LONG : UNSIGNED_INT;
         fields[i].value.l = 0;
-        fields[i].value.u = (uint)gpu_number(device, "recovery_action", 0);
+        if (!what) continue;
+        if (fields[i].type == UNSIGNED_LONG_LONG) fields[i].value.l = (ull)gpu_number(device, what, 0);
+        else fields[i].value.u = (uint)gpu_number(device, what, 0);
     }
     return OK;
 }

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.hosts.conditions import Throttle
 from gpu_platform.hosts.health import HealthMonitor, _same_device
 from gpu_platform.hosts.history import FaultHistory
 from tests.hosts_rig import HostRig, until
@@ -154,7 +158,7 @@ def test_correctable_ecc_is_reported_above_a_threshold_only(watched: Watched) ->
 def test_row_remapping(watched: Watched) -> None:
     watched.strike(1, remap_pending=True)
     watched.strike(2, remap_failed=True)
-    assert watched.seen == [(1, None, "watch"), (2, None, "service")]
+    assert watched.seen == [(1, None, "reset_when_idle"), (2, None, "service")]
 
 
 def test_telemetry_shows_who_works(watched: Watched) -> None:
@@ -204,3 +208,44 @@ def test_nvmls_handles_are_compared_as_the_pointers_they_are() -> None:
     assert _same_device(one, same)
     assert not _same_device(one, other)
     assert not _same_device(None, one)
+
+
+def test_xid_43_counts_alone_and_is_ignored_after_another_fault(watched: Watched) -> None:
+    first, second = watched.monitor._gpus[:2]
+    watched.monitor._on_xid(first, 43)
+    watched.monitor._on_xid(second, 31)
+    watched.monitor._on_xid(second, 43)
+    assert watched.seen == [(0, 43, "reset"), (1, 31, "reset")]
+
+
+def test_an_nvlink_5_error_is_as_grave_as_the_kernels_log_says(watched: Watched) -> None:
+    first, second, third = watched.monitor._gpus[:3]
+    watched.monitor._on_xid(first, 145)  # from the event set, which knows no severity
+    watched.monitor._on_xid(first, 145, fatal=True)  # the same a moment later from the log
+    watched.monitor._on_xid(first, 145, fatal=True)
+    watched.monitor._on_xid(second, 149, fatal=False)
+    watched.monitor._on_xid(third, 31, fatal=True)  # says nothing for others
+    assert watched.seen == [(0, 145, "watch"), (0, 145, "reset"), (1, 149, "watch"), (2, 31, "reset")]
+
+
+def test_three_resets_on_a_host_keep_new_work_away_from_all_its_gpus(watched: Watched) -> None:
+    for number, gpu in enumerate(watched.monitor._gpus[:3]):
+        assert watched.monitor.degraded() == {}
+        watched.monitor._on_xid(gpu, 48)
+        history = watched.monitor._history._faults[gpu.info.uuid]
+        history[:] = [replace(past, at_ms=past.at_ms - 60_000 * (number + 1)) for past in history]
+    degraded = watched.monitor.degraded()
+    assert len(degraded) == 8
+    assert degraded[watched.uuids[7]].startswith("GPUs of this host needed 3 resets within 24 h (limit 3)")
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 30), st.booleans()), max_size=60))
+def test_throttling_changes_its_verdict_only_after_a_minute_of_the_opposite(readings: list[tuple[float, bool]]) -> None:
+    throttle, now, since, last = Throttle(), 0.0, 0.0, False
+    for elapsed, slowed in readings:
+        now += elapsed
+        if slowed != last:
+            since, last = now, slowed
+        before = throttle.holds
+        held = throttle.look(now, slowed)
+        assert held == (slowed if now - since >= 60 else before)

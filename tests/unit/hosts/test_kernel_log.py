@@ -24,14 +24,15 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (b"6,1,2,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=77, name=python, Ch 00000008", ("0:1b:0", 31)),
-        (b"6,1,2,-;NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.", ("0:3:0", 79)),
-        (b"6,1,2,-;NVRM: Xid (PCI:0002:00:00): 149, NETIR_LINK_EVT Fatal", ("2:0:0", 149)),
+        (b"6,1,2,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=77, name=python, Ch 00000008", ("0:1b:0", 31, False)),
+        (b"6,1,2,-;NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.", ("0:3:0", 79, False)),
+        (b"6,1,2,-;NVRM: Xid (PCI:0002:00:00): 149, NETIR_LINK_EVT Fatal", ("2:0:0", 149, True)),
+        (b"6,1,2,-;NVRM: Xid (PCI:0002:00:00): 145, RLW_CTRL Nonfatal XC0 i0 Link 0", ("2:0:0", 145, False)),
         (b"6,1,2,-;NVRM: GPU at PCI:0000:1b:00: GPU-5a934f57", None),
         (b"6,1,2,-;usb 1-1: new device", None),
     ],
 )
-def test_the_drivers_lines(text: bytes, found: tuple[str, int] | None) -> None:
+def test_the_drivers_lines(text: bytes, found: tuple[str, int, bool] | None) -> None:
     assert parse(text) == found
     assert place_of("00000000:1B:00.0") == place_of("0000:1b:00") == "0:1b:0"
 

@@ -303,3 +303,78 @@ def _until(condition: Callable[[], Any]) -> None:
 
 def _uuid(nvml: SimulatedNvml, index: int) -> str:
     return nvml.description.inventory(nvml.host).gpus[index].uuid
+
+
+@pytest.mark.parametrize(
+    ("condition", "healthy", "action"),
+    [
+        ({"sram_threshold": True}, {"sram_threshold": False}, "service"),
+        ({"remap_exhausted": True}, {"remap_exhausted": False}, "watch"),
+        ({"repair_pending": True}, {"repair_pending": False}, "reset_when_idle"),
+        ({"remap_pending": True}, {"remap_pending": False}, "reset_when_idle"),
+        ({"nvlinks_down": 2}, {"nvlinks_down": 0}, "watch"),
+        ({"fabric_status": 999}, {"fabric_status": 0}, "watch"),
+        ({"pcie_width": 8}, {"pcie_width": 16}, "watch"),
+        ({"recovery_action": 1}, {"recovery_action": 0}, "reset"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(next(iter(value))),
+)
+def test_a_condition_is_one_fault_of_one_gpu_until_it_has_ended(
+    struck: Struck, condition: dict[str, int], healthy: dict[str, int], action: str
+) -> None:
+    faults: list[FaultReport] = []
+    monitor = _monitor(struck.nvml, read_inventory(struck.nvml, NodeSettings(name="box")), faults.append)
+    monitor.poll_once()
+    struck.strike(2, **condition)
+    for _ in range(3):
+        monitor.poll_once()
+    assert [(fault.gpu_index, fault.xid, fault.action) for fault in faults] == [(2, None, action)], faults
+    struck.strike(2, **healthy)
+    for _ in range(3):
+        monitor.poll_once()
+    assert monitor.degraded() == {}
+    struck.strike(2, **condition)
+    for _ in range(2):
+        monitor.poll_once()
+    assert len(faults) == 2
+
+
+@pytest.mark.parametrize(("counter", "what"), [("nvlink_errors", "NVLink errors"), ("pcie_replays", "PCIe replays")])
+def test_many_new_errors_of_a_link_are_reported_and_counted_anew(struck: Struck, counter: str, what: str) -> None:
+    faults: list[FaultReport] = []
+    monitor = _monitor(struck.nvml, read_inventory(struck.nvml, NodeSettings(name="box")), faults.append)
+    for count in (0, 999, 1000, 1500, 1999, 2000, 3):
+        struck.strike(1, **{counter: count})
+        monitor.poll_once()
+    assert [fault.message for fault in faults] == [f"many {what} on GPU 1 of box: 1000 more"] * 2
+
+
+def test_a_power_limit_is_bounded_by_the_board(struck: Struck) -> None:
+    nvml = struck.nvml
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    lowest, highest = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+    nvml.nvmlDeviceSetPowerManagementLimit(handle, lowest)
+    assert nvml.nvmlDeviceGetPowerManagementLimit(handle) == lowest
+    with pytest.raises(nvml.NVMLError):
+        nvml.nvmlDeviceSetPowerManagementLimit(handle, highest + 1000)
+    assert nvml.nvmlDeviceGetTotalEnergyConsumption(handle) >= 0
+
+
+def test_nvml_that_goes_away_is_nobodys_fault_and_comes_back(fake: FakeNvml) -> None:
+    nvml = fake.load()
+    faults: list[FaultReport] = []
+    monitor = _monitor(nvml, read_inventory(nvml, NodeSettings(name="box")), faults.append)
+    monitor.poll_once()
+    fake.set(away=1)
+    monitor.poll_once()
+    assert len(monitor.degraded()) == 8
+    assert all(reading.temperature_c is None for reading in monitor.telemetry())
+    fake.set(away=0)
+    monitor.poll_once()
+    assert monitor.degraded() == {}
+    assert all(reading.temperature_c is not None for reading in monitor.telemetry())
+    assert faults == []
+
+
+def _monitor(nvml: Any, inventory: HostInventory, on_fault: Callable[[FaultReport], None]) -> HealthMonitor:
+    return HealthMonitor(nvml, inventory, FaultPolicy.load("platform"), host="box", on_fault=on_fault)

@@ -1,0 +1,68 @@
+"""What the health monitor keeps of each GPU."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.hosts import conditions
+from gpu_platform.hosts.conditions import Heat, Throttle
+from gpu_platform.hosts.fault_policy import Condition
+from gpu_platform.hosts.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
+
+
+@dataclass
+class WatchedGpu:
+    """One GPU as the monitor knows it."""
+
+    info: GpuInfo
+    reader: GpuReader | None = None
+    event_handle: Any = None
+    """As registered: a lost GPU cannot be asked for its uuid when its XID comes."""
+    reading: Reading | None = None
+    lost: str | None = None
+    """Why it does not answer."""
+    heat: Heat = field(default_factory=lambda: Heat(85))
+    throttle: Throttle = field(default_factory=Throttle)
+    counts: ErrorCounts | None = None
+    fitness: Fitness | None = None
+    nvlinks: int = 0
+    """NVLinks that were up at best."""
+    standing: set[int | str] = field(default_factory=set)
+    """Conditions that were reported and still hold."""
+    baselines: dict[Condition, int] = field(default_factory=dict)
+    """Counters at their last report."""
+    xids: dict[int, int] = field(default_factory=dict)
+    """XID -> when it was last seen, Unix ms."""
+    xid_count: int = 0
+    """Since the node worker started."""
+    fatal: set[int] = field(default_factory=set)
+    """XIDs that the kernel's log has called fatal since the last reset."""
+    killed_at_ms: int = 0
+    """When we last killed what ran on it."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Both threads report faults."""
+
+
+def why_no_work(gpu: WatchedGpu) -> str | None:
+    """Why it should get no new work for now."""
+    if gpu.lost is not None or gpu.heat.why is not None:
+        return gpu.lost or gpu.heat.why
+    if gpu.throttle.holds and gpu.reading is not None:
+        return conditions.throttled_because(gpu.reading)
+    return next((why for condition, why in conditions.KEEPS_WORK_AWAY.items() if condition in gpu.standing), None)
+
+
+def telemetry_of(uuid: str, reading: Reading | None) -> GpuTelemetry:
+    if reading is None:
+        return GpuTelemetry(uuid=uuid)
+    return GpuTelemetry(
+        uuid=uuid,
+        temperature_c=reading.temperature_c,
+        power_w=reading.power_w,
+        utilization_percent=reading.utilization_percent,
+        memory_used_mib=reading.memory_used_mib,
+    )
