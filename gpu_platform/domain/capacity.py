@@ -49,6 +49,9 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         message = f"asked for {asked}; {hosts} of {len(inventories)} hosts could hold a part of it"
     elif gpus == 0:
         message = f"asked for {asked}; the cluster has no such GPU, only {_models(inventories)}"
+    elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
+        versions = sorted({version for one in inventories for version in one.cuda_installations}, key=capability)
+        message = f"asked for {asked}; no host has CUDA {request.cuda}, only {', '.join(versions) or 'none'}"
     elif hosts == 0:
         reason = "" if request.allow_cross_numa else " on one socket or NVLink island"
         message = (
@@ -121,6 +124,7 @@ def describe(request: GpuRequest) -> str:
         *([request.model] if request.model else []),
         *([f">= {request.memory_mib} MiB"] if request.memory_mib else []),
         *([f"compute capability >= {request.min_compute_capability}"] if request.min_compute_capability else []),
+        *([f"CUDA {request.cuda}"] if request.cuda else []),
         *([f"{request.cpus_per_host} CPUs a host"] if request.cpus_per_host else []),
         *([f"{request.ram_mib_per_host} MiB a host"] if request.ram_mib_per_host else []),
     ]
@@ -136,6 +140,8 @@ def describe_share(share: Share) -> str:
 
 
 def _most_together(inventory: HostInventory, request: GpuRequest) -> int:
+    if request.cuda is not None and request.cuda not in inventory.cuda_installations:
+        return 0
     matching = [gpu for gpu in inventory.gpus if mismatch(gpu, request) is None]
     if request.allow_cross_numa:
         return len(matching)

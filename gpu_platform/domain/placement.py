@@ -104,6 +104,8 @@ class ReasonCode(StrEnum):
     OTHER_MODEL = "other_model"
     TOO_LITTLE_MEMORY = "too_little_memory"
     COMPUTE_CAPABILITY = "compute_capability"
+    NO_CUDA = "no_cuda"
+    """The host has not the CUDA installation that was asked for."""
     SHARING_UNSUPPORTED = "sharing_unsupported"
     """Its GPUs have no such MIG profile, or it shares GPUs in another way."""
     TOO_FEW_GPUS = "too_few_gpus"

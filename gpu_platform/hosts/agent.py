@@ -264,7 +264,10 @@ class HostAgent:
         for uuid in plan.gpu_uuids:
             self.verify_gpu(uuid)
         for program in plan.programs:
-            preflight.check_command(plan, program.command, base_environ(program))
+            environ = base_environ(program)
+            if (cuda := self._inventory.cuda_installations.get(program.cuda or "")) is not None:
+                environ["PATH"] = f"{cuda}/bin:{environ['PATH']}"
+            preflight.check_command(plan, program.command, environ)
         if self._fencing is not None:
             self._fencing.check(plan)
         with self._writing():

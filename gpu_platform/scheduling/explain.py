@@ -166,6 +166,11 @@ def _share(request: GpuRequest) -> str:
     return describe_share(request.share) if request.share else "a share"
 
 
+def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    found = {version for slot in hosts.tolist() for version in snapshot.inventory(slot).cuda_installations}
+    return ", ".join(sorted(found, key=capability)) or "none"
+
+
 def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     """Of the GPUs that are shared already the one with most percent left; MIG may lack a place all the same."""
     shared = snapshot.shared
@@ -181,6 +186,7 @@ _AMOUNTS: dict[ReasonCode, Callable[[Snapshot, NDArray[np.intp]], str]] = {
         f"{int((snapshot.ram_mib - snapshot.ram_mib_used - snapshot.ram_mib_held)[hosts].max())} MiB"
     ),
     ReasonCode.TOO_LITTLE_SHARE: _least_taken,
+    ReasonCode.NO_CUDA: _cuda_versions,
 }
 
 _INSIDE = {
@@ -202,6 +208,7 @@ _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
     ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
+    ReasonCode.NO_CUDA: lambda request: f"CUDA {request.cuda}",
     ReasonCode.SHARING_UNSUPPORTED: lambda request: _share(request),
     ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
     ReasonCode.CPUS: lambda request: f"{request.cpus_per_host} CPUs",
@@ -227,6 +234,7 @@ _PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
     ReasonCode.OTHER_MODEL: lambda count: f"{count.hosts} other model",
     ReasonCode.TOO_LITTLE_MEMORY: lambda count: f"{count.hosts} too little memory (best has {count.available})",
     ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
+    ReasonCode.NO_CUDA: lambda count: f"{count.hosts} without {count.asked} (there is {count.available})",
     ReasonCode.SHARING_UNSUPPORTED: lambda count: f"{count.hosts} cannot share so",
     ReasonCode.CPUS: lambda count: f"{count.hosts} too few CPUs (best has {count.available})",
     ReasonCode.RAM: lambda count: f"{count.hosts} too little memory (best has {count.available})",

@@ -15,7 +15,7 @@ from gpu_platform.scheduling.framework import Framework, Score
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
-from gpu_platform.scheduling.plugins.facts import Fact, TooFew
+from gpu_platform.scheduling.plugins.facts import Fact, HasCuda, TooFew
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmentation
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, ranking_of
 from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
@@ -111,6 +111,7 @@ def framework_of(policy: Policy) -> Framework:
             Fact(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
             Fact(ReasonCode.TOO_LITTLE_MEMORY),
             Fact(ReasonCode.COMPUTE_CAPABILITY),
+            HasCuda(),
             SharingSupported(),
             TooFew(),  # from here on every host had enough GPUs of the right kind
             HostRoom(ReasonCode.CPUS, Change.FACTS, policy.system_cpus),  # what the host could give if it were empty

@@ -111,6 +111,7 @@ class Snapshot:
         self._fabric = Fabric(fabric)
         self._rows: list[HostRow] = []
         self._kinds: dict[frozenset[str], int] = {}
+        self._cuda_bits: dict[str, int] = {}
         self._machine_number: dict[Machine, int] = {}
         self._matching: dict[Hashable, list[int]] = {}
         self._ranks: NDArray[np.int64] | None = None
@@ -123,7 +124,7 @@ class Snapshot:
 
     def _reserve(self, capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
-            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot")},
+            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot", "cuda")},
             **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
             **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
             **{name: np.zeros(capacity) for name in ("load", "heat")},
@@ -159,6 +160,7 @@ class Snapshot:
         """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
         self.mps = cast(NDArray[np.bool_], arrays["mps"])
+        self.cuda = cast(NDArray[np.uint64], arrays["cuda"])
         """The host has an MPS daemon."""
         self.cpus = cast(NDArray[np.int64], arrays["cpus"])
         self.ram_mib = cast(NDArray[np.int64], arrays["ram_mib"])
@@ -402,6 +404,10 @@ class Snapshot:
             # What the host can offer stays the same; what that is worth may not.
             self._touch(slot, Change.USE)
 
+    def cuda_bit(self, version: str) -> int:
+        """Which bit of ``cuda`` stands for this installation. A cluster has far fewer than 64."""
+        return self._cuda_bits.setdefault(version, len(self._cuda_bits)) % 64
+
     def touch(self, gpu_uuids: Iterable[str]) -> None:
         """Something changed about who has these GPUs, though not whether anybody has."""
         for uuid in gpu_uuids:
@@ -447,6 +453,7 @@ class Snapshot:
         self.shared.clear(slot)
         self.cpus[slot], self.ram_mib[slot] = inventory.cpus or 0, inventory.ram_mib or 0
         self.mps[slot] = inventory.mps
+        self.cuda[slot] = sum(1 << self.cuda_bit(version) for version in inventory.cuda_installations)
         for bit, uuid in enumerate(self._uuids[slot]):
             flags = self._gpus.setdefault(uuid, _Flags())
             flags.slot, flags.bit = slot, bit

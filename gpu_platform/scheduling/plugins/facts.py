@@ -1,6 +1,8 @@
-"""What a GPU is: model, memory, compute capability. And whether a host has enough of them at all."""
+"""What a GPU is: model, memory, compute capability; what its host has: CUDA. And whether a host has enough of them at all."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from gpu_platform.domain.capacity import mismatch
 from gpu_platform.domain.gpu import GpuInfo
@@ -29,6 +31,20 @@ class Fact:
 
         question = (only.model, only.memory_mib, only.min_compute_capability)
         return snapshot.matching(question, accepts)[snapshot.machine[hosts]]
+
+
+class HasCuda:
+    """The host has the CUDA installation; those that its driver cannot run were never reported."""
+
+    code = ReasonCode.NO_CUDA
+    lifted_by = Change.FACTS
+
+    def concerns(self, ask: Ask) -> bool:
+        return ask.request.cuda is not None
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        bit = np.uint64(1 << snapshot.cuda_bit(ask.request.cuda or ""))
+        return np.where(snapshot.cuda[hosts] & bit, snapshot.everything[hosts], np.uint64(0))
 
 
 class TooFew:

@@ -1,0 +1,130 @@
+"""CUDA installations of this host: which there are, which of them its driver can run, and what a rank gets to use one.
+
+A driver runs every CUDA up to its own version, and later ones of the same major version (NVIDIA, *CUDA
+Compatibility*: minor version compatibility, since CUDA 11). A newer major version needs a newer driver, or the
+package ``cuda-compat`` in the installation (forward compatibility, data centre GPUs).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpu_platform.domain.attempt import HostPlan, Program
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.hosts.stages import Provision, Stage
+
+USUAL_PLACES = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda", "/opt/cuda-*", "/opt/nvidia/cuda*")
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_NVCC_TIMEOUT_S = 5.0
+
+
+def find_cuda(more: Iterable[Path] = (), places: Iterable[str] = USUAL_PLACES) -> dict[str, str]:
+    """Version (``major.minor``) -> directory. ``more``: directories of the operator's, which win over the usual ones."""
+    found: dict[str, str] = {}
+    usual = [path for place in places for path in sorted(Path("/").glob(place.lstrip("/")))]
+    for directory in [*more, *usual]:
+        version = _version_of(directory)
+        if version is not None:
+            # The link /usr/local/cuda moves; what it points to now is what this job is promised.
+            found.setdefault(version, os.path.realpath(directory))
+    return dict(sorted(found.items(), key=lambda item: _pair(item[0])))
+
+
+def runs_on(driver: str | None, version: str, directory: str) -> bool:
+    """``driver``: the newest CUDA of the driver; None: not known, and then nothing is refused."""
+    return driver is None or _pair(version)[0] <= _pair(driver)[0] or _compat(directory) is not None
+
+
+class CudaStage(Stage):
+    """Gives each rank the installation that it asked for. Fenced ranks see it read-only, as all of the system."""
+
+    def __init__(self, installations: dict[str, str], driver_cuda: str | None) -> None:
+        self._installations = installations
+        self._driver_cuda = driver_cuda
+
+    def prepare(self, plan: HostPlan) -> None:
+        for program in plan.programs:
+            if program.cuda is not None:
+                self._check(plan.host, program.cuda)
+
+    def provides(self, plan: HostPlan) -> Provision:
+        return Provision(rank_environ={spec.rank: self._environ(plan.program(spec)) for spec in plan.ranks})
+
+    def _check(self, host: str, version: str) -> None:
+        directory = self._installations.get(version)
+        if directory is None or not os.path.isdir(directory):
+            there = ", ".join(self._installations) or "none"
+            raise PreflightFailed(
+                f"CUDA {version} was asked for; {host} has {there}: install it there, or name its place in "
+                "node.cuda_roots",
+                kind="user",
+            )
+        if not runs_on(self._driver_cuda, version, directory):
+            raise PreflightFailed(
+                f"CUDA {version} was asked for, which the driver of {host} cannot run: it goes up to CUDA "
+                f"{self._driver_cuda}; ask for that or an older one, or install a newer driver or cuda-compat there",
+                kind="user",
+            )
+
+    def _environ(self, program: Program) -> dict[str, str]:
+        if program.cuda is None:
+            return {}
+        directory = self._installations[program.cuda]
+        inherited = {name: program.env.get(name) or os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
+        libraries = [f"{directory}/lib64"]
+        if self._driver_cuda is not None and _pair(program.cuda) > _pair(self._driver_cuda):
+            compat = _compat(directory)
+            libraries[:0] = [] if compat is None else [compat]
+        return {
+            "CUDA_HOME": directory,
+            "CUDA_PATH": directory,
+            "PATH": _joined(f"{directory}/bin", inherited["PATH"] or os.defpath),
+            "LD_LIBRARY_PATH": _joined(*libraries, inherited["LD_LIBRARY_PATH"]),
+        }
+
+
+def _version_of(directory: Path) -> str | None:
+    """By ``version.json`` (CUDA 11.1 and later), ``version.txt`` (before), or what ``nvcc`` says; None: no CUDA."""
+    try:
+        told = json.loads((directory / "version.json").read_text())["cuda"]["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        told = None
+    if told is None:
+        try:
+            told = (directory / "version.txt").read_text()
+        except (OSError, UnicodeDecodeError):
+            told = _ask_nvcc(directory / "bin" / "nvcc")
+    match = _VERSION.search(str(told))
+    return None if match is None else f"{int(match[1])}.{int(match[2])}"
+
+
+def _ask_nvcc(nvcc: Path) -> str:
+    """e.g. ``Cuda compilation tools, release 12.4, V12.4.131``."""
+    if not os.access(nvcc, os.X_OK):
+        return ""
+    try:
+        done = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.partition("release ")[2]
+
+
+def _compat(directory: str) -> str | None:
+    path = os.path.join(directory, "compat")
+    return path if os.path.exists(os.path.join(path, "libcuda.so.1")) else None
+
+
+def _pair(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor or 0)
+
+
+def _joined(*parts: str) -> str:
+    return ":".join(part for part in parts if part)
