@@ -69,6 +69,8 @@ class NodeSettings(_Section):
     """Whatever else to say of the place, e.g. ``{row: "7"}``; the scheduler's levels can be made of them."""
     nvlink_domain: str | None = None
     """Shared by hosts whose NVLinks meet in one rack's switches."""
+    cuda_roots: list[Path] = []
+    """Directories of CUDA installations beside the usual ones (``/usr/local/cuda*``, ``/opt/cuda*``)."""
     health_interval_s: Annotated[float, Field(gt=0)] = 0.1
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0

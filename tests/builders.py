@@ -131,6 +131,9 @@ class job:
             given["min_compute_capability"] = capability
         return self._ask(**given)
 
+    def cuda(self, version: str) -> job:
+        return self._ask(cuda=version)
+
     def share(self, percent: int, memory_mib: int = 1000, mode: ShareMode | None = None) -> job:
         return self._ask(share=Share(percent=percent, memory_mib=memory_mib, mode=mode))
 

@@ -20,6 +20,7 @@ from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.cpus import CpuBinding
+from gpu_platform.hosts.cuda import CudaStage
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.fitness import Fitness
@@ -135,6 +136,7 @@ async def main() -> None:
         inventory,
         health,
         stages=[
+            CudaStage(inventory.cuda_installations, inventory.cuda_version),
             accountant,
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             fitness,

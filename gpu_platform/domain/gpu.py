@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.states import GpuState, HostState
@@ -36,6 +38,20 @@ class NvLink(BaseModel):
     links: int
 
 
+class Nic(BaseModel):
+    """A network card, and which GPUs are next to it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """``mlx5_0`` or ``eth0``."""
+    kind: Literal["infiniband", "ethernet"]
+    pci_bus_id: str
+    numa_node: int | None = None
+    gpus: list[int] = []
+    """Indices of the nearest: behind the same PCIe switch, else in the same NUMA node."""
+
+
 class HostInventory(BaseModel):
     """What a node worker registers. Links and levels use GPU indices of this host."""
 
@@ -59,6 +75,11 @@ class HostInventory(BaseModel):
     nvlinks: list[NvLink] = []
     nvlink_generation: int | None = None
     """2 Volta (25 GB/s a link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50); one direction."""
+    nvswitches: int = 0
+    """NVSwitch chips of the machine itself, where the host sees them."""
+    nics: list[Nic] = []
+    source: str = "NVML"
+    """Who told of the GPUs: where NVML does not answer, ``nvidia-smi`` or the driver's files."""
     nvlink_domain: str | None = None
     """Hosts with equal ones reach each other's GPUs by NVLink (NVL72): NVML's ``<cluster uuid>.<clique id>``."""
     labels: dict[str, str] = {}

@@ -24,7 +24,7 @@ _NVCC_TIMEOUT_S = 5.0
 
 
 def find_cuda(more: Iterable[Path] = (), places: Iterable[str] = USUAL_PLACES) -> dict[str, str]:
-    """Version (``major.minor``) -> directory. ``more``: directories of the operator's, which win over the usual ones."""
+    """Version (``major.minor``) -> directory. ``more``: the operator's directories, which win over the usual ones."""
     found: dict[str, str] = {}
     usual = [path for place in places for path in sorted(Path("/").glob(place.lstrip("/")))]
     for directory in [*more, *usual]:
@@ -108,9 +108,7 @@ def _ask_nvcc(nvcc: Path) -> str:
     if not os.access(nvcc, os.X_OK):
         return ""
     try:
-        done = subprocess.run(
-            [nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_TIMEOUT_S, check=False
-        )
+        done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=_NVCC_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.partition("release ")[2]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.gpu import GpuInfo, HostInventory, Nic, NvLink
+from gpu_platform.hosts.cuda import find_cuda, runs_on
+from gpu_platform.hosts.driver_files import read_driver_facts
 from gpu_platform.hosts.gpu_signals import unsupported
 from gpu_platform.hosts.isolation import choose_isolation
 from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.sharing.mps import PROGRAM as MPS_PROGRAM
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
@@ -28,20 +35,9 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
     """
     if isinstance(nvml, SimulatedNvml) and sysfs is None:
         described = nvml.description.inventory(node.name)
-        isolation = choose_isolation(node)
-        return described.model_copy(
-            update={
-                "driver_version": nvml.nvmlSystemGetDriverVersion(),
-                "cuda_version": _cuda_version(nvml),
-                "cpus": os.cpu_count(),
-                "isolation": isolation.kind,
-                "missing_guarantees": isolation.missing,
-                "nvlink_domain": node.nvlink_domain,
-                "labels": node.labels,
-            }
-        )
+        told = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
+        return described.model_copy(update=told | _host_facts(node, told["cuda_version"]))
     sysfs = sysfs or Sysfs()
-    isolation = choose_isolation(node)
     found: list[tuple[Any, GpuInfo]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -52,19 +48,95 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
     switches = _switches(nvml, found, sysfs)
     gpus = [info.model_copy(update={"pcie_switch": switches.get(info.index)}) for _, info in found]
     links, generation = _nvlinks(nvml, found)
-    return HostInventory(
+    cuda = _cuda_version(nvml)
+    inventory = HostInventory(
         machine=sysfs.product_name() or _machine(gpus),
         driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion),
-        cuda_version=_cuda_version(nvml),
-        cpus=os.cpu_count(),
-        isolation=isolation.kind,
-        missing_guarantees=isolation.missing,
+        cuda_version=cuda,
         gpus=gpus,
         nvlinks=links,
         nvlink_generation=generation,
-        nvlink_domain=node.nvlink_domain,
-        labels=node.labels,
+        nvlink_domain=_fabric_domain(nvml, [handle for handle, _ in found]),
+        nvswitches=sysfs.nvswitches(),
+        nics=_nics(gpus, sysfs),
     )
+    return inventory.model_copy(update=_host_facts(node, cuda))
+
+
+def read_inventory_without_nvml(
+    node: NodeSettings, sysfs: Sysfs | None = None, *, nvidia_smi: str = "nvidia-smi", proc: Path = Path("/proc")
+) -> HostInventory:
+    """What other sources tell while NVML does not answer; see ``driver_files``. Links between GPUs are not known."""
+    sysfs = sysfs or Sysfs()
+    facts = read_driver_facts(sysfs, nvidia_smi=nvidia_smi, proc=proc)
+    inventory = HostInventory(
+        machine=sysfs.product_name() or _machine(facts.gpus),
+        driver_version=facts.driver_version,
+        cuda_version=facts.cuda_version,
+        gpus=facts.gpus,
+        nvswitches=sysfs.nvswitches(),
+        nics=_nics(facts.gpus, sysfs),
+        source=facts.source or "none",
+    )
+    return inventory.model_copy(update=_host_facts(node, facts.cuda_version))
+
+
+def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
+    """What does not come from the GPUs."""
+    isolation = choose_isolation(node)
+    installed = find_cuda(node.cuda_roots)
+    usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
+    if usable != installed:
+        log.warning("inventory.cuda_too_new", driver=driver_cuda, left_out=sorted(installed.keys() - usable.keys()))
+    facts: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "ram_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "cuda_installations": usable,
+        "isolation": isolation.kind,
+        "missing_guarantees": isolation.missing,
+        "labels": node.labels,
+    }
+    if node.simulate is None:
+        facts["mps"] = shutil.which(MPS_PROGRAM) is not None
+    if node.nvlink_domain is not None or node.simulate is not None:
+        facts["nvlink_domain"] = node.nvlink_domain
+    return facts
+
+
+def _fabric_domain(nvml: Nvml, handles: list[Any]) -> str | None:
+    """``<cluster uuid>.<clique id>`` where the fabric manager has joined all GPUs to one NVLink domain (nvml.h,
+    ``nvmlDeviceGetGpuFabricInfoV``); hosts of one rack tell the same."""
+    domains: set[str | None] = set()
+    for handle in handles:
+        info = nvml.c_nvmlGpuFabricInfo_v2_t()
+        told = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
+        joined = told is not None
+        joined = joined and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and any(info.clusterUuid)
+        domains.add(f"{uuid.UUID(bytes=bytes(info.clusterUuid))}.{info.cliqueId}" if joined else None)
+    return domains.pop() if len(domains) == 1 else None
+
+
+def _nics(gpus: list[GpuInfo], sysfs: Sysfs) -> list[Nic]:
+    above = {gpu.index: sysfs.bridges(gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None}
+    nics: list[Nic] = []
+    for name, kind, bus_id in sysfs.network_cards():
+        own, numa_node = sysfs.bridges(bus_id), sysfs.numa_node(bus_id)
+        shared = {index: _common(own, bridges) for index, bridges in above.items()}
+        most = max(shared.values(), default=0)
+        near = [index for index, count in shared.items() if count == most] if most else []
+        if not near and numa_node is not None:
+            near = [gpu.index for gpu in gpus if gpu.numa_node == numa_node]
+        nics.append(
+            Nic.model_validate(
+                {"name": name, "kind": kind, "pci_bus_id": bus_id, "numa_node": numa_node, "gpus": sorted(near)}
+            )
+        )
+    return nics
+
+
+def _common(a: list[str], b: list[str]) -> int:
+    """How many bridges two devices share, from the root port on."""
+    return next((n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
 
 
 def _gpu_info(nvml: Nvml, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:

@@ -49,9 +49,31 @@ class Sysfs:
 
         None when the device sits on the root port itself.
         """
-        path = os.path.realpath(self._root / "bus/pci/devices" / bus_id)
-        bridges = [part for part in Path(path).parts if _BUS_ID.fullmatch(part)][:-1]
+        bridges = self.bridges(bus_id)
         return bridges[1] if len(bridges) >= 2 else None
+
+    def bridges(self, bus_id: str) -> list[str]:
+        """Bus ids of the bridges above the device, root port first."""
+        path = os.path.realpath(self._root / "bus/pci/devices" / bus_id)
+        return [part for part in Path(path).parts if _BUS_ID.fullmatch(part)][:-1]
+
+    def network_cards(self) -> list[tuple[str, str, str]]:
+        """(name, ``infiniband`` or ``ethernet``, bus id) of each card's function; not what is virtual."""
+        found: dict[str, tuple[str, str, str]] = {}
+        for kind, directory in (("infiniband", "class/infiniband"), ("ethernet", "class/net")):
+            for path in sorted((self._root / directory).glob("*")):
+                device = os.path.realpath(path / "device")
+                bus_id = os.path.basename(device)
+                if _BUS_ID.fullmatch(bus_id):
+                    found.setdefault(bus_id, (path.name, kind, bus_id))
+        return sorted(found.values())
+
+    def nvswitches(self) -> int:
+        """NVIDIA's PCI functions of the class "bridge, other" (0x0680)."""
+        return sum(
+            _read(path / "vendor") == "0x10de" and (_read(path / "class") or "").startswith("0x0680")
+            for path in (self._root / "bus/pci/devices").glob("*")
+        )
 
     def product_name(self) -> str | None:
         """What the maker calls the machine (DMI), e.g. ``DGXH100``; None in most virtual machines."""

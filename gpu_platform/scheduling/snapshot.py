@@ -124,7 +124,9 @@ class Snapshot:
 
     def _reserve(self, capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
-            **{name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot", "cuda")},
+            **{
+                name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot", "cuda")
+            },
             **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
             **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
             **{name: np.zeros(capacity) for name in ("load", "heat")},

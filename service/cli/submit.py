@@ -104,6 +104,7 @@ def submit(
         Path | None,
         typer.Option("-f", "--file", help="A job as YAML, with the fields of the REST API; options here win."),
     ] = None,
+    cuda: Annotated[str | None, typer.Option(help="A CUDA installation of the host, e.g. 12.4.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where and when it would start; returns 1 if it never would.")
@@ -145,6 +146,7 @@ def submit(
                 "memory_mib": gpu_memory,
                 "min_compute_capability": min_compute_capability,
                 "model": gpu_model,
+                "cuda": cuda,
                 "allow_cross_numa": allow_cross_numa,
                 "strategy": strategy,
                 "required_level": require,

@@ -180,6 +180,19 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, ull *total_free_used) 
     total_free_used[1] = total_free_used[0] - total_free_used[2];
     return OK;
 }
+/* gpu.<n>.fabric: "<32 hex digits of the cluster's uuid> <clique>" */
+struct fabric { uint version; unsigned char uuid[16]; uint status, clique, state, health; };
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, struct fabric *to) {
+    CHECK(device);
+    char text[96], *at = text;
+    to->status = to->clique = to->health = 0;
+    memset(to->uuid, 0, sizeof to->uuid);
+    if (!of_gpu(device, "fabric", text, sizeof text)) { to->state = 0; return OK; }
+    for (int i = 0; i < 16; i++, at += 2) { uint byte; if (sscanf(at, "%2x", &byte) != 1) return UNKNOWN; to->uuid[i] = (unsigned char)byte; }
+    to->clique = (uint)atoi(at);
+    to->state = 3;
+    return OK;
+}
 /* -- topology ----------------------------------------------------------------------------- */
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, uint *level) {

@@ -1,4 +1,4 @@
-"""What a GPU is: model, memory, compute capability; what its host has: CUDA. And whether a host has enough of them at all."""
+"""What a GPU is: model, memory, compute capability; what its host has: CUDA. And whether it has enough at all."""
 
 from __future__ import annotations
 

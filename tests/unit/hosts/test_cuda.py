@@ -1,0 +1,98 @@
+"""CUDA installations: found whatever their age, refused where the driver cannot run them, given to who asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.hosts.cuda import CudaStage, find_cuda, runs_on
+from tests.hosts_rig import HostRig
+
+
+def install(path: Path, version: str, how: str) -> Path:
+    (path / "bin").mkdir(parents=True)
+    match how:
+        case "json":
+            (path / "version.json").write_text(json.dumps({"cuda": {"name": "CUDA SDK", "version": version}}))
+        case "txt":
+            (path / "version.txt").write_text(f"CUDA Version {version}\n")
+        case _:
+            nvcc = path / "bin" / "nvcc"
+            nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\n")
+            nvcc.chmod(0o755)
+    return path
+
+
+def test_installations_are_found_by_what_they_say_of_themselves(tmp_path: Path) -> None:
+    new = install(tmp_path / "cuda-12.4", "12.4.131", "json")
+    old = install(tmp_path / "cuda-10.1", "10.1.243", "txt")
+    bare = install(tmp_path / "cuda-11.8", "11.8.89", "nvcc")
+    (tmp_path / "cuda-0.0").mkdir()
+    broken = tmp_path / "cuda-9.9"
+    broken.mkdir()
+    (broken / "version.json").write_text("{")
+    (tmp_path / "cuda").symlink_to(new)
+    found = find_cuda(places=[str(tmp_path / "cuda"), str(tmp_path / "cuda-*")])
+    assert found == {"10.1": str(old), "11.8": str(bare), "12.4": str(new)}
+    assert list(found) == ["10.1", "11.8", "12.4"]
+    mine = install(tmp_path / "mine", "12.4.0", "json")
+    assert find_cuda([mine], [str(tmp_path / "cuda-*")])["12.4"] == str(mine)
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "runs"),
+    [("12.2", "11.8", True), ("12.2", "12.9", True), ("12.2", "13.0", False), (None, "13.0", True)],
+)
+def test_a_driver_runs_its_own_major_version_and_older_ones(
+    tmp_path: Path, driver: str | None, version: str, runs: bool
+) -> None:
+    assert runs_on(driver, version, str(tmp_path)) is runs
+    (tmp_path / "compat").mkdir()
+    (tmp_path / "compat" / "libcuda.so.1").touch()
+    assert runs_on(driver, version, str(tmp_path))
+
+
+def plan_with(tmp_path: Path, cuda: str | None) -> HostPlan:
+    rig = HostRig(tmp_path / "state")
+    plan = rig.plan("true", env={"PATH": "/my/bin"}).model_copy(update={"cuda": cuda})
+    rig.agent.close()
+    return plan
+
+
+def test_a_rank_gets_what_it_asked_for(tmp_path: Path) -> None:
+    directory = str(install(tmp_path / "cuda", "12.4.0", "json"))
+    stage = CudaStage({"12.4": directory}, "12.4")
+    plan = plan_with(tmp_path, "12.4")
+    stage.prepare(plan)
+    environ = stage.provides(plan).of_rank(0)
+    assert environ["CUDA_HOME"] == directory
+    assert environ["PATH"] == f"{directory}/bin:/my/bin"
+    assert environ["LD_LIBRARY_PATH"].split(":")[0] == f"{directory}/lib64"
+    assert stage.provides(plan_with(tmp_path, None)).of_rank(0) == {}
+
+
+def test_what_cannot_be_is_said_before_the_start(tmp_path: Path) -> None:
+    directory = str(install(tmp_path / "cuda", "13.0.0", "json"))
+    with pytest.raises(PreflightFailed, match=r"CUDA 12.4 was asked for; box has 13.0") as failure:
+        CudaStage({"13.0": directory}, "13.0").prepare(plan_with(tmp_path, "12.4"))
+    assert failure.value.details["kind"] == "user"
+    with pytest.raises(PreflightFailed, match=r"cannot run: it goes up to CUDA 12.2"):
+        CudaStage({"13.0": directory}, "12.2").prepare(plan_with(tmp_path, "13.0"))
+
+
+async def test_a_real_rank_finds_the_compiler_of_its_cuda(tmp_path: Path) -> None:
+    directory = install(tmp_path / "cuda-11.8", "11.8.89", "nvcc")
+    rig = HostRig(tmp_path / "state", cuda_roots=[directory])
+    assert rig.inventory.cuda_installations["11.8"] == str(directory)
+    rig.restart([CudaStage(rig.inventory.cuda_installations, rig.inventory.cuda_version)])
+    try:
+        plan = rig.plan("nvcc", "--version", cuda="11.8")
+        rig.launch(plan)
+        assert (await rig.watch(plan)).first_failure is None
+        assert "release 11.8" in rig.log(plan)
+    finally:
+        await rig.aclose()
