@@ -104,7 +104,6 @@ def submit(
         Path | None,
         typer.Option("-f", "--file", help="A job as YAML, with the fields of the REST API; options here win."),
     ] = None,
-    cuda: Annotated[str | None, typer.Option(help="A CUDA installation of the host, e.g. 12.4.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where and when it would start; returns 1 if it never would.")
@@ -154,7 +153,6 @@ def submit(
                 "total": total,
                 "cpus_per_host": cpus,
                 "ram_mib_per_host": ram,
-                "cuda": cuda,
                 "share": _told({"mig_profile": mig, "percent": share, "memory_mib": share_memory}) or None,
             }
         )
