@@ -218,6 +218,7 @@ class DecisionLoop:
                 self._core.upsert_host(row)
         if news.gpu_hosts:
             self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(news.gpu_hosts)))
+            self._core.upsert_use(hosts.read_room(self._store, sorted(news.gpu_hosts)))
         self._follow_holders(news)
         if news.queue:
             self._requeue(news.queue)

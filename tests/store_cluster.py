@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +12,7 @@ from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.share import ShareGrant
 from gpu_platform.store import Store, allocations, gpus, hosts, jobs, models, queue
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -35,10 +35,20 @@ def inventory(host: str, gpus: int, **fields: Any) -> HostInventory:
     )
 
 
-def placement(gpus: dict[str, list[int]], epoch: int = 0) -> Placement:
+def placement(
+    gpus: dict[str, list[int]], epoch: int = 0, *, grant: ShareGrant | None = None, cpus: int = 0, ram_mib: int = 0
+) -> Placement:
+    """``grant``: that part of each GPU."""
     return Placement(
         slices=[
-            HostSlice(host=host, gpu_uuids=[uuid_of(host, index) for index in indices], gpu_indices=indices)
+            HostSlice(
+                host=host,
+                gpu_uuids=[uuid_of(host, index) for index in indices],
+                gpu_indices=indices,
+                shares=[grant] * len(indices) if grant else [],
+                cpus=cpus,
+                ram_mib=ram_mib,
+            )
             for host, indices in gpus.items()
         ],
         level=TopologyLevel.NVLINK_NUMA,
@@ -105,6 +115,8 @@ def check_invariants(store: Store) -> None:
     """What must hold between any two transactions."""
     with store.read() as session:
         gpu_rows = {row.uuid: row for row in session.execute(select(models.gpu))}
+        host_rows = {row.name: row for row in session.execute(select(models.host))}
+        namespaces = {row.id: row.namespace for row in session.execute(select(models.job.c.id, models.job.c.namespace))}
         held = session.execute(select(models.allocation).where(models.allocation.c.released_at.is_(None))).all()
         open_claims = {
             (row.job_id, row.attempt)
@@ -114,15 +126,32 @@ def check_invariants(store: Store) -> None:
             row.id: (row.state, row.attempt, Placement.model_validate_json(row.placement))
             for row in session.execute(select(models.job).where(models.job.c.placement.is_not(None)))
         }
-    holders = Counter(row.gpu_uuid for row in held)
-    assert all(count == 1 for count in holders.values()), "a GPU is held twice"
+    of_gpu: dict[str, list[Any]] = {}
+    for row in held:
+        of_gpu.setdefault(row.gpu_uuid, []).append(row)
     for uuid, row in gpu_rows.items():
-        taken = holders[uuid] > 0
-        assert bool(row.exclusive_holders) is taken, f"{uuid} does not count its holders"
-        assert row.sm_percent_used == (100 if taken else 0)
-        assert row.memory_used_mib == (row.memory_mib if taken else 0)
+        holders = of_gpu.get(uuid, [])
+        taken, whole = len(holders) > 0, [holder for holder in holders if holder.exclusive]
+        assert not whole or len(holders) == 1, f"{uuid} is held twice"
+        assert row.exclusive_holders == len(whole), f"{uuid} does not count its holders"
+        assert row.sm_percent_used == sum(holder.sm_percent for holder in holders) <= 100
+        assert row.memory_used_mib == sum(holder.memory_mib for holder in holders) <= row.memory_mib
+        assert row.share_mode == (holders[0].share_mode if taken else None)
+        assert len({holder.share_mode for holder in holders}) <= 1, f"{uuid} is shared in two modes"
+        slices = [s for holder in holders for s in range(8) if holder.mig_mask >> s & 1]
+        assert len(set(slices)) == len(slices), f"MIG instances overlap on {uuid}"
+        assert row.mig_mask == sum(1 << s for s in slices)
+        profiles = [holder.mig_profile for holder in holders if holder.mig_profile]
+        assert row.mig_compute_slices == sum(int(profile[0]) for profile in profiles) <= 7
+        assert row.mig_media == sum(profile.endswith("+me") for profile in profiles) <= 1
+        if row.share_mode in ("mps", "time_slice"):
+            assert {namespaces[holder.job_id] for holder in holders} == {row.tenant}, f"{uuid} is shared by two tenants"
         assert row.state not in ("ALLOCATED", "IN_USE") or taken, f"{uuid} is {row.state} by nobody"
         assert row.state != "AVAILABLE" or not taken, f"{uuid} is held and AVAILABLE"
+    for name, row in host_rows.items():
+        there = [holder for holder in held if holder.host == name]
+        assert row.cpus_used == sum(holder.cpus for holder in there) <= row.cpus
+        assert row.ram_mib_used == sum(holder.ram_mib for holder in there) <= row.ram_mib
     gangs: dict[tuple[str, int], set[str]] = {}
     for row in held:
         gangs.setdefault((row.job_id, row.attempt), set()).add(row.gpu_uuid)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class ClusterState(BaseModel):
     seq: Annotated[int, Field(description="Number of the last event that it contains")] = 0
     hosts: list[HostRow] = []
     gpus: list[GpuRow] = []
+    room: Annotated[list[HostUse], Field(description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
     used: Annotated[list[UseRow], Field(description="Earlier use, for fair share")] = []

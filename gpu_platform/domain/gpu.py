@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import GpuState, HostState
 
 
@@ -86,6 +87,15 @@ class HostInventory(BaseModel):
     """What an operator says of the host, e.g. ``{"row": "7"}``; topology levels can be made of them."""
 
 
+class GpuHolder(BaseModel):
+    """Who has a GPU, or a part of it."""
+
+    job_id: str
+    attempt: int
+    share: ShareGrant | None = None
+    """What part; None: all of it."""
+
+
 class Gpu(BaseModel):
     """A GPU as the API shows it: facts, state, and who holds it."""
 
@@ -95,6 +105,13 @@ class Gpu(BaseModel):
     reason: str | None = None
     """Why it is DEGRADED, RESETTING or OFFLINE."""
     job_id: str | None = None
+    """Of several holders the first by name."""
+    holders: list[GpuHolder] = []
+    shared_by: str | None = None
+    """The namespace that shares it; None: nobody does, or any may (MIG)."""
+    percent_granted: int = 0
+    """Of its SMs."""
+    memory_granted_mib: int = 0
     temperature_c: int | None = None
     power_w: float | None = None
     utilization_percent: int | None = None

@@ -127,8 +127,8 @@ class RunningRow:
     """Goes on from its checkpoints: may be moved."""
     leaving: bool = False
     """It was told to make room and still holds its GPUs."""
-    shares: tuple[ShareGrant, ...] = ()
-    """What it has of each of ``gpu_uuids``; empty: all of it."""
+    shares: tuple[ShareGrant | None, ...] = ()
+    """What it has of each of ``gpu_uuids``, None: all of it; empty: all of each."""
     host_use: tuple[HostUse, ...] = ()
     """What it has of its hosts' CPUs and memory, where it asked for any."""
     gpus: GpuRequest | None = None

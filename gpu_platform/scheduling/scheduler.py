@@ -13,6 +13,7 @@ from gpu_platform.domain.cluster_state import UseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
+from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.candidates import CandidateIndex
@@ -262,7 +263,7 @@ class Scheduler:
             checkpoints=row.checkpoints,
             gpus=row.gpus,
             groups=row.groups,
-            shares=tuple(grant for part in placement.slices for grant in part.shares),
+            shares=_shares(placement),
             host_use=_host_use(placement),
         )
         self.ledger.begin(holder)
@@ -305,6 +306,12 @@ class Scheduler:
         self.quotas.charge(row.namespace, row.user, gpus)
         if self._fair:
             self.shares.charge(row.namespace, row.user, gpus, now)
+
+
+def _shares(placement: Placement) -> tuple[ShareGrant | None, ...]:
+    if not any(part.shares for part in placement.slices):
+        return ()
+    return tuple(grant for part in placement.slices for grant in part.shares or [None] * len(part.gpu_uuids))
 
 
 def _host_use(placement: Placement) -> tuple[HostUse, ...]:

@@ -355,8 +355,9 @@ class Snapshot:
             flags = self._gpus.get(uuid)
             if flags is None or flags.slot < 0:
                 continue
-            if job.shares:
-                flags.without(job.shares[place], job.namespace)
+            grant = job.shares[place] if job.shares else None
+            if grant is not None:
+                flags.without(grant, job.namespace)
                 self._show_parts(flags)
             if not (flags.use or flags.promised):
                 self.free[flags.slot] |= np.uint64(1 << flags.bit) & self.working[flags.slot]

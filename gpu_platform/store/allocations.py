@@ -2,7 +2,8 @@
 
 A gang is taken in one transaction or not at all. Three independent fences make sure that no GPU is held twice: the
 conditional update (``state = 'AVAILABLE' AND exclusive_holders = 0``, its row count checked), the CHECK constraints
-of ``gpu``, and the partial unique index on ``allocation(gpu_uuid)`` of what is not released.
+of ``gpu``, and the partial unique index on ``allocation(gpu_uuid)`` of what is not released. For parts of GPUs, and
+CPUs and memory of hosts, see ``parts``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
 from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.share import first_use
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
+from gpu_platform.store import parts
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.leader import EPOCH
@@ -110,8 +113,10 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
     """Inside a transaction that has just closed the reservation."""
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     draining = session.scalars(_LOCK_DRAINING, ours).all()
+    parts.give_back_host_room(session, key)
     held = session.execute(_LOCK_HELD_GPUS, ours).all()
     session.execute(_FREE_GPUS, ours)
+    parts.give_back_parts(session, key)
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
     for row in held:
         if row.uuid in quarantine and row.state in (GpuState.ALLOCATED, GpuState.IN_USE):
@@ -171,28 +176,36 @@ def _check_epoch(session: Session, placement: Placement) -> None:
 
 
 def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
-    host_of = {uuid: part.host for part in placement.slices for uuid in part.gpu_uuids}
-    if len(host_of) != len(placement.gpu_uuids) or not host_of:
+    claims = parts.claims_of(placement)
+    uuids = [claim.uuid for claim in claims]
+    if len(set(uuids)) != len(uuids) or not uuids:
         raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
-    hosts = {row.name: row.state for row in session.execute(_LOCK_HOSTS, {"names": sorted(set(host_of.values()))})}
-    uuids = sorted(host_of)
+    with_room = parts.takes_host_room(claims)
+    names = sorted({claim.host for claim in claims})
+    hosts = {row.name: row.state for row in session.execute(_TO_TAKE[with_room], {"names": names})}
+    if with_room:
+        parts.take_host_room(session, claims)
     rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})}
-    for uuid in uuids:
-        _check_gpu(uuid, host_of[uuid], rows.get(uuid), hosts.get(host_of[uuid]))
-    if change(session, _TAKE_GPUS, {"uuids": uuids}) != len(uuids):
-        raise ReservationConflict(f"one of {', '.join(uuids)} was taken meanwhile")
+    shared = [claim for claim in claims if claim.grant is not None]
+    namespace = parts.namespace_of(session, key.job_id) if shared else ""
+    for claim in claims:
+        _check_gpu(claim, rows.get(claim.uuid), hosts.get(claim.host), namespace)
+    whole = [claim.uuid for claim in claims if claim.grant is None]
+    if whole and change(session, _TAKE_GPUS, {"uuids": whole}) != len(whole):
+        raise ReservationConflict(f"one of {', '.join(whole)} was taken meanwhile")
+    for claim in shared:
+        if claim.grant is not None and not parts.take_part(session, claim.uuid, first_use(claim.grant, namespace)):
+            raise ReservationConflict(f"a part of {claim.uuid} was taken meanwhile", gpu_uuid=claim.uuid)
     held = [
         {
             "job_id": key.job_id,
             "attempt": key.attempt,
-            "gpu_uuid": uuid,
-            "host": host_of[uuid],
-            "exclusive": True,
-            "sm_percent": 100,
-            "memory_mib": rows[uuid].memory_mib,
+            "gpu_uuid": claim.uuid,
+            "host": claim.host,
             "reserved_at": now,
+            **parts.allocation_values(claim, rows[claim.uuid].memory_mib),
         }
-        for uuid in uuids
+        for claim in claims
     ]
     try:
         session.execute(_ALLOCATE, held)
@@ -200,20 +213,23 @@ def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: dat
         raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
 
 
-def _check_gpu(uuid: str, wanted_host: str, row: Any, host_state: str | None) -> None:
+def _check_gpu(claim: parts.Claim, row: Any, host_state: str | None, namespace: str) -> None:
     problem = None
     if row is None:
         problem = "is not registered"
-    elif row.host != wanted_host:
-        problem = f"is on {row.host}, not on {wanted_host}"
+    elif row.host != claim.host:
+        problem = f"is on {row.host}, not on {claim.host}"
     elif host_state != HostState.READY:
-        problem = f"is on {wanted_host}, which is {host_state}"
+        problem = f"is on {claim.host}, which is {host_state}"
+    elif claim.grant is not None:
+        refused = parts.check_part(row, first_use(claim.grant, namespace))
+        problem = refused and f"on {claim.host} {refused}"
     elif row.state != GpuState.AVAILABLE:
-        problem = f"on {wanted_host} is {row.state}" + (f" ({row.reason})" if row.reason else "")
+        problem = f"on {claim.host} is {row.state}" + (f" ({row.reason})" if row.reason else "")
     elif row.exclusive_holders or row.sm_percent_used or row.mig_mask:
-        problem = f"on {wanted_host} is partly taken"
+        problem = f"on {claim.host} is partly taken"
     if problem is not None:
-        raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid, host=wanted_host)
+        raise ReservationConflict(f"GPU {claim.uuid} {problem}", gpu_uuid=claim.uuid, host=claim.host)
 
 
 def _quarantine(session: Session, uuid: str, host: str, reason: str, now: datetime) -> None:
@@ -273,12 +289,11 @@ _JOB_RUNNING = (
     .values(state=JobState.RUNNING.value, started_at=bindparam("now"), state_at=bindparam("now"))
 )
 
-_LOCK_HOSTS = (
-    select(host.c.name, host.c.state)
-    .where(host.c.name.in_(bindparam("names", expanding=True)))
-    .order_by(host.c.name)
-    .with_for_update(read=True)
+_HOSTS = (
+    select(host.c.name, host.c.state).where(host.c.name.in_(bindparam("names", expanding=True))).order_by(host.c.name)
 )
+_TO_TAKE = {False: _HOSTS.with_for_update(read=True), True: _HOSTS.with_for_update(key_share=True)}
+"""With or without CPUs and memory: who only takes GPUs of a host waits for nobody else who does."""
 _LOCK_DRAINING = (
     select(host.c.name)
     .where(
@@ -305,6 +320,10 @@ _LOCK_GPUS = (
         gpu.c.exclusive_holders,
         gpu.c.sm_percent_used,
         gpu.c.mig_mask,
+        gpu.c.mig_media,
+        gpu.c.share_mode,
+        gpu.c.tenant,
+        gpu.c.memory_used_mib,
     )
     .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)))
     .order_by(gpu.c.uuid)
@@ -332,7 +351,7 @@ _GPUS_IN_USE = (
 )
 _FREE_GPUS = (
     update(gpu)
-    .where(gpu.c.uuid.in_(_OUR_HELD_GPUS))
+    .where(gpu.c.uuid.in_(_OUR_HELD_GPUS.where(allocation.c.exclusive)))
     .values(
         exclusive_holders=0,
         sm_percent_used=0,

@@ -13,12 +13,13 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.faults import FaultAction
-from gpu_platform.domain.gpu import Gpu, GpuInfo
+from gpu_platform.domain.gpu import Gpu, GpuHolder, GpuInfo
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, fault, gpu, host
+from gpu_platform.store.parts import grant_of
 
 _VANISHED = "its host no longer reports it"
 _IN_SERVICE = (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
@@ -171,7 +172,10 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
             continue
         _check_moved(session, row, report.name)
         facts = {"host": report.name, "index": info.index, "present": True, "facts": info.model_dump_json()}
-        memory = {"memory_mib": info.memory_mib, "memory_used_mib": info.memory_mib * row.exclusive_holders}
+        # What jobs have of it stays theirs, whatever a new driver says that there is.
+        memory = {"memory_mib": max(info.memory_mib, 0 if row.exclusive_holders else row.memory_used_mib)}
+        if row.exclusive_holders:
+            memory["memory_used_mib"] = info.memory_mib
         session.execute(_UPDATE.values(facts | memory), {"of_uuid": uuid})
         if row.state == GpuState.OFFLINE and row.state_source == "inventory":
             _put_back(session, row, actor, now)
@@ -273,7 +277,13 @@ def _gpu(session: Session, uuid: str) -> Gpu:
 def _gpus(session: Session, query: Any) -> list[Gpu]:
     telemetry: dict[str, dict[str, dict[str, Any]]] = {}
     found: list[Gpu] = []
-    for row in session.execute(query):
+    rows = session.execute(query).all()
+    holders: dict[str, list[GpuHolder]] = {}
+    held = [row.uuid for row in rows if row.job_id is not None]
+    for row in session.execute(_HOLDERS_OF, {"uuids": held}) if held else ():
+        share = None if row.exclusive else grant_of(row)
+        holders.setdefault(row.gpu_uuid, []).append(GpuHolder(job_id=row.job_id, attempt=row.attempt, share=share))
+    for row in rows:
         if row.host not in telemetry:
             telemetry[row.host] = {item["uuid"]: item for item in json.loads(row.telemetry)}
         measured = {name: value for name, value in telemetry[row.host].get(row.uuid, {}).items() if name != "uuid"}
@@ -284,6 +294,10 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
                 state=GpuState(row.state),
                 reason=row.reason,
                 job_id=row.job_id,
+                holders=holders.get(row.uuid, []),
+                shared_by=row.tenant or None,
+                percent_granted=row.sm_percent_used,
+                memory_granted_mib=row.memory_used_mib,
                 fault_count=row.fault_count,
                 reset_count=row.reset_count,
                 **measured,
@@ -303,6 +317,21 @@ _UPDATE = update(gpu).where(gpu.c.uuid == bindparam("of_uuid"))
 _HOLDERS = select(allocation.c.job_id, allocation.c.attempt, allocation.c.running_at).where(
     allocation.c.gpu_uuid == bindparam("of_uuid"), allocation.c.released_at.is_(None)
 )
+_HOLDERS_OF = (
+    select(
+        allocation.c.job_id,
+        allocation.c.attempt,
+        allocation.c.gpu_uuid,
+        allocation.c.exclusive,
+        allocation.c.sm_percent,
+        allocation.c.memory_mib,
+        allocation.c.mig_mask,
+        allocation.c.share_mode,
+        allocation.c.mig_profile,
+    )
+    .where(allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True)), allocation.c.released_at.is_(None))
+    .order_by(allocation.c.job_id, allocation.c.attempt)
+)
 _HOLDER = (
     select(func.min(allocation.c.job_id))
     .where(allocation.c.gpu_uuid == gpu.c.uuid, allocation.c.released_at.is_(None))
@@ -318,6 +347,9 @@ _GPUS = (
         gpu.c.fault_count,
         gpu.c.reset_count,
         gpu.c.facts,
+        gpu.c.tenant,
+        gpu.c.sm_percent_used,
+        gpu.c.memory_used_mib,
         host.c.telemetry,
         _HOLDER.label("job_id"),
     )

@@ -15,7 +15,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.gpu import Host
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.domain.rows import GpuRow, HostRow
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
@@ -23,6 +23,7 @@ from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.models import allocation, gpu, host
+from gpu_platform.store.parts import use_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,17 @@ def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuR
             index=row.gpu_index,
             state=GpuState(row.state),
             free=row.state == GpuState.AVAILABLE and not (row.exclusive_holders or row.sm_percent_used or row.mig_mask),
+            use=use_of(row),
         )
         for row in session.execute(query)
     ]
+
+
+@reading
+def read_room(session: Session, hosts: Sequence[str] | None = None) -> list[HostUse]:
+    """What jobs have of CPUs and memory of all hosts, or of ``hosts``."""
+    query = _ROOM if hosts is None else _ROOM.where(host.c.name.in_(hosts))
+    return [HostUse(row.name, row.cpus_used, row.ram_mib_used) for row in session.execute(query)]
 
 
 @writing
@@ -181,6 +190,8 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
         "leaf": report.leaf,
         "spine": report.spine,
         "inventory": report.inventory.model_dump_json(),
+        "cpus": report.inventory.cpus or 0,
+        "ram_mib": report.inventory.ram_mib or 0,
         **_identity(report),
         **_lease(report, ttl_s, now),
     }
@@ -205,6 +216,8 @@ def _news(session: Session, row: Row[Any], report: HostReport, now: datetime) ->
     values: dict[str, Any] = dict(changed)
     if "inventory" in changed:
         values["inventory_version"] = row.inventory_version + 1
+        values["cpus"] = max(report.inventory.cpus or 0, row.cpus_used)
+        values["ram_mib"] = max(report.inventory.ram_mib or 0, row.ram_mib_used)
         follow_inventory(session, report, now)
     _announce(session, report, sorted(changed), now)
     return values
@@ -316,6 +329,7 @@ _HOSTS = (
     .outerjoin(_GPU_COUNTS, _GPU_COUNTS.c.host == host.c.name)
     .order_by(host.c.name)
 )
+_ROOM = select(host.c.name, host.c.cpus_used, host.c.ram_mib_used).order_by(host.c.name)
 _GPU_ROWS = select(
     gpu.c.uuid,
     gpu.c.host,
@@ -324,4 +338,9 @@ _GPU_ROWS = select(
     gpu.c.exclusive_holders,
     gpu.c.sm_percent_used,
     gpu.c.mig_mask,
+    gpu.c.memory_used_mib,
+    gpu.c.mig_compute_slices,
+    gpu.c.mig_media,
+    gpu.c.share_mode,
+    gpu.c.tenant,
 ).order_by(gpu.c.host, gpu.c.index)

@@ -64,6 +64,10 @@ def _time() -> Any:
     return Field(sa_type=UtcDateTime)
 
 
+def _count() -> Any:
+    return Field(default=0, sa_column_kwargs={"server_default": "0"})
+
+
 def _optional_time() -> Any:
     return Field(default=None, sa_type=UtcDateTime)
 
@@ -157,7 +161,11 @@ class WaitingReasonRecord(Record, table=True):
 
 
 class HostRecord(Record, table=True):
-    __table_args__ = (Index("ix_host_state_lease_until", "state", "lease_until"),)
+    __table_args__ = (
+        CheckConstraint("cpus_used BETWEEN 0 AND cpus", name="cpus"),
+        CheckConstraint("ram_mib_used BETWEEN 0 AND ram_mib", name="ram"),
+        Index("ix_host_state_lease_until", "state", "lease_until"),
+    )
 
     name: str = Field(primary_key=True, sa_type=Text)
     state: str = _text()
@@ -178,6 +186,11 @@ class HostRecord(Record, table=True):
     telemetry: str = _text()
     """JSON list, as last reported. Here and not in ``gpu``: a report then never waits for a reservation."""
     inventory: str = _text()
+    cpus: int = _count()
+    """As reported, but never less than what jobs have; so also ``ram_mib``."""
+    ram_mib: int = _count()
+    cpus_used: int = _count()
+    ram_mib_used: int = _count()
 
 
 _HELD = f"('{GpuState.ALLOCATED}', '{GpuState.IN_USE}')"
@@ -200,6 +213,15 @@ class GpuRecord(Record, table=True):
         CheckConstraint(
             f"state NOT IN {_HELD} OR exclusive_holders + sm_percent_used + mig_mask > 0", name="held_is_taken"
         ),
+        CheckConstraint("mig_compute_slices BETWEEN 0 AND 7", name="mig_compute"),
+        CheckConstraint("mig_media BETWEEN 0 AND 1", name="mig_media"),
+        CheckConstraint(
+            "(share_mode IS NOT NULL) = (exclusive_holders = 0 AND sm_percent_used > 0)", name="shared_in_parts"
+        ),
+        CheckConstraint(
+            f"state <> '{GpuState.AVAILABLE}' OR (sm_percent_used = 0 AND memory_used_mib = 0 AND mig_mask = 0)",
+            name="available_is_whole",
+        ),
         Index("ix_gpu_host_index", "host", "index"),
     )
 
@@ -214,6 +236,12 @@ class GpuRecord(Record, table=True):
     memory_used_mib: int = 0
     memory_mib: int
     mig_mask: int = 0
+    mig_compute_slices: int = _count()
+    mig_media: int = _count()
+    share_mode: str | None = _optional_text()
+    """How it is shared; None: nobody has a part of it."""
+    tenant: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """The namespace that shares it; empty with MIG."""
     fault_count: int = 0
     reset_count: int = 0
     reset_failures: int = 0
@@ -238,7 +266,7 @@ class ReservationRecord(Record, table=True):
 
 
 class AllocationRecord(Record, table=True):
-    """A GPU (later: a share of it) held by an attempt; with ``released_at`` it is the usage record."""
+    """A GPU, or a part of it, held by an attempt; with ``released_at`` it is the usage record."""
 
     __table_args__ = (
         ForeignKeyConstraint(["job_id", "attempt"], ["reservation.job_id", "reservation.attempt"]),
@@ -249,6 +277,14 @@ class AllocationRecord(Record, table=True):
             unique=True,
             sqlite_where=text("released_at IS NULL AND exclusive"),
             postgresql_where=text("released_at IS NULL AND exclusive"),
+        ),
+        Index(
+            "uq_allocation_mig_start",
+            "gpu_uuid",
+            "mig_mask",
+            unique=True,
+            sqlite_where=text("released_at IS NULL AND mig_mask > 0"),
+            postgresql_where=text("released_at IS NULL AND mig_mask > 0"),
         ),
         Index(
             "ix_allocation_held_host",
@@ -266,6 +302,11 @@ class AllocationRecord(Record, table=True):
     sm_percent: int
     memory_mib: int
     mig_mask: int = 0
+    share_mode: str | None = _optional_text()
+    mig_profile: str | None = _optional_text()
+    cpus: int = _count()
+    """CPUs of the host that go with this GPU; so also ``ram_mib``."""
+    ram_mib: int = _count()
     reserved_at: datetime = _time()
     running_at: datetime | None = _optional_time()
     lost_at: datetime | None = _optional_time()

@@ -16,12 +16,13 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.cluster_state import ClusterState, UseRow
 from gpu_platform.domain.job import GpuRequest, RankGroup
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import RunningRow, as_scheduled
+from gpu_platform.domain.rows import HostUse, RunningRow, as_scheduled
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events, hosts, queue
 from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, event, host, job
+from gpu_platform.store.parts import grant_of
 
 PREEMPTING = "job.preempting"
 """The event that tells that an attempt was asked to make room."""
@@ -39,6 +40,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
             seq=seq,
             hosts=hosts.read_hosts(session),
             gpus=hosts.read_gpus(session),
+            room=hosts.read_room(session),
             running=read_running(session),
             queue=queue.read_queue(session),
             used=[] if use_since is None else read_use(session, now - use_since),
@@ -138,6 +140,7 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> Ru
     first = rows[0]
     asked = _Asked.model_validate_json(first.spec)
     gpus, groups = as_scheduled(asked.gpus, asked.groups, asked.spare_hosts)
+    shares = any(not row.exclusive for row in rows)
     return RunningRow(
         job_id=key[0],
         attempt=key[1],
@@ -152,6 +155,8 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> Ru
         leaving=leaving,
         gpus=gpus,
         groups=groups,
+        shares=tuple(None if row.exclusive else grant_of(row) for row in rows) if shares else (),
+        host_use=tuple(HostUse(row.host, row.cpus, row.ram_mib) for row in rows if row.cpus or row.ram_mib),
     )
 
 
@@ -169,6 +174,15 @@ _RUNNING = (
         allocation.c.job_id,
         allocation.c.attempt,
         allocation.c.gpu_uuid,
+        allocation.c.host,
+        allocation.c.exclusive,
+        allocation.c.sm_percent,
+        allocation.c.memory_mib,
+        allocation.c.mig_mask,
+        allocation.c.share_mode,
+        allocation.c.mig_profile,
+        allocation.c.cpus,
+        allocation.c.ram_mib,
         allocation.c.reserved_at,
         allocation.c.running_at,
         job.c.namespace,

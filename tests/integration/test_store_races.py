@@ -18,9 +18,10 @@ from sqlalchemy import func, select
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict, StaleEpoch
+from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, models, queue
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement
+from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement
 
 HOSTS = 4
 GPUS_PER_HOST = 4
@@ -177,6 +178,51 @@ def test_a_reservation_and_its_release_at_the_same_moment_leave_nothing_held(sto
         assert not allocations.is_held(store, key(name))
         assert cluster.states("h0") == ["AVAILABLE"] * 4
     check_invariants(store)
+
+
+def test_parts_of_gpus_and_hosts_are_never_given_twice(store: Store) -> None:
+    """Threads want MIG instances, shares, whole GPUs and CPUs of the same two GPUs, and give them back."""
+    facts = inventory("h0", 2).model_copy(update={"cpus": 8, "ram_mib": 100})
+    cluster = Cluster(store).host("h0", inventory=facts)
+    instances = [
+        ShareGrant(mode=ShareMode.MIG, percent=14, memory_mib=9_984, mig_profile="1g.10gb", mig_start=s, mig_size=1)
+        for s in range(7)
+    ]
+    half = ShareGrant(mode=ShareMode.MPS, percent=50, memory_mib=30_000)
+
+    def churn(worker: int) -> Counter[str]:
+        rng, seen = random.Random(worker), Counter[str]()
+        for turn in range(25):
+            name = f"w{worker}-{turn}"
+            cluster.queued(name, namespace=rng.choice(("a", "b")))
+            grant = rng.choice([None, half, half, *rng.sample(instances, 3)])
+            indices = rng.sample(range(2), rng.choice((1, 1, 2)))
+            plan = placement({"h0": indices}, grant=grant, cpus=rng.choice((0, 3)), ram_mib=rng.choice((0, 40)))
+            try:
+                allocations.reserve_gang(store, key(name), plan, now=NOW)
+            except ReservationConflict:
+                seen["refused"] += 1
+            else:
+                seen["reserved"] += 1
+                if rng.random() < 0.5:
+                    continue
+            attempts.end_attempt(store, key(name), [JobState.CANCELLED], now=NOW, actor="test")
+            if rng.random() < 0.5 and turn:
+                last = key(f"w{worker}-{rng.randrange(turn)}")
+                attempts.end_attempt(store, last, [JobState.CANCELLED], now=NOW, actor="test")
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = sum(pool.map(churn, range(4)), Counter[str]())
+    check_invariants(store)
+    assert seen["reserved"] > 10
+    assert seen["refused"] > 5, f"hardly a race: {seen}"
+    for held in allocations.held_attempts(store):
+        attempts.end_attempt(store, held, [JobState.CANCELLED], now=NOW, actor="test")
+    check_invariants(store)
+    assert cluster.states("h0") == ["AVAILABLE"] * 2
+    [room] = hosts.read_room(store)
+    assert (room.cpus, room.ram_mib) == (0, 0)
 
 
 def test_once_a_new_leader_began_no_older_decision_takes_effect(store: Store) -> None:

@@ -1,0 +1,253 @@
+"""Parts of GPUs, CPUs and memory of hosts: taken and given back inside the transactions of ``allocations``.
+
+Two fences make sure that nothing is given twice: the conditional update (its row count checked) and the CHECK
+constraints of ``gpu`` and ``host``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, bindparam, case, func, literal, null, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.share import GpuUse, ShareGrant, ShareMode, first_use
+from gpu_platform.domain.states import GpuState
+from gpu_platform.store.database import change
+from gpu_platform.store.models import allocation, gpu, host, job
+
+_TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an attempt takes of one GPU, and with it of its host."""
+
+    uuid: str
+    host: str
+    grant: ShareGrant | None
+    """None: all of the GPU."""
+    cpus: int = 0
+    ram_mib: int = 0
+
+
+def claims_of(placement: Placement) -> list[Claim]:
+    """By uuid, as GPUs are locked. A slice's CPUs and memory go with its first GPU."""
+    claims = []
+    for part in placement.slices:
+        for place, uuid in enumerate(part.gpu_uuids):
+            grant = part.shares[place] if part.shares else None
+            with_host = (part.cpus, part.ram_mib) if place == 0 else (0, 0)
+            claims.append(Claim(uuid, part.host, grant, *with_host))
+    return sorted(claims, key=lambda claim: claim.uuid)
+
+
+def take_host_room(session: Session, claims: Iterable[Claim]) -> None:
+    """Inside a transaction that has locked the hosts. Raises :class:`ReservationConflict`."""
+    for name, (cpus, ram_mib) in sorted(_by_host((c.host, c.cpus, c.ram_mib) for c in claims).items()):
+        asked = {"of_host": name, "cpus_": cpus, "ram_": ram_mib}
+        if change(session, _TAKE_HOST_ROOM, asked) != 1:
+            row = session.execute(_HOST_ROOM, {"of_host": name}).one()
+            raise ReservationConflict(
+                f"{cpus} CPUs and {ram_mib} MiB of {name} were asked for; "
+                f"{row.cpus - row.cpus_used} and {row.ram_mib - row.ram_mib_used} are left",
+                host=name,
+            )
+
+
+def give_back_host_room(session: Session, key: AttemptKey) -> None:
+    rows = session.execute(_OUR_HOST_ROOM, {"key_job": key.job_id, "key_attempt": key.attempt})
+    for name, (cpus, ram_mib) in sorted(_by_host((row.host, row.cpus, row.ram_mib) for row in rows).items()):
+        session.execute(_GIVE_BACK_HOST_ROOM, {"of_host": name, "cpus_": cpus, "ram_": ram_mib})
+
+
+def takes_host_room(claims: Iterable[Claim]) -> bool:
+    return any(claim.cpus or claim.ram_mib for claim in claims)
+
+
+def check_part(row: Row[Any], use: GpuUse) -> str | None:
+    """Why the GPU, which ``row`` shows locked, cannot give ``use`` as one more part; None if it can."""
+    if row.exclusive_holders or (row.state != GpuState.AVAILABLE and row.state not in _TAKEN):
+        return f"is {row.state}"
+    if row.sm_percent_used and (row.share_mode, row.tenant) != (use.mode.value, use.tenant):
+        return f"is shared by {row.tenant or 'others'} ({row.share_mode})"
+    if row.mig_mask & use.mig_mask or row.mig_media + use.mig_media > 1:
+        return f"has no room for the MIG instance at slices {use.mig_mask:08b}: {row.mig_mask:08b} are taken"
+    if row.sm_percent_used + use.percent > 100 or row.memory_used_mib + use.memory_mib > row.memory_mib:
+        left = f"{100 - row.sm_percent_used} % and {row.memory_mib - row.memory_used_mib} MiB are left"
+        return f"has too little left: {use.percent} % and {use.memory_mib} MiB were asked for, {left}"
+    return None
+
+
+def take_part(session: Session, uuid: str, use: GpuUse) -> bool:
+    """Inside a transaction that has locked the GPU."""
+    return change(session, _TAKE_PART, _values(uuid, use)) == 1
+
+
+def give_back_parts(session: Session, key: AttemptKey) -> None:
+    """Inside a transaction that has locked the attempt's GPUs."""
+    for row in session.execute(_OUR_PARTS, {"key_job": key.job_id, "key_attempt": key.attempt}).all():
+        values = _values(row.gpu_uuid, first_use(grant_of(row), ""))
+        session.execute(_GIVE_BACK_PART, {name: values[name] for name in values if name not in ("mode_", "tenant_")})
+
+
+def namespace_of(session: Session, job_id: str) -> str:
+    return session.scalar(_NAMESPACE, {"of_job": job_id}) or ""
+
+
+def allocation_values(claim: Claim, memory_mib: int) -> dict[str, Any]:
+    """The columns of ``allocation`` that say what was taken; ``memory_mib``: all that the GPU has."""
+    grant = claim.grant
+    return {
+        "exclusive": grant is None,
+        "sm_percent": 100 if grant is None else grant.percent,
+        "memory_mib": memory_mib if grant is None else grant.memory_mib,
+        "mig_mask": 0 if grant is None else grant.mig_mask,
+        "share_mode": None if grant is None else grant.mode.value,
+        "mig_profile": None if grant is None else grant.mig_profile,
+        "cpus": claim.cpus,
+        "ram_mib": claim.ram_mib,
+    }
+
+
+def grant_of(row: Any) -> ShareGrant:
+    """What a row of ``allocation`` that is not exclusive holds."""
+    mask = int(row.mig_mask)
+    return ShareGrant(
+        mode=ShareMode(row.share_mode),
+        percent=row.sm_percent,
+        memory_mib=row.memory_mib,
+        mig_profile=row.mig_profile,
+        mig_start=(mask & -mask).bit_length() - 1 if mask else None,
+        mig_size=mask.bit_count() if mask else None,
+    )
+
+
+def use_of(row: Any) -> GpuUse | None:
+    """What a row of ``gpu`` says is taken in parts."""
+    if row.share_mode is None:
+        return None
+    return GpuUse(
+        mode=ShareMode(row.share_mode),
+        tenant=row.tenant,
+        percent=row.sm_percent_used,
+        memory_mib=row.memory_used_mib,
+        mig_mask=row.mig_mask,
+        mig_compute_slices=row.mig_compute_slices,
+        mig_media=row.mig_media,
+    )
+
+
+def _by_host(rooms: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    cpus, ram_mib = Counter[str](), Counter[str]()
+    for name, more_cpus, more_ram_mib in rooms:
+        cpus[name] += more_cpus
+        ram_mib[name] += more_ram_mib
+    return {name: (cpus[name], ram_mib[name]) for name in cpus if cpus[name] or ram_mib[name]}
+
+
+def _values(uuid: str, use: GpuUse) -> dict[str, Any]:
+    return {
+        "of_uuid": uuid,
+        "mode_": use.mode.value,
+        "tenant_": use.tenant,
+        "percent_": use.percent,
+        "memory_": use.memory_mib,
+        "mask_": use.mig_mask,
+        "compute_": use.mig_compute_slices,
+        "media_": use.mig_media,
+    }
+
+
+# ---- the statements, compiled once ----
+
+_OURS = (
+    (allocation.c.job_id == bindparam("key_job"))
+    & (allocation.c.attempt == bindparam("key_attempt"))
+    & allocation.c.released_at.is_(None)
+)
+_NAMESPACE = select(job.c.namespace).where(job.c.id == bindparam("of_job"))
+_HOST_ROOM = select(host.c.cpus, host.c.ram_mib, host.c.cpus_used, host.c.ram_mib_used).where(
+    host.c.name == bindparam("of_host")
+)
+_TAKE_HOST_ROOM = (
+    update(host)
+    .where(
+        host.c.name == bindparam("of_host"),
+        host.c.cpus_used + bindparam("cpus_") <= host.c.cpus,
+        host.c.ram_mib_used + bindparam("ram_") <= host.c.ram_mib,
+    )
+    .values(cpus_used=host.c.cpus_used + bindparam("cpus_"), ram_mib_used=host.c.ram_mib_used + bindparam("ram_"))
+)
+_GIVE_BACK_HOST_ROOM = (
+    update(host)
+    .where(host.c.name == bindparam("of_host"))
+    .values(cpus_used=host.c.cpus_used - bindparam("cpus_"), ram_mib_used=host.c.ram_mib_used - bindparam("ram_"))
+)
+_OUR_HOST_ROOM = (
+    select(
+        allocation.c.host,
+        func.sum(allocation.c.cpus).label("cpus"),
+        func.sum(allocation.c.ram_mib).label("ram_mib"),
+    )
+    .where(_OURS)
+    .group_by(allocation.c.host)
+    .order_by(allocation.c.host)
+)
+_OUR_PARTS = (
+    select(
+        allocation.c.gpu_uuid,
+        allocation.c.sm_percent,
+        allocation.c.memory_mib,
+        allocation.c.mig_mask,
+        allocation.c.share_mode,
+        allocation.c.mig_profile,
+    )
+    .where(_OURS, ~allocation.c.exclusive)
+    .order_by(allocation.c.gpu_uuid)
+)
+_TAKE_PART = (
+    update(gpu)
+    .where(
+        gpu.c.uuid == bindparam("of_uuid"),
+        gpu.c.exclusive_holders == 0,
+        ((gpu.c.state == GpuState.AVAILABLE.value) & (gpu.c.sm_percent_used == 0))
+        | (gpu.c.state.in_(_TAKEN) & (gpu.c.share_mode == bindparam("mode_")) & (gpu.c.tenant == bindparam("tenant_"))),
+        gpu.c.sm_percent_used + bindparam("percent_") <= 100,
+        gpu.c.memory_used_mib + bindparam("memory_") <= gpu.c.memory_mib,
+        gpu.c.mig_mask.op("&")(bindparam("mask_")) == 0,
+        gpu.c.mig_compute_slices + bindparam("compute_") <= 7,
+        gpu.c.mig_media + bindparam("media_") <= 1,
+    )
+    .values(
+        state=case((gpu.c.state == GpuState.AVAILABLE.value, GpuState.ALLOCATED.value), else_=gpu.c.state),
+        share_mode=bindparam("mode_"),
+        tenant=bindparam("tenant_"),
+        sm_percent_used=gpu.c.sm_percent_used + bindparam("percent_"),
+        memory_used_mib=gpu.c.memory_used_mib + bindparam("memory_"),
+        mig_mask=gpu.c.mig_mask + bindparam("mask_"),
+        mig_compute_slices=gpu.c.mig_compute_slices + bindparam("compute_"),
+        mig_media=gpu.c.mig_media + bindparam("media_"),
+    )
+)
+_WAS_LAST = gpu.c.sm_percent_used == bindparam("percent_")
+_GIVE_BACK_PART = (
+    update(gpu)
+    .where(gpu.c.uuid == bindparam("of_uuid"))
+    .values(
+        state=case((_WAS_LAST & gpu.c.state.in_(_TAKEN), GpuState.AVAILABLE.value), else_=gpu.c.state),
+        share_mode=case((_WAS_LAST, null()), else_=gpu.c.share_mode),
+        tenant=case((_WAS_LAST, literal("")), else_=gpu.c.tenant),
+        sm_percent_used=gpu.c.sm_percent_used - bindparam("percent_"),
+        memory_used_mib=gpu.c.memory_used_mib - bindparam("memory_"),
+        mig_mask=gpu.c.mig_mask - bindparam("mask_"),
+        mig_compute_slices=gpu.c.mig_compute_slices - bindparam("compute_"),
+        mig_media=gpu.c.mig_media - bindparam("media_"),
+    )
+)
