@@ -135,7 +135,8 @@ def check_invariants(store: Store) -> None:
         assert not whole or len(holders) == 1, f"{uuid} is held twice"
         assert row.exclusive_holders == len(whole), f"{uuid} does not count its holders"
         assert row.sm_percent_used == sum(holder.sm_percent for holder in holders) <= 100
-        assert row.memory_used_mib == sum(holder.memory_mib for holder in holders) <= row.memory_mib
+        parts_mib = sum(holder.memory_mib for holder in holders)
+        assert row.memory_used_mib == (row.memory_mib if whole else parts_mib) <= row.memory_mib
         assert row.share_mode == (holders[0].share_mode if taken else None)
         assert len({holder.share_mode for holder in holders}) <= 1, f"{uuid} is shared in two modes"
         slices = [s for holder in holders for s in range(8) if holder.mig_mask >> s & 1]

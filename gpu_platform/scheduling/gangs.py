@@ -131,7 +131,7 @@ class GangPlacer:
     ) -> dict[str | None, list[Placement]] | None:
         before = attempt.checkpoint()
         seats: dict[str | None, list[Placement]] = {}
-        for part in order:
+        for part in (_apart(part, seats) for part in order):
             pieces = self._pieces(part, asking, hosts)
             if pieces is None:
                 attempt.rollback(before)
@@ -238,6 +238,14 @@ class GangPlacer:
         slot = self._snapshot.slot(host)
         assert slot is not None, "it was just placed there"
         return slot
+
+
+def _apart(part: Part, seats: dict[str | None, list[Placement]]) -> Part:
+    """Of one GPU, a gang has one part at most: its ranks there would not know whose is whose."""
+    if part.request.share is None or not seats:
+        return part
+    taken = frozenset(uuid for placements in seats.values() for seat in placements for uuid in seat.gpu_uuids)
+    return Part(part.group, replace(part.row, excluded_gpus=part.row.excluded_gpus | taken))
 
 
 def _orders(hardest: list[Part]) -> Iterator[list[Part]]:

@@ -191,7 +191,7 @@ def test_parts_of_gpus_and_hosts_are_never_given_twice(store: Store) -> None:
     half = ShareGrant(mode=ShareMode.MPS, percent=50, memory_mib=30_000)
 
     def churn(worker: int) -> Counter[str]:
-        rng, seen = random.Random(worker), Counter[str]()
+        rng, seen, mine = random.Random(worker), Counter[str](), list[AttemptKey]()
         for turn in range(25):
             name = f"w{worker}-{turn}"
             cluster.queued(name, namespace=rng.choice(("a", "b")))
@@ -204,12 +204,9 @@ def test_parts_of_gpus_and_hosts_are_never_given_twice(store: Store) -> None:
                 seen["refused"] += 1
             else:
                 seen["reserved"] += 1
-                if rng.random() < 0.5:
-                    continue
-            attempts.end_attempt(store, key(name), [JobState.CANCELLED], now=NOW, actor="test")
-            if rng.random() < 0.5 and turn:
-                last = key(f"w{worker}-{rng.randrange(turn)}")
-                attempts.end_attempt(store, last, [JobState.CANCELLED], now=NOW, actor="test")
+                mine.append(key(name))
+            if mine and rng.random() < 0.6:
+                attempts.end_attempt(store, mine.pop(0), [JobState.CANCELLED], now=NOW, actor="test")
         return seen
 
     with ThreadPoolExecutor(4) as pool:
