@@ -19,10 +19,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.topology.description import load_description, simulated_uuid
+
+AMPLE = 10**9
+"""CPUs and MiB of a host of which nothing is known."""
 
 
 class HostGroup(BaseModel):
@@ -38,6 +42,9 @@ class HostGroup(BaseModel):
     model: str = "GPU"
     memory_mib: Annotated[int, Field(ge=1)] = 81_920
     compute_capability: str = "9.0"
+    cpus: Annotated[int | None, Field(ge=1)] = None
+    ram_mib: Annotated[int | None, Field(ge=1)] = None
+    """``cpus`` and ``ram_mib`` of a host; default: the machine's, or enough for anything."""
 
     @model_validator(mode="after")
     def _says_what_it_is(self) -> Self:
@@ -48,8 +55,13 @@ class HostGroup(BaseModel):
     def inventory(self, host: str) -> HostInventory:
         """Raises NotFound for an unknown machine."""
         if self.machine is not None:
-            return load_description(self.machine).inventory(host)
+            found = load_description(self.machine).inventory(host)
+            own = {"cpus": self.cpus or found.cpus or AMPLE, "ram_mib": self.ram_mib or found.ram_mib or AMPLE}
+            return found.model_copy(update=own)
         return HostInventory(
+            cpus=self.cpus or AMPLE,
+            ram_mib=self.ram_mib or AMPLE,
+            mps=True,
             machine=f"{self.gpus}x{self.model}",
             simulated=True,
             gpus=[
@@ -96,11 +108,45 @@ class ClusterFile(BaseModel):
         return f"leaf-{leaf}", None if self.leaves_per_spine is None else f"spine-{leaf // self.leaves_per_spine}"
 
 
-def read_openb_nodes(lines: Iterable[str]) -> list[HostRow]:
-    """Alibaba's ``openb_node_list_*.csv``, columns sn, gpu (how many) and model; only hosts with GPUs."""
+def read_nodes(name: str, lines: Iterable[str]) -> list[HostRow]:
+    """A table of hosts as Alibaba publishes it; those without GPUs are left out.
+
+    Either ``openb_node_list_*.csv`` (columns sn, gpu, model, cpu_milli, memory_mib), or the list of
+    cluster-trace-v2026-spot-gpu (node_name, gpu_capacity_num, gpu_model, cpu_num). Raises InvalidRequest.
+    """
     rows = []
-    for node in csv.DictReader(lines):
-        if int(node["gpu"]):
-            group = HostGroup(count=1, gpus=int(node["gpu"]), model=node["model"])
-            rows.append(HostRow(node["sn"], HostState.READY, group.inventory(node["sn"])))
+    table = csv.DictReader(lines)
+    columns = set(table.fieldnames or ())
+    if {"sn", "gpu", "model"} <= columns:
+        convert = _openb_node
+    elif {"node_name", "gpu_capacity_num", "gpu_model", "cpu_num"} <= columns:
+        convert = _spot_node
+    else:
+        raise InvalidRequest(
+            f"{name} is no table of hosts that can be read: known are those with the columns sn, gpu, model "
+            "and with node_name, gpu_capacity_num, gpu_model, cpu_num"
+        )
+    for node in table:
+        try:
+            host, group = convert(node)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(f"line {table.line_num} of {name}: {error}") from error
+        if group is not None:
+            rows.append(HostRow(host, HostState.READY, group.inventory(host)))
     return rows
+
+
+def _openb_node(node: dict[str, str]) -> tuple[str, HostGroup | None]:
+    gpus = int(node["gpu"])
+    cpus = int(node.get("cpu_milli") or 0) // 1000
+    group = HostGroup(
+        count=1, gpus=gpus, model=node["model"], cpus=cpus or None, ram_mib=int(node.get("memory_mib") or 0) or None
+    ) if gpus else None  # fmt: skip
+    return node["sn"], group
+
+
+def _spot_node(node: dict[str, str]) -> tuple[str, HostGroup | None]:
+    gpus = int(float(node["gpu_capacity_num"]))
+    name = f"node-{int(node['node_name']):05d}" if node["node_name"].isdigit() else node["node_name"]
+    cpus = int(float(node["cpu_num"])) or None
+    return name, HostGroup(count=1, gpus=gpus, model=node["gpu_model"], cpus=cpus) if gpus else None

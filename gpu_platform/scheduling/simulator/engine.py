@@ -19,7 +19,7 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preemption import Preemption
+from gpu_platform.scheduling.preemption import MoveReason, Preemption
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import PREEMPT_AGAIN_S, Scheduler
 from gpu_platform.scheduling.simulator.failures import Failure
@@ -84,6 +84,7 @@ class _Simulation:
         clock: Callable[[], float] | None,
     ) -> None:
         self._policy = policy
+        self._makes_room = policy.preemption or policy.defragmentation or policy.recovery
         self._scheduler = Scheduler(policy, explains=False)
         self._fleet = Fleet(hosts, self._scheduler)
         self._fit = Fit(trace.jobs)
@@ -194,7 +195,7 @@ class _Simulation:
     def _decide(self) -> None:
         if not self._waiting:
             return
-        if self._policy.preemption:
+        if self._makes_room:
             self._tell_checkpoints()
         begin = self._clock() if self._clock else 0.0
         decision = self._scheduler.decide(self._now)
@@ -204,11 +205,11 @@ class _Simulation:
             self._start(self._records[row.job_id], row, placement)
         for preemption in decision.preemptions:
             self._make_room(preemption)
-        if self._policy.preemption and self._waiting:
+        if self._makes_room and self._waiting:
             self._wake(bool(decision.preemptions))
 
     def _start(self, record: JobRecord, row: QueueRow, placement: Placement) -> None:
-        self._fleet.take(row.job_id, placement)
+        self._fleet.take(row.job_id, row.namespace, placement)
         self._scheduler.confirm(row.job_id, row.attempt)
         if record.first_start_s is None:
             record.first_start_s = self._now
@@ -222,6 +223,7 @@ class _Simulation:
 
     def _runs(self, record: JobRecord) -> None:
         self._running[record.job.id] = record
+        record.part = self._fleet.part_of(record.job.id)
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         if lasts_s < math.inf:
             self._unfinished += 1
@@ -240,14 +242,17 @@ class _Simulation:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
             record.leaving = True
-            record.preemptions += 1
+            if preemption.reason is MoveReason.PREEMPTION:
+                record.preemptions += 1
+            else:
+                record.moves += 1
             if min(record.left_s, record.job.time_limit_s or math.inf) == math.inf:
                 self._unfinished += 1  # it ran for ever, and now it does not
             self._lose_work(record)
             self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
 
     def _leave(self, record: JobRecord) -> None:
-        held_in_vain = min(self._now - record.since_s, record.job.grace_s) * len(record.gpu_uuids)
+        held_in_vain = min(self._now - record.since_s, record.job.grace_s) * record.gpus_held
         record.lost_gpu_seconds += held_in_vain
         record.leaving = False
         self._stop(record, finite=True)
@@ -277,7 +282,7 @@ class _Simulation:
         every_s = record.job.checkpoint_s or self._checkpoint_s
         kept_s = ran_s // every_s * every_s if every_s else 0.0
         record.left_s -= kept_s
-        record.lost_gpu_seconds += (ran_s - kept_s) * len(record.gpu_uuids)
+        record.lost_gpu_seconds += (ran_s - kept_s) * record.gpus_held
 
     def _stop(self, record: JobRecord, finite: bool | None = None) -> None:
         """``finite``: would it have ended by itself?"""
@@ -285,11 +290,12 @@ class _Simulation:
         self._unfinished -= lasts_s < math.inf if finite is None else finite
         del self._running[record.job.id]
         record.stays.append(self._stay(record))
-        self._fleet.give_back(record.gpu_uuids)
+        self._fleet.give_back(record.job.id)
+        self._scheduler.ended(record.job.id, record.attempt)
         record.gpu_uuids = []
 
     def _stay(self, record: JobRecord) -> Stay:
-        return Stay(max(record.since_s, self._begin_s), self._now, record.gpu_uuids)
+        return Stay(max(record.since_s, self._begin_s), self._now, record.gpu_uuids, record.part)
 
     def _tell_checkpoints(self) -> None:
         for job_id, record in self._running.items():
@@ -304,6 +310,8 @@ class _Simulation:
             return
         old_enough = [r.since_s + self._policy.min_run_s for r in self._running.values()]
         coming = [self._now] if again else [at_s for at_s in old_enough if at_s > self._now]
+        if self._policy.defragmentation and any(record.asks.checkpoints for record in self._running.values()):
+            coming.append(self._now + self._policy.defragment_every_s)
         if coming:
             self._wake_s = (min(coming) // PREEMPT_AGAIN_S + 1) * PREEMPT_AGAIN_S
             self._push(self._wake_s, _Kind.WAKE, None)

@@ -18,7 +18,7 @@ from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, read_openb_nodes
+from gpu_platform.scheduling.simulator.cluster import ClusterFile, read_nodes
 from gpu_platform.scheduling.simulator.failures import Failure, read_failures
 from gpu_platform.scheduling.simulator.readers import read_trace
 from gpu_platform.scheduling.simulator.trace import Trace
@@ -31,10 +31,10 @@ def load_trace(path: Path, host_size: int = 8) -> Trace:
 
 
 def load_cluster(path: Path) -> list[HostRow]:
-    """A :class:`ClusterFile` in YAML, or an openb list of nodes (``.csv``). Raises NotFound and InvalidRequest."""
+    """A :class:`ClusterFile` in YAML, or a published table of hosts (``.csv``). Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         if ".csv" in path.suffixes:
-            return read_openb_nodes(file)
+            return read_nodes(path.name, file)
         try:
             return ClusterFile.model_validate(_yaml(path, file)).rows()
         except ValidationError as error:

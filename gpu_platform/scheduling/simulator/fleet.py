@@ -4,28 +4,44 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import GpuRow, HostRow
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
+from gpu_platform.domain.share import GpuUse, ShareGrant, first_use
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.snapshot import MAX_GPUS
 
 
+@dataclass(frozen=True)
+class _Hold:
+    """What a job has."""
+
+    grants: dict[str, ShareGrant | None]
+    """GPU -> the part of it; None: all of it."""
+    host_use: tuple[HostUse, ...]
+
+
 class Fleet:
-    """Checks what the database would: a GPU that is taken or broken cannot be taken."""
+    """Checks what the database would: what is taken or broken cannot be taken."""
 
     def __init__(self, hosts: Sequence[HostRow], scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._hosts = {host.name: host for host in hosts}
         self._gpus = {gpu.uuid: (host.name, gpu.index) for host in hosts for gpu in host.inventory.gpus}
+        self._memory_mib = {gpu.uuid: gpu.memory_mib for host in hosts for gpu in host.inventory.gpus}
         self._uuid_of = {place: uuid for uuid, place in self._gpus.items()}
-        self._holder: dict[str, str] = {}
+        self._holders: dict[str, dict[str, None]] = {}
+        """GPU -> the jobs that have it, or parts of it."""
+        self._use: dict[str, GpuUse] = {}
+        """Of GPUs of which parts are taken."""
+        self._host_use: dict[str, HostUse] = {}
+        self._holds: dict[str, _Hold] = {}
         self._broken: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._closed: set[str] = set()
@@ -34,6 +50,8 @@ class Fleet:
         self._free = {host.name: len(host.inventory.gpus) for host in hosts}
         self._hosts_by_free = np.bincount(list(self._free.values()), minlength=MAX_GPUS + 1)
         self.gpus = len(self._gpus)
+        self.held = 0.0
+        """GPUs; one that is given away in parts counts for them."""
         self.down = 0
         """GPUs that are broken or on a lost host."""
 
@@ -48,9 +66,11 @@ class Fleet:
     def adopt(self, state: ClusterState) -> None:
         """Who has what already, and what is broken; the scheduler was told."""
         for job in state.running:
-            self._holder.update(dict.fromkeys(job.gpu_uuids, job.job_id))
+            parts: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
+            grants = dict(zip(job.gpu_uuids, parts, strict=True))
+            self._hold(job.job_id, job.namespace, _Hold(grants, job.host_use))
         for row in state.gpus:
-            if not row.free and row.uuid not in self._holder:
+            if not row.free and row.uuid not in self._holders:
                 self._broken[row.uuid] += 1
         for host in state.hosts:
             if host.state is not HostState.READY:
@@ -63,27 +83,57 @@ class Fleet:
             self._count_free(host.name)
 
     @property
-    def held(self) -> int:
-        return len(self._holder)
-
-    @property
     def hosts_by_free(self) -> NDArray[np.int64]:
         """Element f: how many hosts have f GPUs that could be given away now."""
         return self._hosts_by_free
 
-    def take(self, job_id: str, placement: Placement) -> None:
-        """All of a placement's GPUs. Raises AssertionError if one of them cannot be had."""
-        uuids = placement.gpu_uuids
-        for uuid in uuids:
-            assert self._usable(uuid), f"{uuid} was given to {job_id} but is held by {self._holder.get(uuid)} or broken"
-            self._holder[uuid] = job_id
-        self._tell(uuids)
+    def take(self, job_id: str, namespace: str, placement: Placement) -> None:
+        """All of a placement. Raises AssertionError if a part of it cannot be had."""
+        grants: dict[str, ShareGrant | None] = {}
+        amounts: dict[str, HostUse] = {}
+        for part in placement.slices:
+            shares: Iterable[ShareGrant | None] = part.shares or [None] * len(part.gpu_uuids)
+            grants.update(zip(part.gpu_uuids, shares, strict=True))
+            amounts[part.host] = _plus(amounts.get(part.host), HostUse(part.host, part.cpus, part.ram_mib))
+        for uuid, grant in grants.items():
+            holders = ", ".join(self._holders.get(uuid, ()))
+            assert self._usable(uuid, grant), f"{uuid} was given to {job_id} but {holders} has it, or it is broken"
+        self._hold(job_id, namespace, _Hold(grants, tuple(use for use in amounts.values() if use.cpus or use.ram_mib)))
+        self._tell(grants)
 
-    def give_back(self, gpu_uuids: Iterable[str]) -> None:
-        uuids = list(gpu_uuids)
-        for uuid in uuids:
-            del self._holder[uuid]
-        self._tell(uuids)
+    def _hold(self, job_id: str, namespace: str, hold: _Hold) -> None:
+        self._holds[job_id] = hold
+        for uuid, grant in hold.grants.items():
+            self._holders.setdefault(uuid, {})[job_id] = None
+            if grant is not None:
+                before = self._use.get(uuid)
+                use = self._use[uuid] = first_use(grant, namespace) if before is None else before.plus(grant)
+                assert use.percent <= 100 and use.memory_mib <= self._memory_mib[uuid], f"too much of {uuid} is taken"  # noqa: PT018
+            self.held += _part(grant)
+        for use in hold.host_use:
+            self._host_use[use.host] = _plus(self._host_use.get(use.host), use)
+
+    def give_back(self, job_id: str) -> None:
+        """All that the job has."""
+        hold = self._holds.pop(job_id)
+        for uuid, grant in hold.grants.items():
+            holders = self._holders[uuid]
+            del holders[job_id]
+            if not holders:
+                del self._holders[uuid]
+            if grant is not None:
+                left = self._use.pop(uuid).minus(grant)
+                if left is not None:
+                    self._use[uuid] = left
+            self.held -= _part(grant)
+        for use in hold.host_use:
+            self._host_use[use.host] = _plus(self._host_use[use.host], HostUse(use.host, -use.cpus, -use.ram_mib))
+        self._tell(hold.grants)
+
+    def part_of(self, job_id: str) -> float:
+        """How much the job has of each of its GPUs, on average."""
+        grants = self._holds[job_id].grants
+        return sum(map(_part, grants.values())) / len(grants)
 
     def break_down(self, host: str, gpu: int | None) -> set[str]:
         """A GPU or a whole host fails; returns the jobs that ran there and must be stopped."""
@@ -93,7 +143,7 @@ class Fleet:
         else:
             self._broken[uuids[0]] += 1
         self._tell_health(host, uuids)
-        return {self._holder[uuid] for uuid in uuids if uuid in self._holder}
+        return {job for uuid in uuids for job in self._holders.get(uuid, ())}
 
     def repair(self, host: str, gpu: int | None) -> None:
         """Undoes one :meth:`break_down`; what failed twice is back when both are repaired."""
@@ -122,17 +172,19 @@ class Fleet:
         self.down += down - self._down[host]
         self._down[host] = down
 
-    def _tell(self, uuids: list[str]) -> None:
+    def _tell(self, uuids: Iterable[str]) -> None:
         rows = []
         for uuid in uuids:
             host, index = self._gpus[uuid]
             if self._broken[uuid]:
                 state = GpuState.DEGRADED
             else:
-                state = GpuState.IN_USE if uuid in self._holder else GpuState.AVAILABLE
-            rows.append(GpuRow(uuid, host, index, state, free=state is GpuState.AVAILABLE))
+                state = GpuState.IN_USE if uuid in self._holders else GpuState.AVAILABLE
+            rows.append(GpuRow(uuid, host, index, state, state is GpuState.AVAILABLE, self._use.get(uuid)))
+        hosts = {row.host for row in rows}
+        self._scheduler.upsert_use(self._host_use[host] for host in sorted(hosts) if host in self._host_use)
         self._scheduler.upsert_gpus(rows)
-        for host in {row.host for row in rows}:
+        for host in hosts:
             self._count_free(host)
 
     def _count_free(self, host: str) -> None:
@@ -141,6 +193,16 @@ class Fleet:
         self._hosts_by_free[free] += 1
         self._free[host] = free
 
-    def _usable(self, uuid: str) -> bool:
+    def _usable(self, uuid: str, grant: ShareGrant | None = None) -> bool:
         host = self._gpus[uuid][0]
-        return not (uuid in self._holder or self._broken[uuid] or self._lost[host] or host in self._closed)
+        if self._broken[uuid] or self._lost[host] or host in self._closed:
+            return False
+        return uuid not in self._holders or (grant is not None and uuid in self._use)
+
+
+def _part(grant: ShareGrant | None) -> float:
+    return 1.0 if grant is None else grant.percent / 100
+
+
+def _plus(use: HostUse | None, more: HostUse) -> HostUse:
+    return more if use is None else HostUse(use.host, use.cpus + more.cpus, use.ram_mib + more.ram_mib)

@@ -61,6 +61,7 @@ FIGURES = (
     Figure("Slowdown", "completion over run time, mean", lambda r: r.slowdown, _figures3, -1),
     Figure("Fairness", "Jain's index over namespaces", lambda r: r.fairness, _three, 1),
     Figure("Preemptions", "", lambda r: r.preemptions, _count, -1),
+    Figure("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
     Figure("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
     Figure("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
     Figure("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
@@ -76,7 +77,7 @@ DECISION_FIGURES = (
 
 _OPTIONAL = {
     *("Jobs not finished", "Jobs refused", "Jobs failed"),
-    *("Preemptions", "Failures", "Restarts", "Recovery, 90 %", "Work lost"),
+    *("Preemptions", "Moves", "Failures", "Restarts", "Recovery, 90 %", "Work lost"),
 }
 
 

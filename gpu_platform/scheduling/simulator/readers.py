@@ -13,6 +13,7 @@ jsonl  ourselves                                                               a
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.share import Share
 from gpu_platform.scheduling.simulator.trace import WHOLE_GPU_MILLI, Trace, TraceJob, gang
 
 Row = dict[str, str]
@@ -82,30 +84,35 @@ def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
         if gpus == 0:
             left_out += 1
             return None
-        milli = min(int(row["gpu_milli"]), WHOLE_GPU_MILLI)
-        shared += milli < WHOLE_GPU_MILLI
+        percent = math.ceil(min(int(row["gpu_milli"]), WHOLE_GPU_MILLI) * 100 / WHOLE_GPU_MILLI)
+        shared += percent < 100
         models = [model for model in (row["gpu_spec"] or "").split("|") if model]
         several += len(models) > 1
         request = gang(gpus, host_size)
-        if models:
-            request = request.model_copy(update={"model": models[0]})
+        request = request.model_copy(
+            update={
+                "model": models[0] if models else None,
+                "share": Share(percent=percent, memory_mib=1) if percent < 100 else None,
+                "cpus_per_host": math.ceil(int(row["cpu_milli"]) / 1000 / request.hosts),
+                "ram_mib_per_host": math.ceil(int(row["memory_mib"]) / request.hosts),
+            }
+        )
         begin = float(row["scheduled_time"] or row["creation_time"])
         return TraceJob(
             id=row["name"],
             submit_s=float(row["creation_time"]),
             duration_s=max(0.0, float(row["deletion_time"]) - begin),
             gpus=request,
-            gpu_milli=milli,
             namespace=row["qos"] or "default",
         )
 
     jobs = list(rows.jobs(convert))
     notes = [
         f"{left_out} tasks without a GPU are left out" if left_out else "",
-        f"{shared} tasks asked for a part of one GPU and are given a whole one" if shared else "",
+        f"{shared} tasks share GPUs with others of their namespace, which is their qos; how much GPU memory they need "
+        "is not told: none" if shared else "",
         f"{several} tasks that accept several models are given only the first" if several else "",
-        "requests for CPUs and host memory are ignored",
-    ]
+    ]  # fmt: skip
     return Trace.of(name, jobs, filter(None, notes))
 
 

@@ -31,6 +31,8 @@ class Stay:
     begin_s: float
     end_s: float
     gpu_uuids: list[str]
+    part: float = 1.0
+    """Of each."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class JobRecord:
     lost_gpu_seconds: float = 0.0
     """Of what it held, what had to be done again."""
     preemptions: int = 0
+    moves: int = 0
+    """For defragmentation and recovery."""
     restarts: int = 0
     """After failures."""
     recovery_s: list[float] = field(default_factory=list)
@@ -59,6 +63,8 @@ class JobRecord:
     left_s: float = 0.0
     """Work that is still to do."""
     gpu_uuids: list[str] = field(default_factory=list)
+    part: float = 1.0
+    """Of each of ``gpu_uuids``."""
     since_s: float = 0.0
     leaving: bool = False
     """It was told to make room, does no more work, and still holds its GPUs."""
@@ -66,9 +72,13 @@ class JobRecord:
     """It waits because of a failure."""
 
     @property
+    def gpus_held(self) -> float:
+        return len(self.gpu_uuids) * self.part
+
+    @property
     def gpu_seconds(self) -> float:
-        """Held, in all attempts."""
-        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) for stay in self.stays)
+        """Held, in all attempts; parts of GPUs count as such."""
+        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) * stay.part for stay in self.stays)
 
 
 @dataclass(frozen=True)

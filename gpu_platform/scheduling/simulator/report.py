@@ -81,8 +81,6 @@ class Report(_Data):
     """GPU-seconds of work that was kept, of those that the cluster owns."""
     allocation_ratio: float
     """GPU-seconds held by jobs, of those in working order."""
-    asked_ratio: float
-    """As utilisation, but a job that asked for a part of a GPU counts for that part."""
     fragmentation: float
     """Mean, while jobs waited, of the part of the free GPUs that a job drawn from the trace could not use."""
     waiting_s: Spread
@@ -93,6 +91,8 @@ class Report(_Data):
     """Mean of completion over run time, bounded."""
     by_size: list[SizeClass]
     preemptions: int
+    moves: int
+    """Of jobs, for defragmentation and recovery."""
     failures: int
     restarts: int
     recovery_s: Spread
@@ -137,13 +137,13 @@ def report_on(run: Run, policy: str) -> Report:
         jobs={outcome: outcomes[outcome] for outcome in Outcome},
         utilisation=_ratio(sum(map(_useful, run.records)), owned),
         allocation_ratio=_ratio(run.timeline.integral("held", run.begin_s, run.end_s), owned - down),
-        asked_ratio=_ratio(sum(_useful(r) * r.job.gpu_milli / 1000 for r in run.records), owned),
         fragmentation=_fragmentation(run),
         waiting_s=Spread.of(waiting),
         completion_s=Spread.of(completion),
         slowdown=_mean(max(1.0, _completion_s(r) / max(SLOWDOWN_BOUND_S, r.job.duration_s)) for r in completed),
         by_size=_by_size(run),
         preemptions=sum(record.preemptions for record in run.records),
+        moves=sum(record.moves for record in run.records),
         failures=run.failures,
         restarts=sum(record.restarts for record in run.records),
         recovery_s=Spread.of([seconds for record in run.records for seconds in record.recovery_s]),

@@ -26,8 +26,6 @@ class TraceJob(BaseModel):
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """What it works if nothing stops it."""
     gpus: GpuRequest = GpuRequest()
-    gpu_milli: Annotated[int, Field(ge=1, le=WHOLE_GPU_MILLI)] = WHOLE_GPU_MILLI
-    """How much of each GPU it asked for; it is given whole ones."""
     namespace: str = "default"
     user: str = "anonymous"
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0

@@ -38,8 +38,11 @@ def test_openb_tells_tasks_with_their_share_of_a_gpu() -> None:
     trace = read_trace("openb.csv", OPENB.splitlines(keepends=True))
     whole, part = trace.jobs
     assert (whole.gpus.gpus_per_host, whole.submit_s, whole.duration_s, whole.namespace) == (8, 0, 400, "LS")
-    assert (part.gpu_milli, part.gpus.model, part.duration_s) == (460, "V100M16", 40)
-    assert [note.split()[0] for note in trace.notes] == ["1", "1", "1", "requests"]
+    assert (part.gpus.model, part.duration_s) == ("V100M16", 40)
+    assert part.gpus.share is not None
+    assert part.gpus.share.percent == 46
+    assert (part.gpus.cpus_per_host, part.gpus.ram_mib_per_host, whole.gpus.share) == (6, 12288, None)
+    assert [note.split()[0] for note in trace.notes] == ["1", "1", "1"]
 
 
 def test_philly_begins_with_its_first_submission_and_splits_what_one_host_cannot_hold() -> None:
@@ -198,3 +201,20 @@ def test_a_policy_is_a_file_or_the_name_of_an_order_with_overrides(tmp_path: Pat
 def test_a_wrong_policy_is_refused(name: str, overrides: list[str], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         load_policy(name, overrides)
+
+
+SPOT_NODES = "gpu_model,gpu_capacity_num,cpu_num,node_name\nGPU-series-1,4,192,0\nA10,1,128,17\nA10,0,64,18\n"
+
+
+def test_published_tables_of_hosts_are_clusters(tmp_path: Path) -> None:
+    path = tmp_path / "alibaba_v2026_spot_node_info_df.csv.gz"
+    path.write_bytes(gzip.compress(SPOT_NODES.encode()))
+    first, second = load_cluster(path)
+    assert (first.name, len(first.inventory.gpus), first.inventory.cpus) == ("node-00000", 4, 192)
+    assert (second.name, second.inventory.gpus[0].model) == ("node-00017", "A10")
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    with pytest.raises(InvalidRequest, match="no table of hosts that can be read"):
+        load_cluster(path)
+    path.write_bytes(gzip.compress(SPOT_NODES.replace("A10,1,", "A10,x,").encode()))
+    with pytest.raises(InvalidRequest, match="line 3 of"):
+        load_cluster(path)
