@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+from prometheus_client import REGISTRY
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -38,6 +39,7 @@ from gpu_platform.settings import Settings
 from workers.node_faults import FaultDispatcher
 from workers.node_http import NodeHttp
 from workers.node_lease import LeaseKeeper
+from workers.node_metrics import NodeMetrics
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
@@ -161,6 +163,7 @@ async def main() -> None:
         agent,
         report_maker(settings, inventory, agent, health, fitness, http.url),
     )
+    REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     keep_s = settings.node.log_keep_days * 24 * 3600
     health.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -142,6 +142,10 @@ class HealthMonitor:
     def telemetry(self) -> list[GpuTelemetry]:
         """The newest reading of each GPU; only its uuid while it does not answer."""
         return [telemetry_of(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
+
+    def gpus(self) -> Sequence[WatchedGpu]:
+        """As they are now; to look at only."""
+        return self._gpus
 
     def degraded(self) -> dict[str, str]:
         """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
@@ -314,7 +318,7 @@ class HealthMonitor:
                 gpu.fatal.add(xid)
             elif now_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
                 return
-            gpu.xid_count += 1
+            gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
             if xid in self._policy.sympathetic and self._is_a_consequence(gpu, xid, now_ms):
                 return
             if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]

@@ -37,8 +37,8 @@ class WatchedGpu:
     """Counters at their last report."""
     xids: dict[int, int] = field(default_factory=dict)
     """XID -> when it was last seen, Unix ms."""
-    xid_count: int = 0
-    """Since the node worker started."""
+    xid_counts: dict[int, int] = field(default_factory=dict)
+    """XID -> how often, since the node worker started."""
     fatal: set[int] = field(default_factory=set)
     """XIDs that the kernel's log has called fatal since the last reset."""
     killed_at_ms: int = 0
