@@ -19,6 +19,7 @@ from activities.evictions import Eviction, Evictions
 from activities.host_telemetry import HostTelemetry
 from activities.job_speeds import JobSpeeds
 from activities.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
+from activities.recovery_times import RecoveryTimes
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import StaleEpoch, Unavailable
 from gpu_platform.domain.job import JobEvent
@@ -62,11 +63,14 @@ class _News:
     released: list[AttemptKey] = field(default_factory=list)
     running: list[AttemptKey] = field(default_factory=list)
     completed: set[str] = field(default_factory=set)
+    fewer_hosts: bool = False
 
     def take(self, event: JobEvent) -> None:
         kind, host = event.kind, event.host
         if kind.startswith("queue.") and event.job_id:
             self.queue.add(event.job_id)
+        elif kind == "host.removed":
+            self.fewer_hosts = True
         elif kind.startswith("host.") and host:
             self.hosts.add(host)
             self.gpu_hosts.add(host)
@@ -115,6 +119,7 @@ class DecisionLoop:
         self._evictions = Evictions(store, evict)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
+        self._recoveries = RecoveryTimes(self._holders)
         self._seq = 0
         self._inbox = threading.Lock()
         self._unknown: list[QueueRow] = []
@@ -211,8 +216,12 @@ class DecisionLoop:
             for event in batch:
                 self._seq = event.seq
                 news.take(event)
+                self._recoveries.take(event)
             if len(batch) < BATCH:
                 break
+        if news.fewer_hosts:
+            self._load()  # rare; a core forgets no host
+            return True
         if news.hosts:
             for row in hosts.read_hosts(self._store, sorted(news.hosts)):
                 self._core.upsert_host(row)
@@ -246,6 +255,9 @@ class DecisionLoop:
         row = self._core.ledger.get((key.job_id, key.attempt))
         return row is not None and row.time_limit_s is not None
 
+    def _holders(self, gpu_uuid: str) -> list[AttemptKey]:
+        return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.ledger.holders(gpu_uuid)]
+
     def _holds(self, key: AttemptKey) -> bool:
         return self._core.ledger.get((key.job_id, key.attempt)) is not None
 
@@ -265,6 +277,7 @@ class DecisionLoop:
         with self._inbox:
             rows, self._unknown = self._unknown, []
         for row in rows:
+            PLACEMENT_DECISIONS.labels(outcome="unanswered").inc()
             self._core.reject(row.job_id, row.attempt)
             # With no row, the leader's upkeep asks the workflow, if it lives, to ask again.
             queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)

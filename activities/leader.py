@@ -70,7 +70,7 @@ class LeaderActivities:
         )
         stopped = threading.Event()
         deciding = asyncio.ensure_future(asyncio.to_thread(decisions.run, stopped))
-        upkeep = asyncio.ensure_future(Upkeep(self._store, self._client).run())
+        upkeep = asyncio.ensure_future(Upkeep(self._store, self._client, self._settings.retention_days).run())
         deadline = loop.time() + term_s
         try:
             while loop.time() < deadline:

@@ -9,8 +9,14 @@ DECISION_SECONDS = Histogram(
     "Time of one scheduling decision round",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5),
 )
+RECOVERY_SECONDS = Histogram(
+    "topology_recovery_duration_seconds",
+    "From a fault, or a host's loss, until the job runs again",
+    buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600),
+)
 PLACEMENT_DECISIONS = Counter(
     "topology_placement_decisions_total",
-    "Proposals that were made, and those that nobody confirmed in time",
+    "Proposals that were made (placed), that nobody confirmed in time (expired) or waited for any more (unanswered), "
+    "and jobs that were told to make room (preempted)",
     ["outcome"],
 )

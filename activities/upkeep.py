@@ -20,13 +20,14 @@ from gpu_platform.domain.attempt import AttemptKey, HostLost
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import JobInput
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, hosts, jobs, queue
+from gpu_platform.store import Store, hosts, jobs, queue, retention
 
 log = structlog.get_logger()
 
 CONTROL_TASK_QUEUE = "control"
 LEASE_CHECK_S = 1.0
 SWEEP_S = 5.0
+PRUNE_S = 600.0
 START_GRACE = timedelta(seconds=10)
 """The service starts a workflow within this of accepting the job, or died in between."""
 ROW_GRACE = timedelta(seconds=6)
@@ -35,15 +36,16 @@ PARALLEL = 16
 
 
 class Upkeep:
-    def __init__(self, store: Store, client: Client) -> None:
+    def __init__(self, store: Store, client: Client, retention_days: float | None = None) -> None:
         self._store = store
         self._client = client
+        self._retention = None if retention_days is None else timedelta(days=retention_days)
         self._started_at = utc_now()
 
     async def run(self) -> None:
         """Until cancelled."""
-        next_sweep = 0.0
         loop = asyncio.get_running_loop()
+        next_sweep, next_prune = 0.0, loop.time() + PRUNE_S
         while True:
             try:
                 await self._expire_leases()
@@ -53,9 +55,20 @@ class Upkeep:
                     await self._start_accepted()
                     await self._ask_again()
                     await self._clean_up_closed()
+                if loop.time() >= next_prune:
+                    next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
             except (Unavailable, RPCError) as error:
                 log.warning("upkeep.delayed", error=str(error))
             await asyncio.sleep(LEASE_CHECK_S)
+
+    async def _prune(self) -> bool:
+        """Forget a little; is there more?"""
+        if self._retention is None:
+            return False
+        gone = await asyncio.to_thread(retention.prune, self._store, utc_now() - self._retention)
+        if gone:
+            log.info("upkeep.pruned", **gone)
+        return bool(gone)
 
     async def _expire_leases(self) -> None:
         if utc_now() - self._started_at < timedelta(seconds=LEASE_CHECK_S * 3):

@@ -48,6 +48,9 @@ class SchedulerSettings(_Section):
     policy: dict[str, Any] = {}
     """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see the reference of them.
     ``kill -HUP`` makes the scheduler read them again."""
+    retention_days: Annotated[float, Field(ge=1)] | None = 90.0
+    """Reservations, idempotency keys and fault identities of jobs that ended longer ago are deleted; None: never.
+    Jobs, usage and the audit log stay."""
     metrics_port: int | None = None
     """Port of the scheduler's ``/metrics``; None: not served."""
 

@@ -12,7 +12,8 @@ from prometheus_client.registry import REGISTRY, Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.observability import REQUEST_SECONDS
-from gpu_platform.store import Store, gpus, hosts, jobs, queue
+from gpu_platform.store import Store, gpus, hosts, jobs, leader, queue
+from gpu_platform.topology.fabric import Fabric, FabricConfig
 from service.ids import new_request_id
 from service.platform import now
 
@@ -34,15 +35,18 @@ class _Truth(Collector):
             by_state.add_metric([state.value], count)
         yield by_state
 
-        found = gpus.list_gpus(self._store)
         cluster = GaugeMetricFamily("gpu_platform_gpus", "GPUs by host and state", labels=["host", "state"])
-        for (host, state), count in sorted(Counter((gpu.host, gpu.state.value) for gpu in found).items()):
-            cluster.add_metric([host, state], count)
+        for (host, state), count in gpus.count_gpus(self._store).items():
+            cluster.add_metric([host, state.value], count)
         yield cluster
-        held = sum(gpu.job_id is not None for gpu in found)
+        taken = gpus.taken_gpus(self._store)
+        held, there = sum(held for held, _ in taken.values()), sum(there for _, there in taken.values())
         yield GaugeMetricFamily(
-            "topology_gpu_allocation_ratio", "GPUs held by jobs / all GPUs", value=held / len(found) if found else 0.0
+            "topology_gpu_allocation_ratio",
+            "GPUs held by jobs, parts counted as parts / all GPUs",
+            value=held / there if there else 0.0,
         )
+        yield self._domains(taken)
 
         ready = GaugeMetricFamily("gpu_platform_hosts", "Hosts by state", labels=["state"])
         for state, count in sorted(Counter(host.state.value for host in hosts.list_hosts(self._store, now())).items()):
@@ -56,6 +60,27 @@ class _Truth(Collector):
         for reason, count in sorted(queue.waiting_by_reason(self._store).items()):
             waiting.add_metric([reason], count)
         yield waiting
+
+    def _domains(self, taken: dict[str, tuple[float, int]]) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "topology_domain_utilization_ratio",
+            "Of the GPUs in a domain of the fabric, the part that jobs hold",
+            labels=["level", "domain"],
+        )
+        fabric = Fabric(FabricConfig.model_validate(leader.current_policy(self._store).get("fabric", {})))
+        held: Counter[tuple[str, str]] = Counter()
+        there: Counter[tuple[str, str]] = Counter()
+        for row in hosts.read_hosts(self._store):
+            told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+            names = {**fabric.domains_of(row.name, told), "nvlink": row.inventory.nvlink_domain}
+            for level in fabric.levels:
+                if (name := names.get(level)) is not None:
+                    held[level, name] += taken.get(row.name, (0.0, 0))[0]  # type: ignore[assignment]  # of floats, too
+                    there[level, name] += taken.get(row.name, (0.0, 0))[1]
+        for (level, name), count in sorted(there.items()):
+            if count:
+                family.add_metric([level, name], held[level, name] / count)
+        return family
 
 
 class RequestTimes:

@@ -49,6 +49,10 @@ def connect_lazily(settings: TemporalSettings) -> ClientProvider:
     return provide
 
 
+TASK_TIMEOUT = timedelta(seconds=5)
+"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
+
+
 class JobWorkflows:
     """Jobs' workflows, as far as the service touches them. Every method raises :class:`Unavailable`."""
 
@@ -95,6 +99,7 @@ class JobWorkflows:
                     start_signal=signal[0] if signal else None,
                     start_signal_args=[signal[1]] if signal else [],
                     static_summary=f"{spec.name}: {spec.gpu_count} GPUs",
+                    task_timeout=TASK_TIMEOUT,
                     rpc_timeout=RPC_TIMEOUT,
                 )
             except WorkflowAlreadyStartedError as error:

@@ -145,6 +145,10 @@ class AsyncClient:
     async def host(self, name: str) -> Host:
         return await self._send(calls.host(name), Host)
 
+    async def remove_host(self, name: str) -> None:
+        """Forget a host that is LOST or DRAINED and holds nothing."""
+        await self._answer(calls.remove_host(name))
+
     async def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """No new work; what runs goes on, or is preempted with ``force``."""
         return await self._send(calls.set_host(name, "drain", force, reason), Host)

@@ -147,6 +147,10 @@ def host(name: str) -> Call:
     return Call("GET", f"/v1/hosts/{_quoted(name)}")
 
 
+def remove_host(name: str) -> Call:
+    return Call("DELETE", f"/v1/hosts/{_quoted(name)}")
+
+
 def set_host(name: str, verb: str, force: bool, reason: str) -> Call:
     return Call("POST", f"/v1/hosts/{_quoted(name)}/{verb}", _given(force=force or None), body=_why(reason))
 

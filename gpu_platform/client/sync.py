@@ -148,6 +148,10 @@ class Client:
     def host(self, name: str) -> Host:
         return self._send(calls.host(name), Host)
 
+    def remove_host(self, name: str) -> None:
+        """Forget a host that is LOST or DRAINED and holds nothing."""
+        self._answer(calls.remove_host(name))
+
     def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """No new work; what runs goes on, or is preempted with ``force``."""
         return self._send(calls.set_host(name, "drain", force, reason), Host)

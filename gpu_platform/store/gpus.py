@@ -37,6 +37,23 @@ def list_gpus(session: Session, *, host: str | None = None, states: Collection[G
 
 
 @reading
+def count_gpus(session: Session) -> dict[tuple[str, GpuState], int]:
+    """(host, state) -> how many GPUs."""
+    query = select(gpu.c.host, gpu.c.state, func.count().label("gpus")).group_by(gpu.c.host, gpu.c.state)
+    return {
+        (row.host, GpuState(row.state)): row.gpus for row in session.execute(query.order_by(gpu.c.host, gpu.c.state))
+    }
+
+
+@reading
+def taken_gpus(session: Session) -> dict[str, tuple[float, int]]:
+    """Host -> (GPUs that jobs hold, parts counted as parts; all of its GPUs)."""
+    taken = func.sum(gpu.c.sm_percent_used) / 100.0
+    query = select(gpu.c.host, taken.label("held"), func.count().label("there")).group_by(gpu.c.host)
+    return {row.host: (float(row.held), row.there) for row in session.execute(query.order_by(gpu.c.host))}
+
+
+@reading
 def get_gpu(session: Session, reference: str) -> Gpu:
     """A GPU by uuid, by the beginning of one, or as ``host:index``.
 

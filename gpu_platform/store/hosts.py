@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.errors import InUse, NotFound
 from gpu_platform.domain.gpu import Host
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
@@ -176,6 +176,27 @@ def set_host_state(
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, name, now)
     return _get_host(session, name, now)
+
+
+@writing
+def remove_host(session: Session, name: str, *, reason: str | None, actor: str, now: datetime) -> None:
+    """Forget a host that is LOST or DRAINED and holds nothing, with its GPUs and who had them when.
+
+    Usage and the audit log stay. Should its node worker report again, it is a new host. Raises :class:`NotFound` and
+    :class:`InUse`.
+    """
+    row = session.execute(_LOCK_HOST, {"host_name": name}).one_or_none()
+    if row is None:
+        raise _no_such_host(name)
+    held = session.execute(_LOST_ATTEMPTS, {"host_name": name}).all()
+    if held or row.state not in (HostState.LOST, HostState.DRAINED):
+        jobs = f"; {', '.join(sorted({one.job_id for one in held}))} still hold GPUs there" if held else ""
+        raise InUse(f"host {name} is {row.state}{jobs}: drain it first, and wait until it is DRAINED", host=name)
+    uuids = select(gpu.c.uuid).where(gpu.c.host == name)
+    session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids)))
+    session.execute(delete(gpu).where(gpu.c.host == name))
+    session.execute(delete(host).where(host.c.name == name))
+    append_event(session, "host.removed", actor, now, host=name, data={"reason": reason})
 
 
 # ---- the steps ----

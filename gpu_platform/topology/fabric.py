@@ -84,10 +84,7 @@ class Fabric:
 
     def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
         """The numbers of a host's domains, one per level. ``told``: level -> domain, as the host says."""
-        domains = dict(told)
-        for hosts, where in self._rules:
-            if hosts.match(host):
-                domains.update(where)
+        domains = self.domains_of(host, told)
         names = [domains.get(level) for level in self.config.levels]
         keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
         nearer: tuple[str | None, ...] = (host,)
@@ -95,6 +92,14 @@ class Fabric:
             nearer = (level, *names[number:]) if name is not None else (level, None, *nearer)
             keys.append(nearer)
         return tuple(self._number(key) for key in keys)
+
+    def domains_of(self, host: str, told: Mapping[str, str | None]) -> dict[str, str | None]:
+        """Level -> the name of the host's domain, where it is known."""
+        domains = dict(told)
+        for hosts, where in self._rules:
+            if hosts.match(host):
+                domains.update(where)
+        return domains
 
     def name(self, number: int) -> str:
         """A domain in words, e.g. ``leaf l7``; ``spine of leaf l7`` if its own name is not known."""

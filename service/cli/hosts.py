@@ -1,4 +1,4 @@
-"""``gpu-platform drain|online|offline``: take hosts (and single GPUs) out of service and put them back."""
+"""``gpu-platform drain|online|offline|hosts remove``: take hosts (and single GPUs) out of service and put them back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,21 @@ Target = Annotated[
 ]
 
 
+hosts = typer.Typer(help="What is done to hosts for good.", no_args_is_help=True)
+
+
 def register(app: typer.Typer) -> None:
     for command in (drain, online, offline):
         app.command()(command)
+    hosts.command()(remove)
+    app.add_typer(hosts, name="hosts")
+
+
+def remove(host: HostName) -> None:
+    """Forget a host that is LOST or DRAINED and holds nothing. Its usage and events stay."""
+    with session.service() as client:
+        client.remove_host(host)
+    session.say(f"{host} is removed; if its node worker reports again, it is a new host")
 
 
 def drain(host: HostName, force: session.Yes = False, reason: session.Why = "", json: session.Json = False) -> None:

@@ -65,6 +65,12 @@ def put_host_online(name: HostName, platform: PlatformDep, actor: ActorDep, why:
     return operations.put_host_online(platform, name, _actor(actor), _reason(why))
 
 
+@router.delete("/hosts/{name}", tags=["hosts"], status_code=204)
+def remove_host(name: HostName, platform: PlatformDep, actor: ActorDep) -> None:
+    """Forget a host that is LOST or DRAINED and holds nothing; a 409 otherwise. Usage and events stay."""
+    hosts.remove_host(platform.store, name, reason=None, actor=_actor(actor), now=now())
+
+
 @router.post("/hosts/{name}/report", tags=["node workers"])
 def report_host(name: HostName, report: HostReport, platform: PlatformDep) -> LeaseAnswer:
     """A node worker registers its host or renews its lease; the answer names attempts it must kill."""

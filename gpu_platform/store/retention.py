@@ -1,0 +1,44 @@
+"""Forgetting: rows that nobody needs any more, a few at a time, so that no transaction is long.
+
+What goes, once it is older than the retention: idempotency keys and reservations (with their allocations) of jobs that
+have ended, and the identities of faults. What stays: jobs, usage, and the event table: it is the audit log and the
+change feed, and its triggers refuse a DELETE from anybody.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Table, delete, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.states import TERMINAL_JOB_STATES
+from gpu_platform.store.database import change, writing
+from gpu_platform.store.models import allocation, fault, idempotency, job, reservation
+
+BATCH = 500
+_ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES))
+
+
+@writing
+def prune(session: Session, before: datetime) -> dict[str, int]:
+    """Forget at most BATCH jobs' worth of each kind; table -> rows that went. Repeat until nothing goes.
+
+    A late ``reserve`` of an attempt whose tombstone is gone still loses: its job has ended.
+    """
+    gone: dict[str, int] = {}
+    old = select(reservation.c.job_id).join(job, job.c.id == reservation.c.job_id)
+    old = old.where(_ENDED, job.c.finished_at < before, reservation.c.released_at.is_not(None))
+    job_ids = session.scalars(old.distinct().limit(BATCH)).all()
+    for table in (allocation, reservation):
+        gone[table.name] = _forget(session, table, table.c.job_id.in_(job_ids) & table.c.released_at.is_not(None))
+    of_ended = select(idempotency.c.key).join(job, job.c.id == idempotency.c.job_id)
+    keys = session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH)).all()
+    gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))
+    faults = session.scalars(select(fault.c.fault_id).where(fault.c.at < before).limit(BATCH)).all()
+    gone[fault.name] = _forget(session, fault, fault.c.fault_id.in_(faults))
+    return {name: rows for name, rows in gone.items() if rows}
+
+
+def _forget(session: Session, table: Table, condition: object) -> int:
+    return change(session, delete(table).where(condition))  # type: ignore[arg-type]

@@ -1,0 +1,65 @@
+"""What Prometheus is told of the truth."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from activities.metrics import RECOVERY_SECONDS
+from activities.recovery_times import RecoveryTimes
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.placement import Reason, WaitCode
+from gpu_platform.store import Store, leader, queue
+from service.metrics import exposition
+from tests.store_cluster import NOW, Cluster, key
+
+
+def samples(store: Store, name: str) -> dict[tuple[str, ...], float]:
+    families = text_string_to_metric_families(exposition(store).decode())
+    found = next(family for family in families if family.name == name)
+    return {tuple(value for _, value in sorted(one.labels.items(), reverse=True)): one.value for one in found.samples}
+
+
+def test_domains_say_how_busy_they_are(store: Store) -> None:
+    cluster = Cluster(store).host("a", leaf="l1", spine="s1").host("b", leaf="l1", spine="s1").host("c", gpus=2)
+    cluster.running("job", {"a": [0, 1, 2], "b": [0]})
+    assert samples(store, "topology_gpu_allocation_ratio") == {(): 0.4}
+    assert samples(store, "topology_domain_utilization_ratio") == {("leaf", "l1"): 0.5, ("spine", "s1"): 0.5}
+    rule = {"hosts": "[ac]", "domains": {"leaf": "l2"}}
+    leader.begin_epoch(store, "one", NOW, {"fabric": {"rules": [rule]}})
+    by_rule = samples(store, "topology_domain_utilization_ratio")
+    assert by_rule == {("leaf", "l1"): 0.25, ("leaf", "l2"): 0.5, ("spine", "s1"): 0.5}
+    assert samples(store, "gpu_platform_gpus")[("IN_USE", "a")] == 3
+
+
+def test_waiting_jobs_are_counted_by_reason(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    for job_id in ("one", "two"):
+        cluster.queued(job_id)
+    row = queue.read_queue(store)[0]
+    reason = Reason(code=WaitCode.WAITING_FOR_GPUS, message="needs more")
+    assert samples(store, "gpu_platform_jobs_waiting") == {("not_yet_looked_at",): 2}
+    queue.set_reasons(store, {row.class_key: reason}, NOW)
+    assert samples(store, "gpu_platform_jobs_waiting") == {("waiting_for_gpus",): 2}
+
+
+def test_a_recovery_lasts_from_the_fault_until_the_job_runs_again() -> None:
+    times = RecoveryTimes(lambda uuid: [key("job")] if uuid == "GPU-1" else [])
+    before = RECOVERY_SECONDS._sum.get()
+    seconds = iter((0, 2, 9, 10, 30, 31, 50))
+
+    def happens(kind: str, attempt: int, **fields: object) -> None:
+        at = NOW + timedelta(seconds=next(seconds))
+        times.take(JobEvent(seq=1, at=at, kind=kind, actor="test", job_id="job", attempt=attempt, **fields))  # type: ignore[arg-type]
+
+    hardware = {"failure": {"kind": "hardware", "message": "XID 79"}}
+    happens("gpu.fault", 1, gpu_uuid="GPU-1")
+    happens("job.retrying", 1, data=hardware)
+    happens("job.running", 2)
+    happens("host.lost", 2, host="a", data={"attempts": [str(AttemptKey(job_id="job", attempt=2))]})
+    happens("job.retrying", 2, data=hardware)
+    happens("job.running", 3)
+    happens("job.running", 4)
+    assert RECOVERY_SECONDS._sum.get() - before == 9 + 21
