@@ -109,7 +109,7 @@ class SimulatedNode:
             nvml,
             inventory,
             self.settings.node,
-            attempt_pids=lambda uuid: self.agent.attempt_pids(uuid),
+            own_pids=lambda uuid: self.agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
             on_fault=lambda fault: self.faults.report(fault),
         )
         reset = lambda uuid: self.agent.reset_gpu(uuid)  # noqa: E731

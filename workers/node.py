@@ -128,10 +128,11 @@ async def main() -> None:
         nvml,
         inventory,
         settings.node,
-        attempt_pids=lambda uuid: agent.attempt_pids(uuid),
+        own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
         on_fault=lambda fault: faults.report(fault),
     )
     scrubber = Scrubber(settings.node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
     agent = HostAgent(
         settings,
         nvml,
@@ -143,7 +144,7 @@ async def main() -> None:
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             fitness,
             CpuBinding(inventory, home),
-            Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber),
+            sharing,
         ],
     )
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)

@@ -36,7 +36,8 @@ _LEAVING_S = 5.0
 
 
 class Fitness(Stage):
-    """``attempt_pids`` gives the processes of open attempts on a GPU; ``on_fault`` gets what a reset can heal."""
+    """``own_pids`` gives the processes of open attempts on a GPU, and those that the platform has there for them;
+    ``on_fault`` gets what a reset can heal."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Fitness(Stage):
         inventory: HostInventory,
         node: NodeSettings,
         *,
-        attempt_pids: Callable[[str], set[int]],
+        own_pids: Callable[[str], set[int]],
         on_fault: Callable[[FaultReport], None],
         dev: Path = Path("/dev"),
     ) -> None:
@@ -52,7 +53,7 @@ class Fitness(Stage):
         self._index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
         self._host = node.name
         self._max_temperature_c = node.max_temperature_c
-        self._attempt_pids = attempt_pids
+        self._own_pids = own_pids
         self._on_fault = on_fault
         self._dev = dev
         self._lock = threading.Lock()
@@ -122,7 +123,7 @@ class Fitness(Stage):
 
     def _in_use(self, uuid: str) -> str | None:
         pids = self._compute_pids(uuid)
-        if not pids or not (foreign := pids - self._attempt_pids(uuid)):
+        if not pids or not (foreign := pids - self._own_pids(uuid)):
             return None
         return f"a process that belongs to no job here computes on it: {_named(foreign)}"
 
@@ -157,7 +158,7 @@ class Fitness(Stage):
             number = node.stat().st_rdev
         except (OSError, self._nvml.NVMLError):
             return set()
-        return holders_of(number, since) - self._attempt_pids(uuid)
+        return holders_of(number, since) - self._own_pids(uuid)
 
 
 def holders_of(device: int, since: int) -> set[int]:

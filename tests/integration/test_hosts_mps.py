@@ -108,6 +108,7 @@ def test_the_daemon_comes_with_the_first_client_and_goes_with_the_last(host: Hos
     first, second = host.plan("a", percent=30), host.plan("b", percent=60)
     host.stage.prepare(first)
     daemon, server = host.daemon
+    assert host.stage.daemon_pids(host.uuid) == {daemon.pid, server.pid}
     assert host.compute_mode == EXCLUSIVE_PROCESS
     host.stage.prepare(second)
     assert host.daemon == [daemon, server]

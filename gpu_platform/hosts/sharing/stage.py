@@ -122,6 +122,11 @@ class Sharing(Stage):
                 self._clients[uuid].pop(str(plan.key), None)
                 self._clear(uuid)
 
+    def daemon_pids(self, uuid: str) -> set[int]:
+        """Processes on the GPU that are the platform's own."""
+        daemon = self._daemon(uuid)
+        return {process.pid for process in daemon.processes()} if daemon.was_started else set()
+
     # -- what a GPU becomes; its lock is held ------------------------------------------------------
 
     def _check_company(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:

@@ -1,0 +1,44 @@
+"""Jobs on parts of one GPU, from their submission to their end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.share import Share
+from gpu_platform.domain.states import JobState
+from gpu_platform.hosts.sharing import mig
+from gpu_platform.store import Store
+from tests.harness import Platform
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as running:
+        yield running
+
+
+async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(platform: Platform) -> None:
+    share = GpuRequest(gpus_per_host=1, share=Share(mig_profile="3g.40gb"))
+    command = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 600"]
+    jobs = [
+        await platform.submit(JobSpec(command=command, gpus=share, user=user, grace_s=0)) for user in ("ada", "bob")
+    ]
+    nvml = platform.nodes["a"].nvml
+    wanted: set[tuple[str, int | None, int | None]] = set()
+    for job in jobs:
+        placement = (await platform.reaches(job, JobState.RUNNING)).placement
+        assert placement is not None
+        [part] = placement.slices
+        wanted.add((part.gpu_uuids[0], part.shares[0].mig_start, part.shares[0].mig_size))
+    gpus = {uuid for uuid, _, _ in wanted}
+    assert {(uuid, made.start, made.size) for uuid in gpus for made in mig.instances(nvml, uuid)} == wanted
+    for job in jobs:
+        await platform.signal(job, "kill")
+        await platform.ends(job, JobState.CANCELLED)
+    assert not [made for uuid in gpus for made in mig.instances(nvml, uuid)]
+    await platform.nothing_leaked()
