@@ -43,7 +43,8 @@ class RemediationActivities:
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
-        return allocations.holders(self._store, gpu_uuid)
+        """Who may run something on it; a gang that is parked until it is healed does not."""
+        return allocations.users(self._store, gpu_uuid)
 
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:

@@ -11,9 +11,9 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
 from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, jobs
+from gpu_platform.store import Store, allocations, attempts, handover, jobs
 
 
 class ReserveRequest(BaseModel):
@@ -44,6 +44,20 @@ class EndAttempt(BaseModel):
     """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
 
 
+class HandOver(BaseModel):
+    """The attempt ends, and the next one goes on with GPUs that it holds."""
+
+    key: AttemptKey
+    placement: Placement
+    """The next attempt's."""
+    parked: bool
+    """A GPU of it must be healed first."""
+    failure: Failure | None = None
+    hardware_retries: int
+    quarantine: dict[str, str] = {}
+    usage: list[RankUsage] = []
+
+
 class ReservationActivities:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,6 +70,36 @@ class ReservationActivities:
             return Reserved(conflict=conflict.message)
         except (IllegalTransition, NotFound) as error:
             raise not_ours(error) from error
+        return Reserved()
+
+    @activity.defn
+    def hand_over(self, request: HandOver) -> Reserved:
+        try:
+            handover.hand_over(
+                self._store,
+                request.key,
+                request.placement,
+                parked=request.parked,
+                now=utc_now(),
+                quarantine=request.quarantine,
+                failure=request.failure,
+                hardware_retries=request.hardware_retries,
+                usage=request.usage,
+            )
+        except (ReservationConflict, IllegalTransition, NotFound) as error:
+            return Reserved(conflict=error.message)
+        return Reserved()
+
+    @activity.defn
+    def parked_state(self, key: AttemptKey) -> Parked:
+        return handover.parked_state(self._store, key)
+
+    @activity.defn
+    def unpark(self, key: AttemptKey) -> Reserved:
+        try:
+            handover.unpark(self._store, key)
+        except ReservationConflict as conflict:
+            return Reserved(conflict=conflict.message)
         return Reserved()
 
     @activity.defn

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.errors import NOT_OURS
     from activities.launch import PREFLIGHT_FAILED, LaunchActivities, node_task_queue
     from activities.placement import PlacementActivities, PlaceRequest
-    from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
+    from activities.reservation import EndAttempt, HandOver, ReservationActivities, ReserveRequest
     from activities.watch import WatchActivities
     from gpu_platform.domain.attempt import (
         AttemptKey,
@@ -41,11 +41,13 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.faults import FaultAction
     from gpu_platform.domain.job import Failure, FailureKind, Interrupt, JobInput, JobProgress
     from gpu_platform.domain.placement import Placement
-    from gpu_platform.domain.states import JobState
+    from gpu_platform.domain.ranks import running_slices
+    from gpu_platform.domain.states import JobState, Parked
     from gpu_platform.domain.usage import RankUsage
     from workflows import policies
     from workflows.gang import plan_hosts
     from workflows.search_attributes import HOSTS, STATE
+    from workflows.successor import Successor, successor_of
 
 JOB_FAILED = "JobFailed"
 
@@ -77,6 +79,8 @@ class Ending(BaseModel):
     """The ranks ended before RUNNING was written."""
     grace_s: float = 0.0
     """What the ranks that still run get between SIGTERM and SIGKILL."""
+    anew: bool = False
+    """It must not go on where it was."""
 
 
 Undo = Callable[[Ending], Awaitable[None]]
@@ -99,6 +103,8 @@ class JobWorkflow:
         self._faults: dict[str, GpuFault] = {}
         self._lost: dict[str, HostLost] = {}
         self._usage: dict[str, list[RankUsage]] = {}
+        self._kept: Successor | None = None
+        """What the attempt before handed over."""
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
@@ -189,12 +195,13 @@ class JobWorkflow:
                 raise _job_failed(ending.failure)
             if ending.state.is_terminal:
                 return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
-            if workflow.info().is_continue_as_new_suggested() and not self._stop_wanted():
+            if workflow.info().is_continue_as_new_suggested() and not self._stop_wanted() and self._kept is None:
                 workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
 
     async def _attempt(self) -> Ending:
         self._progress.attempt += 1
-        self._placement = None
+        kept, self._kept = self._kept, None
+        self._placement = kept.placement if kept is not None else None
         self._preempt = None
         self._faults.clear()
         self._lost.clear()
@@ -202,16 +209,16 @@ class JobWorkflow:
         key = self._key
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(key, ending)]
-        ending = await self._forward(key, undo)
+        ending = await self._forward(key, undo, kept)
         for step in reversed(undo):
             await step(ending)
         return ending
 
-    async def _forward(self, key: AttemptKey, undo: list[Undo]) -> Ending:
+    async def _forward(self, key: AttemptKey, undo: list[Undo], kept: Successor | None) -> Ending:
         try:
-            placement = await self._take_place(key)
+            placement = await (self._take_place(key) if kept is None else self._go_on(key, kept))
             if placement is None:
-                return self._interruption()
+                return self._interruption() if self._interrupted() else self._placed_anew()
             plans = plan_hosts(self._spec, key, placement)
             undo.append(lambda ending: self._stop_hosts(key, ending))
             launched = await self._launch(key, plans)
@@ -250,6 +257,34 @@ class JobWorkflow:
                 return None if self._interrupted() else placement
             self._note(f"place again: {reserved.conflict}")
             self._placement = None
+
+    async def _go_on(self, key: AttemptKey, kept: Successor) -> Placement | None:
+        """On what was handed over, once all of it works. None: interrupted, or it will not in time."""
+        self._enter(JobState.ALLOCATED, kept.placement.why)
+        began = workflow.now()
+        keep = timedelta(seconds=self._spec.keep_reservation_s)
+        while kept.parked and not self._interrupted():
+            state = await workflow.execute_local_activity_method(
+                ReservationActivities.parked_state, key, **policies.DATABASE_STEP
+            )
+            waited = workflow.now() - began
+            if state is Parked.READY:
+                unparked = await workflow.execute_local_activity_method(
+                    ReservationActivities.unpark, key, **policies.DATABASE_STEP
+                )
+                if unparked.conflict is None:
+                    self._note("every GPU works again")
+                    break
+            if state is Parked.HOPELESS or waited >= keep:
+                return None
+            # The longer it takes, the less a look more or less matters; a day of looks fits into a history.
+            await self._until(self._interrupted, min(max(waited * 0.2, policies.PARKED_LOOK), keep - waited))
+        return None if self._interrupted() else kept.placement
+
+    def _placed_anew(self) -> Ending:
+        waited = f"its GPUs were not healed within {self._spec.keep_reservation_s} s"
+        self._note(f"{waited}: placed anew")
+        return Ending(state=JobState.QUEUED, failure=Failure(kind=FailureKind.HARDWARE, message=waited), anew=True)
 
     async def _place(self, key: AttemptKey) -> Placement | None:
         progress = self._progress
@@ -368,10 +403,23 @@ class JobWorkflow:
         return self._cancel is not None or self._kill is not None
 
     def _interrupted(self) -> bool:
-        return bool(self._stop_wanted() or self._preempt or self._stopping_fault() or self._lost)
+        return bool(self._stop_wanted() or self._preempt or self._stopping_fault() or self._lost_ranks())
+
+    def _lost_ranks(self) -> list[HostLost]:
+        """A lost host with nothing but spares on it stops nobody."""
+        if self._placement is None:
+            return []
+        needed = {part.host for part in running_slices(self._spec, self._placement.slices)}
+        return [lost for lost in self._lost.values() if lost.host in needed]
 
     def _stopping_fault(self) -> GpuFault | None:
-        return next((f for f in self._faults.values() if FaultAction(f.report.action).stops_job), None)
+        """One of a spare's GPU stops nobody."""
+        if self._placement is None:
+            return None
+        running = running_slices(self._spec, self._placement.slices)
+        needed = {uuid for part in running for uuid in part.gpu_uuids}
+        faults = (f for f in self._faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
+        return next((f for f in faults if FaultAction(f.report.action).stops_job), None)
 
     def _interruption(self) -> Ending:
         stop = self._kill or self._cancel
@@ -392,8 +440,8 @@ class JobWorkflow:
             if FaultAction(report.action) is FaultAction.FAIL_JOB:
                 failure.kind = FailureKind.USER
             return self._after_failure(failure)
-        if self._lost:
-            lost = next(iter(self._lost.values()))
+        if lost_ranks := self._lost_ranks():
+            lost = lost_ranks[0]
             return self._after_failure(
                 Failure(kind=FailureKind.HARDWARE, message=f"host {lost.host} was lost: {lost.reason}", host=lost.host)
             )
@@ -440,7 +488,7 @@ class JobWorkflow:
     async def _stop_hosts(self, key: AttemptKey, ending: Ending) -> None:
         assert self._placement is not None
         await asyncio.gather(
-            *[self._stop_host(key, host, ending.grace_s, ending.state) for host in self._placement.hosts]
+            *[self._stop_host(key, host, ending.grace_s, ending.state) for host in self._running_hosts()]
         )
 
     async def _stop_host(self, key: AttemptKey, host: str, grace_s: float, state: JobState) -> None:
@@ -475,7 +523,56 @@ class JobWorkflow:
             stopped: Stopped = stopping.result()
             self._usage[stopped.host] = stopped.usage
 
+    def _running_hosts(self) -> list[str]:
+        """Each once; those of spares know nothing of the attempt."""
+        assert self._placement is not None
+        return list(dict.fromkeys(part.host for part in running_slices(self._spec, self._placement.slices)))
+
+    def _successor(self, ending: Ending) -> Successor | None:
+        """Can the next attempt go on with what this one holds?"""
+        failure = ending.failure
+        if ending.state is not JobState.QUEUED or ending.anew or self._placement is None or self._stop_wanted():
+            return None
+        if failure is None or failure.kind is not FailureKind.HARDWARE:
+            return None
+        taking = [fault for fault in self._faults.values() if FaultAction(fault.report.action).takes_gpu]
+        gpus = {fault.report.gpu_uuid for fault in taking} | ({failure.gpu_uuid} if failure.gpu_uuid else set())
+        hosts = set(self._lost) | ({failure.host} if failure.host and not failure.gpu_uuid else set())
+        can_heal = bool(taking) and all(FaultAction(fault.report.action) is FaultAction.RESET for fault in taking)
+        return successor_of(self._spec, self._placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
+
+    async def _hand_over(self, key: AttemptKey, ending: Ending, successor: Successor) -> bool:
+        handed = await workflow.execute_local_activity_method(
+            ReservationActivities.hand_over,
+            HandOver(
+                key=key,
+                placement=successor.placement,
+                parked=successor.parked,
+                failure=ending.failure,
+                hardware_retries=self._progress.hardware_retries,
+                quarantine=self._quarantine(),
+                usage=[rank for ranks in self._usage.values() for rank in ranks],
+            ),
+            **policies.DATABASE_STEP,
+        )
+        if handed.conflict is not None:
+            self._note(f"placed anew: {handed.conflict}")
+            return False
+        self._kept = successor
+        self._enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
+        return True
+
+    def _quarantine(self) -> dict[str, str]:
+        return {
+            fault.report.gpu_uuid: fault.report.message
+            for fault in self._faults.values()
+            if FaultAction(fault.report.action).takes_gpu
+        }
+
     async def _end(self, key: AttemptKey, ending: Ending) -> None:
+        successor = self._successor(ending)
+        if successor is not None and await self._hand_over(key, ending, successor):
+            return
         await workflow.execute_local_activity_method(
             ReservationActivities.end_attempt,
             EndAttempt(
@@ -487,11 +584,7 @@ class JobWorkflow:
                 exit_code=ending.exit_code,
                 progress=self._progress,
                 usage=[rank for ranks in self._usage.values() for rank in ranks],
-                quarantine={
-                    fault.report.gpu_uuid: fault.report.message
-                    for fault in self._faults.values()
-                    if FaultAction(fault.report.action).takes_gpu
-                },
+                quarantine=self._quarantine(),
             ),
             **policies.DATABASE_STEP,
         )

@@ -65,6 +65,9 @@ STOP: dict[str, Any] = {
 EXCLUSION_PATIENCE = timedelta(seconds=30)
 """How long a retry insists on other GPUs than those that failed it, before it takes any."""
 
+PARKED_LOOK = timedelta(seconds=0.5)
+"""How soon a parked gang first looks whether its GPUs work again."""
+
 FAULT_SETTLE = timedelta(seconds=1)
 """One rank's crash may only be the echo of a fault on a peer's host, which is still on its way."""
 

@@ -61,6 +61,16 @@ class HostState(StrEnum):
     """Its lease ended. Its jobs were told and run elsewhere."""
 
 
+class Parked(StrEnum):
+    """What a parked reservation is worth."""
+
+    READY = "ready"
+    """Every GPU of it works again."""
+    WAITING = "waiting"
+    HOPELESS = "hopeless"
+    """A GPU went out of service, or a host is not READY: the gang must be placed anew."""
+
+
 TERMINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 
 JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {

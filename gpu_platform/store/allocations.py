@@ -29,6 +29,7 @@ from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.queue import leave_queue
 
 _ACTOR = "control"
+_IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
 
 
 @writing
@@ -40,27 +41,14 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     """
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, claim):
-        if _is_held(session, key):
+        if holds(session, key):
             return
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
-    _take_job(session, key, placement, now)
+    take_job(session, key, placement, now)
     _check_epoch(session, placement)
     _take_gpus(session, key, placement, now)
     leave_queue(session, key.job_id, now)
-    where = {"job_id": key.job_id, "attempt": key.attempt}
-    data = {
-        "hosts": placement.hosts,
-        "gpus": placement.gpu_uuids,
-        "slices": [part.model_dump(mode="json", exclude_defaults=True) for part in placement.slices],
-        "level": placement.level.value,
-        "why": placement.why,
-        "bandwidth_gb_s": placement.bandwidth_gb_s,
-        "decided_in_ms": placement.decided_in_ms,
-    }
-    append_event(session, "job.placed", "scheduler", now, data=data, **where)
-    append_event(
-        session, "gang.reserved", _ACTOR, now, data={"gpus": placement.gpu_uuids, "hosts": placement.hosts}, **where
-    )
+    announce(session, key, placement, now)
 
 
 @writing
@@ -120,7 +108,7 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
     for row in held:
         if row.uuid in quarantine and row.state in (GpuState.ALLOCATED, GpuState.IN_USE):
-            _quarantine(session, row.uuid, row.host, quarantine[row.uuid], now)
+            quarantine_gpu(session, row.uuid, quarantine[row.uuid], now)
     data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held})}
     append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data=data)
     for name in draining:
@@ -134,6 +122,12 @@ def holders(session: Session, gpu_uuid: str) -> list[AttemptKey]:
 
 
 @reading
+def users(session: Session, gpu_uuid: str) -> list[AttemptKey]:
+    """Of the holders those that may run something on it: whose reservation is not parked."""
+    return _keys(session, (allocation.c.gpu_uuid == gpu_uuid) & ~_PARKED)
+
+
+@reading
 def held_attempts(session: Session, host: str | None = None) -> list[AttemptKey]:
     """The attempts that hold GPUs, on ``host`` or anywhere."""
     return _keys(session, allocation.c.host == host if host is not None else literal(True))
@@ -141,7 +135,33 @@ def held_attempts(session: Session, host: str | None = None) -> list[AttemptKey]
 
 @reading
 def is_held(session: Session, key: AttemptKey) -> bool:
-    return _is_held(session, key)
+    return holds(session, key)
+
+
+def announce(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+    """Inside a transaction: the events of a gang that has its place."""
+    where = {"job_id": key.job_id, "attempt": key.attempt}
+    data = {
+        "hosts": placement.hosts,
+        "gpus": placement.gpu_uuids,
+        "slices": [part.model_dump(mode="json", exclude_defaults=True) for part in placement.slices],
+        "level": placement.level.value,
+        "why": placement.why,
+        "bandwidth_gb_s": placement.bandwidth_gb_s,
+        "decided_in_ms": placement.decided_in_ms,
+    }
+    append_event(session, "job.placed", "scheduler", now, data=data, **where)
+    append_event(
+        session, "gang.reserved", _ACTOR, now, data={"gpus": placement.gpu_uuids, "hosts": placement.hosts}, **where
+    )
+
+
+def quarantine_gpu(session: Session, uuid: str, reason: str, now: datetime) -> None:
+    """Inside a transaction: a GPU in use becomes DEGRADED; one that is out of service already stays as it is."""
+    name = session.scalar(_DEGRADE, {"uuid_": uuid, "why": reason})
+    if name is not None:
+        data = {"state": GpuState.DEGRADED.value, "reason": reason}
+        append_event(session, "gpu.state", _ACTOR, now, host=name, gpu_uuid=uuid, data=data)
 
 
 def settle_drain(session: Session, name: str, now: datetime) -> None:
@@ -155,7 +175,8 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
 # ---- the steps ----
 
 
-def _take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+def take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+    """Inside a transaction: QUEUED -> ALLOCATED, at this attempt and place."""
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     if change(session, _TAKE_JOB, {**ours, "placed": placement.model_dump_json(), "now": now}):
         return
@@ -232,13 +253,8 @@ def _check_gpu(claim: parts.Claim, row: Any, host_state: str | None, namespace: 
         raise ReservationConflict(f"GPU {claim.uuid} {problem}", gpu_uuid=claim.uuid, host=claim.host)
 
 
-def _quarantine(session: Session, uuid: str, host: str, reason: str, now: datetime) -> None:
-    session.execute(_DEGRADE, {"uuid_": uuid, "why": reason})
-    data = {"state": GpuState.DEGRADED.value, "reason": reason}
-    append_event(session, "gpu.state", _ACTOR, now, host=host, gpu_uuid=uuid, data=data)
-
-
-def _is_held(session: Session, key: AttemptKey) -> bool:
+def holds(session: Session, key: AttemptKey) -> bool:
+    """Inside a transaction: see :func:`is_held`."""
     return session.scalar(_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
 
 
@@ -259,6 +275,15 @@ _OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt ==
 _OUR_HELD_GPUS = select(allocation.c.gpu_uuid).where(_OURS, allocation.c.released_at.is_(None))
 _THIS_RESERVATION = (reservation.c.job_id == bindparam("key_job")) & (reservation.c.attempt == bindparam("key_attempt"))
 
+_PARKED = (
+    exists()
+    .where(
+        reservation.c.job_id == allocation.c.job_id,
+        reservation.c.attempt == allocation.c.attempt,
+        reservation.c.parked,
+    )
+    .correlate(allocation)
+)
 _HELD = select(literal(1)).where(_THIS_RESERVATION, reservation.c.released_at.is_(None))
 _LOCK_HELD = _HELD.with_for_update(read=True)
 _CLOSE = (
@@ -367,6 +392,7 @@ _END_ALLOCATIONS = (
 )
 _DEGRADE = (
     update(gpu)
-    .where(gpu.c.uuid == bindparam("uuid_"))
+    .where(gpu.c.uuid == bindparam("uuid_"), gpu.c.state.in_(_IN_SERVICE))
     .values(state=GpuState.DEGRADED.value, state_source="fault", reason=bindparam("why"))
+    .returning(gpu.c.host)
 )

@@ -165,6 +165,39 @@ async def host_lost(platform: Platform) -> str:
     return job.id
 
 
+async def spare_goes_on(platform: Platform) -> str:
+    job = await running(
+        platform,
+        shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=8), spare_hosts=1),
+    )
+    assert job.placement is not None
+    part = job.placement.slices[0]
+    platform.nodes[part.host].strike(part.gpu_indices[0], xid=31)
+    ended = await platform.ends(job.id, JobState.COMPLETED)
+    assert ended.placement is not None
+    assert ended.placement.hosts == [job.placement.slices[1].host]
+    await healed(platform, part.gpu_uuids[0])
+    return job.id
+
+
+async def place_kept_for_a_reset(platform: Platform) -> str:
+    job = await running(
+        platform,
+        shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=WHOLE_CLUSTER, keep_reservation_s=60),
+    )
+    assert job.placement is not None
+    part = job.placement.slices[1]
+    platform.nodes[part.host].strike(part.gpu_indices[0], xid=31)
+    ended = await platform.ends(job.id, JobState.COMPLETED)
+    assert ended.placement is not None
+    assert ended.placement.slices == job.placement.slices
+    return job.id
+
+
+async def healed(platform: Platform, uuid: str) -> None:
+    await eventually(lambda: gpus.get_gpu(platform.store, uuid).state is GpuState.AVAILABLE, "the GPU to be healed")
+
+
 async def remediation_heals(platform: Platform) -> str:
     job, gpu = await struck(platform, fail_resets=1)
     await platform.ends(job.id, JobState.COMPLETED)
@@ -205,6 +238,8 @@ SCENARIOS: dict[str, Scenario] = {
         impossible,
         not_executable,
         host_lost,
+        spare_goes_on,
+        place_kept_for_a_reset,
         cleanup_after_a_termination,
         remediation_heals,
         remediation_takes_offline,  # last: the GPU stays away

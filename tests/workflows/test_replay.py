@@ -23,6 +23,7 @@ from workflows.cleanup import CleanupWorkflow
 from workflows.job import Ending, JobResult, JobWorkflow, Undo
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
+from workflows.successor import Successor
 
 PATH = re.compile(r"(?<![\w.:=+/-])/[\w.-]+/[\w./-]+")
 RECORDED = sorted(HISTORIES.glob("*.json"))
@@ -65,8 +66,8 @@ class GivesBackTooEarly(JobWorkflow):
     async def run(self, input: JobInput) -> JobResult:
         return await super().run(input)
 
-    async def _forward(self, key: AttemptKey, undo: list[Undo]) -> Ending:
-        ending = await super()._forward(key, undo)
+    async def _forward(self, key: AttemptKey, undo: list[Undo], kept: Successor | None) -> Ending:
+        ending = await super()._forward(key, undo, kept)
         undo.reverse()
         return ending
 
