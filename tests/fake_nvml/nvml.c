@@ -109,7 +109,7 @@ static nvmlReturn_t check(const char *function, nvmlDevice_t device) {
 nvmlReturn_t nvmlInitWithFlags(uint flags) {
     (void)flags;
     for (int i = 0; i < MAX_GPUS; i++) devices[i].index = i;
-    return number("count", -1) < 0 ? DRIVER_NOT_LOADED : OK;
+    return number("count", -1) < 0 || number("away", 0) ? DRIVER_NOT_LOADED : OK;
 }
 nvmlReturn_t nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(nvmlReturn_t code) {
@@ -125,7 +125,7 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = (int)n
 
 /* -- devices ------------------------------------------------------------------------------ */
 
-nvmlReturn_t nvmlDeviceGetCount_v2(uint *count) { *count = (uint)number("count", 0); return OK; }
+nvmlReturn_t nvmlDeviceGetCount_v2(uint *count) { if (number("away", 0)) return UNINITIALIZED; *count = (uint)number("count", 0); return OK; }
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(uint index, nvmlDevice_t *device) {
     if (index >= MAX_GPUS) return INVALID_ARGUMENT;
     CHECK((nvmlDevice_t)&devices[index]);
@@ -180,17 +180,23 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, ull *total_free_used) 
     total_free_used[1] = total_free_used[0] - total_free_used[2];
     return OK;
 }
-/* gpu.<n>.fabric: "<32 hex digits of the cluster's uuid> <clique>" */
+/* gpu.<n>.fabric: "<32 hex digits of the cluster's uuid> <clique>"; gpu.<n>.fabric_status */
 struct fabric { uint version; unsigned char uuid[16]; uint status, clique, state, health; };
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, struct fabric *to) {
     CHECK(device);
+    if (to->version != 0x2000024) return ARGUMENT_VERSION_MISMATCH;
     char text[96], *at = text;
-    to->status = to->clique = to->health = 0;
     memset(to->uuid, 0, sizeof to->uuid);
-    if (!of_gpu(device, "fabric", text, sizeof text)) { to->state = 0; return OK; }
-    for (int i = 0; i < 16; i++, at += 2) { uint byte; if (sscanf(at, "%2x", &byte) != 1) return UNKNOWN; to->uuid[i] = (unsigned char)byte; }
+    to->clique = to->health = 0;
+    to->state = 3; /* completed */
+    to->status = (uint)gpu_number(device, "fabric_status", 0);
+    if (!of_gpu(device, "fabric", text, sizeof text)) return OK;
+    for (int i = 0; i < 16; i++, at += 2) {
+        uint byte;
+        if (sscanf(at, "%2x", &byte) != 1) return UNKNOWN;
+        to->uuid[i] = (unsigned char)byte;
+    }
     to->clique = (uint)atoi(at);
-    to->state = 3;
     return OK;
 }
 /* -- topology ----------------------------------------------------------------------------- */
@@ -311,15 +317,6 @@ nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, uint *version_channe
     if (version_channel_tpc[0] != 0x100000c) return ARGUMENT_VERSION_MISMATCH;
     version_channel_tpc[1] = (uint)gpu_number(device, "repair_pending", 0);
     version_channel_tpc[2] = 0;
-    return OK;
-}
-struct fabric { uint version; unsigned char cluster[16]; uint status, clique, state, health; };
-nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, struct fabric *to) {
-    CHECK(device);
-    if (to->version != 0x2000024) return ARGUMENT_VERSION_MISMATCH;
-    to->state = 3; /* completed */
-    to->status = (uint)gpu_number(device, "fabric_status", 0);
-    to->health = 0;
     return OK;
 }
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct field *fields) {
