@@ -26,6 +26,7 @@ from temporalio.worker import Worker
 from activities.leader import LeaderActivities
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
@@ -128,6 +129,9 @@ class SimulatedNode:
         self._make_report = report_maker(
             self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"
         )
+
+    def made_report(self) -> HostReport:
+        return self._make_report()
 
     async def report(self, ttl_s: float = 3600.0) -> None:
         answer = await asyncio.to_thread(

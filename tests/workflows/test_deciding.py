@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.job import FailureKind, Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store
+from gpu_platform.store import Store, hosts, leader
 from gpu_platform.store.events import read_events
 from tests.harness import Platform, eventually
+from workers.scheduler import reload_policy
 
 Start = Callable[..., AbstractAsyncContextManager[Platform]]
 
@@ -180,3 +183,40 @@ async def test_the_fabric_changes_while_it_runs(start: Start) -> None:
         await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
         print(f"a change of the fabric placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
         await platform.ends(waiting, JobState.COMPLETED)
+
+
+async def test_labels_and_heat_of_a_host_reach_the_scheduler(start: Start) -> None:
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}) as platform:
+        shape = {"hosts": 2, "gpus_per_host": 8, "required_level": "leaf"}
+        waiting = await platform.submit(JobSpec.model_validate({"command": ["true"], "gpus": shape}))
+        await eventually(lambda: platform.job(waiting).reason, "the gang to be looked at")
+        for node in platform.nodes.values():
+            report = node.made_report().model_copy(update={"leaf": "l1"})
+            await asyncio.to_thread(hosts.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
+        changed = time.monotonic()
+        await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
+        print(f"new labels placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
+        await platform.ends(waiting, JobState.COMPLETED)
+
+
+async def test_sighup_is_a_new_policy_and_a_wrong_one_changes_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gpu-platform.yaml"
+    monkeypatch.setenv("GPU_PLATFORM_CONFIG", str(config))
+    async with start({"a": "dgx-h100"}) as platform:
+        low = await platform.submit(shell("sleep 60"))
+        await platform.reaches(low, JobState.RUNNING)
+        high = await platform.submit(shell("true", priority=10))
+        await eventually(lambda: platform.job(high).reason, "the new job to be looked at")
+        assert platform.leading is not None
+        for wrong in ("scheduler: {policy: {order: nonsense}}", "scheduler: [", "scheduler: {colour: blue}"):
+            config.write_text(wrong)
+            reload_policy(platform.leading)
+        assert leader.current_policy(platform.store) == {}
+        config.write_text("scheduler: {policy: {preemption: true, min_run_s: 0}}")
+        reload_policy(platform.leading)
+        await platform.ends(high, JobState.COMPLETED)
+        assert leader.current_policy(platform.store) == {"preemption": True, "min_run_s": 0}
+        await platform.signal(low, "kill")
+        await platform.ends(low, JobState.CANCELLED)

@@ -1,0 +1,114 @@
+"""What the decision loop keeps beside the core: orders to make room, measured speeds, thermometers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from activities.evictions import AGAIN_S, Eviction, Evictions
+from activities.host_telemetry import AT_ONCE, HostTelemetry
+from activities.job_speeds import JobSpeeds
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, allocations, attempts, jobs, state
+from gpu_platform.store.jobs import CompletedRun
+from tests.store_cluster import NOW, Cluster, key, uuid_of
+
+
+def test_who_does_not_leave_is_told_again_ever_more_rarely(store: Store) -> None:
+    Cluster(store).host("a").running("low", {"a": [0]})
+    told: list[Eviction] = []
+    evictions = Evictions(store, told.append)
+    evictions.order(key("low"), "high", "job high needs its GPUs", 100.0)
+    assert [one.victim for one in told] == [key("low")]
+    assert [row.leaving for row in state.read_running(store)] == [True]
+    assert list(state.read_preempting(store).items()) == [(key("low"), "job high needs its GPUs")]
+    times = []
+    for second in range(101, 161):
+        before = len(told)
+        evictions.repeat(lambda _: True, float(second))
+        times += [second - 100] * (len(told) - before)
+    assert times == [AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S]
+    evictions.repeat(lambda _: False, 200.0)
+    evictions.repeat(lambda _: True, 1000.0)
+    assert len(told) == 4, "who has left is forgotten"
+
+
+def test_who_left_is_leaving_no_more(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.running("low", {"a": [0]})
+    Evictions(store, lambda _: None).order(key("low"), "high", "", 0.0)
+    attempts.end_attempt(store, key("low"), [JobState.PREEMPTED, JobState.QUEUED], now=NOW, actor="scheduler")
+    cluster.enqueue("low", 2)
+    allocations.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)
+    assert [(row.attempt, row.leaving) for row in state.read_running(store)] == [(2, False)]
+    assert state.read_preempting(store) == {}
+
+
+def test_a_running_row_says_what_the_core_must_know(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.queued("job", priority=7, namespace="team", time_limit_s=60, preemptible=False, checkpoints=True)
+    cluster.reserve("job", {"a": [0, 2]})
+    later = NOW + timedelta(seconds=9)
+    allocations.mark_running(store, key("job"), later)
+    [row] = state.read_running(store, [key("job"), key("nobody")])
+    assert set(row.gpu_uuids) == {uuid_of("a", 0), uuid_of("a", 2)}
+    assert (row.namespace, row.priority, row.time_limit_s) == ("team", 7, 60)
+    assert (row.preemptible, row.checkpoints) == (False, True)
+    assert row.started_at == later.timestamp(), "the limit counts from the moment it ran"
+
+
+def test_use_is_remembered_by_the_hour(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    for number, job_id in enumerate(("one", "two")):
+        cluster.running(job_id, {"a": [number]})
+        end = NOW + timedelta(seconds=100)
+        attempts.end_attempt(store, key(job_id), [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+    [use] = state.read_use(store, NOW)
+    assert (use.namespace, use.user) == ("default", "anonymous")
+    assert (use.end - use.begin, use.gpus) == (pytest.approx(100, abs=0.01), pytest.approx(2, abs=0.01))
+    assert state.read_use(store, NOW + timedelta(seconds=101)) == []
+
+
+def test_speed_is_that_of_earlier_runs_over_this_one() -> None:
+    speeds = JobSpeeds()
+
+    def ran(duration_s: float, name: str = "train") -> float | None:
+        return speeds.learn(CompletedRun(("default", name, "{}"), ["a"], duration_s))
+
+    assert ran(100) is None, "nothing to compare with"
+    assert ran(50) == 2.0
+    assert ran(150) == 0.5, "the median of 100 and 50 is 75"
+    assert ran(1) == 4.0, "no run says more than four times"
+    assert ran(100, "other") is None
+
+
+def test_completed_runs_are_those_of_one_attempt(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.running("job", {"a": [0]})
+    end = NOW + timedelta(seconds=30)
+    attempts.end_attempt(store, key("job"), [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+    [run] = jobs.completed_runs(store, ["job"])
+    assert (run.hosts, run.duration_s) == (["a"], 30.0)
+    assert jobs.completed_runs(store, ["nobody"]) == []
+
+
+def test_only_news_of_thermometers_is_handed_on(store: Store) -> None:
+    cluster = Cluster(store)
+
+    def measures(host: str, temperature_c: int) -> None:
+        cluster.report(host, 1, telemetry=[GpuTelemetry(uuid=uuid_of(host, 0), temperature_c=temperature_c)])
+
+    for number in range(3):
+        measures(f"h{number}", 40)
+    telemetry = HostTelemetry(store)
+    telemetry.look()
+    assert sorted(name for name, _ in telemetry.take()) == ["h0", "h1", "h2"]
+    assert AT_ONCE >= 3
+    telemetry.look()
+    assert telemetry.take() == []
+    measures("h1", 90)
+    telemetry.look()
+    [(name, [measured])] = telemetry.take()
+    assert (name, measured.temperature_c) == ("h1", 90)
