@@ -12,6 +12,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, jobs
 from service import feed as feed_module
 from service.feed import EventFeed
+from tests.harness import eventually
 from tests.store_cluster import NOW, spec
 
 
@@ -89,10 +90,8 @@ async def test_closing_ends_followers_and_watchers(feed: EventFeed, store: Store
     following = asyncio.create_task(_collect(feed, seen))
     with feed.watching("j-1") as news:
         await asyncio.to_thread(jobs.admit_job, store, "j-1", NOW)
-        async with asyncio.timeout(5):
-            await news.wait()
-            while seen != [1, 2]:
-                await asyncio.sleep(0.005)
+        await asyncio.wait_for(news.wait(), 5)
+        await eventually(lambda: seen == [1, 2], "the follower has seen both events", within_s=5)
         news.clear()
         feed.close()
         await asyncio.wait_for(news.wait(), 5)
