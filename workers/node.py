@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,9 +29,7 @@ from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
-from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.logs import LogRetention
-from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import node_dir
 from gpu_platform.hosts.power_cap import PowerCap
 from gpu_platform.hosts.scrubbing import Scrubber
@@ -40,6 +40,7 @@ from workers.node_faults import FaultDispatcher
 from workers.node_http import NodeHttp
 from workers.node_lease import LeaseKeeper
 from workers.node_metrics import NodeMetrics
+from workers.node_nvml import NvmlWatch, Restart, open_gpus, unusable
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
@@ -73,6 +74,7 @@ def report_maker(
     agent: HostAgent,
     health: HealthMonitor,
     fitness: Fitness,
+    unusable: dict[str, str],
     agent_url: str,
 ) -> Callable[[], HostReport]:
     session = uuid.uuid4().hex
@@ -88,7 +90,7 @@ def report_maker(
             inventory=inventory,
             attempts=agent.attempts(),
             telemetry=health.telemetry(),
-            degraded=health.degraded() | fitness.unfit(),
+            degraded=health.degraded() | fitness.unfit() | unusable,
         )
 
     return make_report
@@ -107,8 +109,7 @@ async def main() -> None:
     settings = Settings()
     configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
     home = node_dir(settings.state_dir.resolve(), settings.node.name)
-    nvml = open_nvml(settings.node, home)
-    inventory = read_inventory(nvml, settings.node)
+    nvml, inventory = open_gpus(settings.node, home)
     client = await connect(settings)
     policy = FaultPolicy.load(settings.node.fault_policy)
     health = HealthMonitor(
@@ -162,11 +163,12 @@ async def main() -> None:
         settings.api_url,
         settings.node.lease_interval_s,
         agent,
-        report_maker(settings, inventory, agent, health, fitness, http.url),
+        report_maker(settings, inventory, agent, health, fitness, unusable(nvml, inventory), http.url),
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     keep_s = settings.node.log_keep_days * 24 * 3600
+    watch = NvmlWatch(nvml, settings.node, home, inventory, is_paused=lambda: health.is_paused)
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -174,6 +176,7 @@ async def main() -> None:
             group.create_task(faults.run())
             group.create_task(lease.run())
             group.create_task(attempts.run(agent))
+            group.create_task(watch.run())
             group.create_task(sweep_logs(LogRetention(home, keep_s, settings.node.log_keep_mib << 20)))
             group.create_task(node_worker(client, agent, faults).run())
     finally:
@@ -182,5 +185,14 @@ async def main() -> None:
         agent.close()
 
 
+async def main_again() -> None:
+    """:func:`main`; a node worker that must start anew becomes another program image of the same process."""
+    try:
+        await main()
+    except* Restart as group:
+        log.warning("node.starts_anew", reason=str(group.exceptions[0]))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 if __name__ == "__main__":
-    run_process(main())
+    run_process(main_again())

@@ -88,6 +88,8 @@ class HealthMonitor:
         self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
         self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
+        self.is_paused = False
+        """NVML is closed, because a GPU is being reset."""
         self._threads: list[threading.Thread] = []
         self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
 
@@ -113,6 +115,7 @@ class HealthMonitor:
     def paused(self) -> Iterator[None]:
         """Hold no device: a reset of a real GPU fails while NVML has it open, here as anywhere."""
         running = bool(self._threads)
+        self.is_paused = True
         self.stop()
         for gpu in self._gpus:
             gpu.reader = None
@@ -121,6 +124,7 @@ class HealthMonitor:
             yield
         finally:
             self._nvml.nvmlInit()
+            self.is_paused = False
             if running:
                 self.start()
 

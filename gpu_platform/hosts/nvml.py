@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pynvml
 
@@ -15,6 +15,20 @@ from gpu_platform.topology.description import load_description
 
 Nvml = Any
 """The module ``pynvml`` or a :class:`SimulatedNvml`: NVIDIA's names, constants and exceptions."""
+
+
+class SilentNvml:
+    """In the place of NVML while it does not answer: its names and constants, and every question is refused."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(pynvml, name)
+        return self._refuse if name.startswith("nvml") and callable(value) else value
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
 
 
 def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
