@@ -44,8 +44,9 @@ bench-host: dev  ## Measure what a GPU host costs: start, stop, isolation, healt
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 	@$(PYTHON) -m tests.benchmarks $(ONLY)
 
-bench-scheduler: dev  ## Measure what deciding costs and print (no servers)
+bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TRACES=DIR: on real traces; no servers)
 	@$(PYTHON) -m tests.benchmarks.bench_scheduling
+	@$(PYTHON) -m tests.benchmarks.bench_simulation
 
 COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"
