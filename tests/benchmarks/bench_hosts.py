@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,8 +13,16 @@ from pathlib import Path
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.hosts import paths
+from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.cpus import CpuBinding
+from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.isolation import FENCED
+from gpu_platform.hosts.nvml import has_gpus
+from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.sharing.stage import Sharing
 from tests.hosts_rig import HostRig, parent_of, until
 
 TREE = 1_000
@@ -33,7 +42,9 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 async def bench_launch(host: HostRig, count: int = 200) -> None:
     launches, ends, stops = [], [], []
-    host.launch(host.plan("true"))  # starts the spawner
+    first = host.plan("true")
+    host.launch(first)  # starts the spawner
+    await host.stop(first.key)
     for _ in range(count):
         plan = host.plan("true")
         began = time.perf_counter()
@@ -112,11 +123,59 @@ async def bench_inventory(host: HostRig) -> None:
     show("inventory, 8 GPUs", values)
 
 
+def with_stages(host: HostRig) -> HostRig:
+    """All that a node worker does around an attempt."""
+    node = host.settings.node
+    fitness = Fitness(
+        host.nvml,
+        host.inventory,
+        node,
+        own_pids=lambda uuid: host.agent.attempt_pids(uuid),
+        on_fault=lambda fault: None,
+    )
+    scrubber = Scrubber(node, host.nvml, host.home, reset=host.nvml.reset, on_failure=fitness.report)
+    sharing = Sharing(node, host.nvml, host.inventory, host.home, reset=host.nvml.reset, scrubber=scrubber)
+    host.restart([Accountant(host.home), fitness, CpuBinding(host.inventory, host.home), sharing])
+    return host
+
+
+def bench_stages(host: HostRig, count: int = 200) -> None:
+    share = ShareGrant(mode=ShareMode.MIG, percent=14, memory_mib=9_000, mig_profile="1g.10gb", mig_start=6, mig_size=1)
+    plans = {
+        "one whole GPU": host.plan("true"),
+        "eight whole GPUs": host.plan("true", ranks=8),
+        "a MIG instance (simulated)": host.plan("true", shares=[share]),
+    }
+    for what, plan in plans.items():
+        (paths.attempt_dir(host.home, plan.key)).mkdir(parents=True)
+        prepared, finished = [], []
+        for _ in range(count):
+            began = time.perf_counter()
+            host.agent._stages.prepare(plan)
+            prepared.append((time.perf_counter() - began) * 1e3)
+            began = time.perf_counter()
+            host.agent._stages.finish(plan)
+            finished.append((time.perf_counter() - began) * 1e3)
+        show(f"before a job: {what}", prepared)
+        show(f"after a job: {what}", finished, "target < 1 ms" * ("whole" in what))
+
+
+def bench_scrub() -> None:
+    """The real program on the real memory, where there is a GPU."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_platform.hosts.scrub", "16"], capture_output=True, text=True, check=False
+    )
+    print(f"scrub of a GPU's memory: {done.stdout.strip()}")
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        host = HostRig(Path(directory))
+        host = with_stages(HostRig(Path(directory)))
         try:
             await bench_inventory(host)
+            bench_stages(host)
+            if has_gpus():
+                bench_scrub()
             for rig in [host, *fenced_twin(Path(directory))]:
                 await bench_launch(rig)
                 await bench_stop(rig)
@@ -131,7 +190,7 @@ async def main() -> None:
 
 def fenced_twin(directory: Path) -> list[HostRig]:
     try:
-        return [HostRig(directory / "fenced", isolation="required")]
+        return [with_stages(HostRig(directory / "fenced", isolation="required"))]
     except HostUnavailable as error:
         print(f"no fences: {error}")
         return []
