@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,13 +30,15 @@ from gpu_platform.scheduling.ledger import Ledger
 from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queue import JobQueue, is_narrowed
+from gpu_platform.scheduling.queue import JobQueue, NeedKey, is_narrowed
 from gpu_platform.scheduling.quota import QuotaBook
 from gpu_platform.scheduling.score_table import score_table
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
 
 NOBODY = np.iinfo(np.int64).max
+ALIKE = 16
+"""After so many that kept nothing more, the others of their need are taken not to, either."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Round:
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
         self._denials: dict[tuple[str, str, int], str | None] = {}
+        self._unchanging: Counter[NeedKey] = Counter()
+        """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
 
     def serve(self) -> None:
@@ -173,7 +178,8 @@ class Round:
         if narrowed:
             taken = (self.keeper != NOBODY) | self.dated
             useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
-            return None, bool(hopeless and not (useful & ~taken).any())
+            alike = self._unchanging[state.queue.need(row)] >= ALIKE
+            return None, bool(hopeless and (alike or not (useful & ~taken).any()))
         return NOBODY_ELSE if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
@@ -183,7 +189,11 @@ class Round:
             self._waits(Waiting(row, turn, denial))
             return False
         if not self._start(row):
+            before = self._kept() if is_narrowed(row) else None
             starts_by = self._wait(row, turn)
+            if before is not None:
+                need = self.state.queue.need(row)
+                self._unchanging[need] = self._unchanging[need] + 1 if self._kept() == before else 0
             self._waits(Waiting(row, turn, starts_by=starts_by))
             return False
         return True
@@ -264,6 +274,11 @@ class Round:
         else:
             self._bar(useful, turn)  # its turn comes once those ahead have started
         return None
+
+    def _kept(self) -> tuple[int, ...]:
+        """How much is kept or reserved; it only grows."""
+        kept = (np.count_nonzero(turns != NOBODY) for turns in (self.keeper, self.barrer))
+        return (len(self.reservations), int(np.count_nonzero(self.dated)), *map(int, kept))
 
     def _useful(self, row: QueueRow) -> NDArray[np.bool_] | None:
         """Hosts that would do once all jobs have ended; None if they are too few."""
