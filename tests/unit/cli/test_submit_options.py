@@ -1,0 +1,130 @@
+"""Every option of submit ends in the field that it names, and the queue's commands print what the service says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
+from gpu_platform.store import Store, queue
+from tests.store_cluster import NOW, Cluster
+from tests.unit.cli.test_commands import run
+from tests.unit.service.api_server import application, served
+
+NOWHERE = "127.0.0.1:1"
+
+
+@dataclass
+class Service:
+    url: str
+    cluster: Cluster
+
+
+@pytest.fixture
+async def service(sqlite_store: Store) -> AsyncIterator[Service]:
+    async with served(application(sqlite_store, NOWHERE)) as url:
+        yield Service(url, Cluster(sqlite_store).host("a", gpus=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--require leaf", "gpus.required_level", "leaf"),
+        ("--prefer nvlink", "gpus.preferred_level", "nvlink"),
+        ("--total 24", "gpus.total", 24),
+        ("--share 25 --share-memory 20GiB", "gpus.share", {"percent": 25, "memory_mib": 20480}),
+        ("--mig 1g.10gb", "gpus.share", {"mig_profile": "1g.10gb"}),
+        ("--cpus 8", "gpus.cpus_per_host", 8),
+        ("--ram 64GiB", "gpus.ram_mib_per_host", 65536),
+        ("--cuda 12.4", "gpus.cuda", "12.4"),
+        ("--spares 1", "spare_hosts", 1),
+        ("--keep 10m", "keep_reservation_s", 600),
+        ("--checkpoints", "checkpoints", True),
+        ("--no-preempt", "preemptible", False),
+        ("--time 2h --warn-before 5m", "warn_before_s", 300),
+        ("--warn-signal TERM", "warn_signal", "TERM"),
+        ("--hang-limit 30m", "hang_limit_s", 1800),
+        ("--idle-limit 1h", "idle_limit_s", 3600),
+        ("--power-limit 300", "power_limit_w", 300),
+    ],
+)
+def test_an_option_is_a_field(monkeypatch: pytest.MonkeyPatch, options: str, field: str, value: Any) -> None:
+    from typer.testing import CliRunner
+
+    from gpu_platform.client import Client
+    from gpu_platform.client.wire import DryRun
+    from service.cli.main import app
+
+    asked: list[dict[str, Any]] = []
+
+    def remember(_: Client, spec: Any) -> DryRun:
+        asked.append(spec.model_dump(mode="json", exclude_defaults=True))
+        return DryRun(accepted=True, message="would start now")
+
+    monkeypatch.setattr(Client, "dry_run", remember)
+    result = CliRunner().invoke(app, ["submit", "--dry-run", *options.split(), "--", "true"])
+    assert result.exit_code == 0, result.output
+    found: Any = asked[0]
+    for part in field.split("."):
+        found = found[part]
+    assert found == value
+
+
+async def test_a_dry_run_tells_and_returns_1_if_it_never_would(service: Service) -> None:
+    fits = await run("submit", "--dry-run", "--gpus", "2", "--allow-cross-numa", "--", "true", url=service.url)
+    assert fits.code == 0, fits.err
+    assert "would start now" in fits.out
+    assert "a: GPU 0-1" in fits.out
+    assert "CANDIDATE" in fits.out
+    never = await run("submit", "--dry-run", "--json", "--gpus", "64", "--", "true", url=service.url)
+    assert never.code == 1
+    assert json.loads(never.out)["accepted"] is False
+
+
+async def test_the_queue_says_why_each_waits(service: Service) -> None:
+    assert "nobody waits" in (await run("queue", url=service.url)).err
+    service.cluster.queued("first", gpus_per_host=4, user="ada")
+    service.cluster.queued("second", user="bob", priority=5)
+    [row] = queue.read_queue(service.cluster.store, ["first"])
+    count = HostCount(code=ReasonCode.BUSY, hosts=1, asked="4 GPUs", available="2 GPUs")
+    reason = Reason(
+        code=WaitCode.WAITING_FOR_GPUS,
+        message="needs 4 GPUs",
+        counts=[count],
+        next_step="a job must end",
+        starts_by=4e9,
+    )
+    queue.set_reasons(service.cluster.store, {row.class_key: reason}, NOW)
+    shown = await run("queue", url=service.url)
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:3]] == [["1", "second"], ["2", "first"]]
+    for told in ("needs 4 GPUs", "-> a job must end", "2096-10-02"):
+        assert told in shown.out
+    listed = json.loads((await run("queue", "--json", url=service.url)).out)
+    assert [item["job_id"] for item in listed] == ["second", "first"]
+    story = (await run("jobs", "describe", "first", url=service.url)).out
+    for told in ("promised: by 2096-10-02", "busy", "place 2 in the queue"):
+        assert told in story
+
+
+async def test_a_snapshot_is_a_file(service: Service, tmp_path: Path) -> None:
+    service.cluster.running("job", {"a": [0]})
+    file = tmp_path / "state.json"
+    written = await run("snapshot", "-o", str(file), url=service.url)
+    assert written.code == 0
+    assert "1 hosts, 1 jobs that hold GPUs, 0 that wait" in written.err
+    assert [row.job_id for row in ClusterState.model_validate_json(file.read_text()).running] == ["job"]
+
+
+async def test_a_host_is_removed(service: Service) -> None:
+    busy = await run("hosts", "remove", "a", url=service.url)
+    assert busy.code == 4
+    assert "drain it first" in busy.err
+    assert (await run("drain", "a", url=service.url)).code == 0
+    assert (await run("hosts", "remove", "a", url=service.url)).code == 0
+    assert (await run("hosts", "remove", "a", url=service.url)).code == 3
