@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, insert, literal, select, update
 from sqlalchemy.orm import Session
@@ -26,7 +27,6 @@ from gpu_platform.store.models import allocation, gpu, host, reservation
 from gpu_platform.store.usage import record_usage
 
 _HELD_STATES = frozenset({GpuState.ALLOCATED, GpuState.IN_USE})
-_MAY_HEAL = _HELD_STATES | {GpuState.DEGRADED, GpuState.RESETTING}
 
 
 @writing
@@ -75,9 +75,9 @@ def parked_state(session: Session, key: AttemptKey) -> Parked:
     if not holds(session, key):
         return Parked.HOPELESS
     rows = session.execute(_OURS_WITH_STATES, {"key_job": key.job_id, "key_attempt": key.attempt}).all()
-    if any(row.host_state != HostState.READY or row.state not in _MAY_HEAL for row in rows):
+    if not all(row.host_state == HostState.READY and _may_go_on(row, parked=True) for row in rows):
         return Parked.HOPELESS
-    return Parked.READY if all(row.state in _HELD_STATES for row in rows) else Parked.WAITING
+    return Parked.READY if all(_may_go_on(row, parked=False) for row in rows) else Parked.WAITING
 
 
 @writing
@@ -86,7 +86,7 @@ def unpark(session: Session, key: AttemptKey) -> None:
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     # The lock first: remediation cannot begin to reset a GPU in between.
     rows = session.execute(_OURS_WITH_STATES_LOCKED, ours).all()
-    if not rows or any(row.state not in _HELD_STATES for row in rows):
+    if not rows or not all(_may_go_on(row, parked=False) for row in rows):
         raise ReservationConflict(f"attempt {key} holds GPUs that do not work")
     session.execute(_UNPARK, ours)
 
@@ -103,10 +103,16 @@ def _check(
             problem = "is not held"
         elif row.host_state != HostState.READY:
             problem = f"is on {row.host}, which is {row.host_state}"
-        elif row.state not in (_MAY_HEAL if parked else _HELD_STATES) or (uuid in quarantine and not parked):
+        elif not _may_go_on(row, parked) or (uuid in quarantine and not parked):
             problem = f"on {row.host} is {quarantine.get(uuid, row.state)}"
         if problem is not None:
             raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid)
+
+
+def _may_go_on(row: Any, parked: bool) -> bool:
+    """Does the GPU work, or, if ``parked``, may it work again? One that is held in parts is AVAILABLE to others."""
+    works = _HELD_STATES if row.exclusive else _HELD_STATES | {GpuState.AVAILABLE}
+    return row.state in works or (parked and row.state in (GpuState.DEGRADED, GpuState.RESETTING))
 
 
 def _move(session: Session, key: AttemptKey, following: AttemptKey, placement: Placement, now: datetime) -> None:
@@ -120,7 +126,7 @@ def _move(session: Session, key: AttemptKey, following: AttemptKey, placement: P
 _OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
 _KEPT = _OURS & allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True))
 _OURS_WITH_STATES = (
-    select(allocation.c.gpu_uuid, gpu.c.host, gpu.c.state, host.c.state.label("host_state"))
+    select(allocation.c.gpu_uuid, allocation.c.exclusive, gpu.c.host, gpu.c.state, host.c.state.label("host_state"))
     .join(gpu, gpu.c.uuid == allocation.c.gpu_uuid)
     .join(host, host.c.name == gpu.c.host)
     .where(_OURS, allocation.c.released_at.is_(None))

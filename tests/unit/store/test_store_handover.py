@@ -11,9 +11,10 @@ from sqlalchemy import select
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store import Store, allocations, attempts, gpus, handover, hosts, jobs, models
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, uuid_of
+from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 FAULT = Failure(kind=FailureKind.HARDWARE, message="XID 79", gpu_uuid=uuid_of("a", 0))
 
@@ -160,3 +161,23 @@ def test_no_order_of_steps_leaks_or_takes_anything_twice(cluster: Cluster, seed:
     attempts.end_attempt(store, this, [JobState.FAILED], now=NOW, actor="cleanup")
     check_invariants(store)
     assert not allocations.held_attempts(store)
+
+
+def test_parts_of_gpus_cpus_and_memory_go_with_the_gang(store: Store) -> None:
+    cluster = Cluster(store)
+    for name in "abc":
+        cluster.report(name, inventory=inventory(name, 4).model_copy(update={"cpus": 16, "ram_mib": 64_000}))
+    quarter = ShareGrant(mode=ShareMode.TIME_SLICE, percent=25, memory_mib=1000)
+    cluster.queued("j", hosts=3)
+    place = placement({"a": [0], "b": [0], "c": [0]}, grant=quarter, cpus=4, ram_mib=100)
+    allocations.reserve_gang(store, key("j"), place, now=NOW)
+    allocations.mark_running(store, key("j"), NOW)
+    check_invariants(store)
+    kept = placement({"c": [0], "b": [0]}, grant=quarter, cpus=4, ram_mib=100)
+    handover.hand_over(
+        store, key("j"), kept, parked=False, now=NOW, quarantine={}, failure=FAULT, hardware_retries=1
+    )  # fmt: skip
+    check_invariants(store)
+    assert (held(store, "a"), held(store, "c")) == ([], ["j#2"])
+    attempts.end_attempt(store, key("j", 2), [JobState.FAILED], now=NOW, actor="workflow")
+    check_invariants(store)
