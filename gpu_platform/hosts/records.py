@@ -54,13 +54,18 @@ _FLOCK = "hhqqi4x"
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
+FORMAT = 1
+"""Of all records. Older ones are read for ever: ranks outlive the release that started them. Records from before
+there was this number have none."""
+
+
 def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int = 0o644) -> None:
     """Replace ``path`` at once: readers see the old record or the new one, never half of one."""
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
-            left = memoryview(json.dumps(record).encode())
+            left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
             while left:  # a disk that is nearly full takes a part, and says so only the next time
                 left = left[os.write(fd, left) :]
             if durable:
@@ -86,7 +91,12 @@ def read_record(path: str) -> dict[str, Any] | None:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return json.loads(text) if text else None
+    if not text:
+        return None
+    record = json.loads(text)
+    if record.pop("format", FORMAT) > FORMAT:
+        raise RuntimeError(f"{path} was written by a newer release: install that again before its ranks have ended")
+    return record
 
 
 def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:

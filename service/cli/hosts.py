@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,9 @@ from service.cli import session
 
 if TYPE_CHECKING:
     from gpu_platform.domain.gpu import Gpu, Host
+
+_LOOK_S = 1.0
+"""How often --wait looks."""
 
 HostName = Annotated[str, typer.Argument(metavar="HOST", help="Host name.", show_default=False)]
 Target = Annotated[
@@ -34,10 +38,22 @@ def remove(host: HostName) -> None:
     session.say(f"{host} is removed; if its node worker reports again, it is a new host")
 
 
-def drain(host: HostName, force: session.Yes = False, reason: session.Why = "", json: session.Json = False) -> None:
+def drain(
+    host: HostName,
+    force: session.Yes = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
+    reason: session.Why = "",
+    json: session.Json = False,
+) -> None:
     """No new work for a host; what runs there goes on. With --force it is preempted and goes on elsewhere."""
-    with session.service() as client:
-        _tell(client.drain(host, force=force, reason=reason), json)
+    with session.service(session.FOLLOW_PATIENCE_S if wait else 5.0) as client:
+        found = client.drain(host, force=force, reason=reason)
+        while wait and found.state == "DRAINING":
+            time.sleep(_LOOK_S)
+            found = client.host(host)
+        _tell(found, json)
+    if wait and found.state != "DRAINED":
+        raise typer.Exit(session.FAILED)
 
 
 def online(target: Target, reason: session.Why = "", json: session.Json = False) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import configparser
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.ranks import most_ranks
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
+from service.cli.main import app as cli
 
 ROOT = Path(__file__).parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -80,3 +83,13 @@ def test_the_image_has_every_package() -> None:
 def test_the_example_job_is_a_job() -> None:
     spec = JobSpec.model_validate(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()))
     assert most_ranks(spec) == 4
+
+
+def test_draining_on_stop_uses_commands_that_exist() -> None:
+    text = (ROOT / "deploy" / "systemd" / "drain-on-stop.conf").read_text()
+    commands = re.findall(r"^Exec\w+=-\S+/gpu-platform (.+)$", text, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["online", "drain"]
+    for command in commands:
+        ran = CliRunner().invoke(cli, [*shlex.split(command)[:1], "--help"])
+        options = {word for word in shlex.split(command) if word.startswith("--")}
+        assert all(option in ran.output for option in options)
