@@ -39,7 +39,7 @@ format: dev  ## Mend what ruff can mend
 	@.venv/bin/ruff format .
 
 bench-host: dev  ## Measure what a GPU host costs: start, stop, isolation, health
-	@$(PYTHON) -m tests.benchmarks hosts
+	@$(PYTHON) -m tests.benchmarks hosts health
 
 bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 	@$(PYTHON) -m tests.benchmarks $(ONLY)

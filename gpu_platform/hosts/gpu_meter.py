@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, PrivateAttr
+from dataclasses import dataclass
 
 from gpu_platform.hosts.gpu_signals import Reading
 
@@ -10,7 +10,8 @@ _LONGEST_S = 2.0
 """A reading speaks for the time since the one before, but not for a gap in which nobody looked."""
 
 
-class GpuMeter(BaseModel):
+@dataclass
+class GpuMeter:
     part: float = 1.0
     """Of the GPU that the attempt holds."""
     seconds: float = 0.0
@@ -28,11 +29,13 @@ class GpuMeter(BaseModel):
     """The GPU's own, at the last reading: what it counts while nobody looks is not lost."""
     ecc_counter: int | None = None
 
-    _read_at_s: float | None = PrivateAttr(default=None)
-    _busy_at_s: float = PrivateAttr(default=0.0)
-    _moved_at_s: float = PrivateAttr(default=0.0)
-    _unknown_at_s: float = PrivateAttr(default=0.0)
-    _memory_mib: int = PrivateAttr(default=-1)
+    def __post_init__(self) -> None:
+        # Not fields: what the monotonic clock says means nothing to the next node worker.
+        self._read_at_s: float | None = None
+        self._busy_at_s = 0.0
+        self._moved_at_s = 0.0
+        self._unknown_at_s = 0.0
+        self._memory_mib = -1
 
     @property
     def busy_at_s(self) -> float:
