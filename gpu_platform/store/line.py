@@ -7,23 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.job import JobSpec, WaitingJob
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store.database import epoch_s, reading
 from gpu_platform.store.leader import current_policy
-from gpu_platform.store.models import job, queue_entry, waiting_reason
+from gpu_platform.store.models import UtcDateTime, job, queue_entry, waiting_reason
 
 _AGEING = TypeAdapter(float)
+COUNTED = 3
+"""For so many places it is cheaper to count who is ahead than to rank everybody."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    order_by: list[ColumnElement[Any]]
+    urgency: ColumnElement[Any]
+    """More goes first; of those that are equal, who came first."""
     partition_by: list[ColumnElement[Any]]
     """With fair shares nobody can say who of two namespaces is next: places are those among one's own."""
+
+    @property
+    def order_by(self) -> list[ColumnElement[Any]]:
+        return [self.urgency.desc(), queue_entry.c.enqueued_at, queue_entry.c.job_id]
 
 
 @reading
@@ -32,6 +39,9 @@ def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
     if not job_ids:
         return {}
     line = _line(session)
+    if len(job_ids) <= COUNTED:
+        places = {job_id: _count_ahead(session, line, job_id) for job_id in job_ids}
+        return {job_id: ahead + 1 for job_id, ahead in places.items() if ahead is not None}
     place = func.row_number().over(partition_by=line.partition_by or None, order_by=line.order_by)
     ranked = select(queue_entry.c.job_id, place.label("place")).subquery()
     query = select(ranked.c.job_id, ranked.c.place).where(ranked.c.job_id.in_(job_ids))
@@ -69,15 +79,29 @@ def list_waiting(session: Session, offset: int, limit: int, namespace: str | Non
     return [_waiting_job(row) for row in session.execute(query)]
 
 
+def _count_ahead(session: Session, line: _Line, job_id: str) -> int | None:
+    """How many go before it; None if it does not wait. Far cheaper than to rank them all."""
+    mine = [line.urgency, queue_entry.c.enqueued_at, queue_entry.c.job_id, *line.partition_by]
+    row = session.execute(select(*mine).where(queue_entry.c.job_id == job_id)).one_or_none()
+    if row is None:
+        return None
+    urgency, at, _, *group = row
+    came_before = tuple_(queue_entry.c.enqueued_at, queue_entry.c.job_id) < tuple_(
+        literal(at, UtcDateTime), literal(job_id)
+    )
+    ahead = or_(line.urgency > urgency, (line.urgency == urgency) & came_before)
+    alike = [column == value for column, value in zip(line.partition_by, group, strict=True)]
+    return session.scalar(select(func.count()).select_from(queue_entry).where(ahead, *alike)) or 0
+
+
 def _line(session: Session) -> _Line:
     policy = current_policy(session)
     order, ageing = policy.get("order", "priority"), _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
-    last: list[ColumnElement[Any]] = [queue_entry.c.enqueued_at, queue_entry.c.job_id]
-    urgency: ColumnElement[Any] = queue_entry.c.priority
-    if ageing:
+    urgency: ColumnElement[Any] = literal(0) if order == "fcfs" else queue_entry.c.priority
+    if ageing and order != "fcfs":
         urgency = urgency - ageing / 3600.0 * epoch_s(session, queue_entry.c.enqueued_at)
     return _Line(
-        last if order == "fcfs" else [urgency.desc(), *last],
+        urgency,
         [queue_entry.c.namespace, queue_entry.c.user] if order == "fair_share" else [],
     )
 
