@@ -47,6 +47,7 @@ bench: dev  ## Measure and print (ONLY="store hosts" chooses)
 bench-scheduler: dev  ## Measure what deciding costs and how well it decides (TRACES=DIR: on real traces; no servers)
 	@$(PYTHON) -m tests.benchmarks.bench_scheduling
 	@$(PYTHON) -m tests.benchmarks.bench_simulation
+	@$(PYTHON) -m tests.benchmarks.bench_packing
 
 COMPILE := .venv/bin/uv pip compile --quiet pyproject.toml requirements/build.in --extra examples \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-header --custom-compile-command "make lock"

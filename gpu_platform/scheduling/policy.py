@@ -21,6 +21,7 @@ from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, 
 from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
 from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
 from gpu_platform.scheduling.plugins.sharing import HostRoom, OneTenant, ShareRoom, SharingSupported
+from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.plugins.strategy import PackOrSpread, Resources
 from gpu_platform.scheduling.snapshot import Change
 from gpu_platform.topology.fabric import FabricConfig
@@ -79,6 +80,9 @@ class Policy:
     """More scores, by name: see ``extensions.load_plugins``."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
     """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
+    typical_tasks: tuple[TypicalTask, ...] = ()
+    """The same where GPUs are shared, or CPUs and memory given away: what is expected in all respects. Counts instead
+    of ``typical_sizes``."""
     max_temperature_c: float = 85.0
     """A GPU that is hotter gets no new work."""
     system_cpus: int = 0
@@ -95,7 +99,7 @@ def framework_of(policy: Policy) -> Framework:
         PackOrSpread(),
         Resources(),
         Utilisation(),
-        Fragmentation(policy.typical_sizes),
+        Fragmentation(policy.typical_sizes, policy.typical_tasks),
         ThermalSpread(),
         RoundRobin(),
         History(),

@@ -8,13 +8,14 @@ as jobs need by default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.plugins.stranding import Stranding, TypicalTask
 from gpu_platform.scheduling.snapshot import Slots, Snapshot
 from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import best_subset
@@ -22,18 +23,25 @@ from gpu_platform.topology.subsets import best_subset
 TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
 """GPUs per host -> how often. After the multi-GPU part of the traces that Weng et al. publish; set your own."""
 
+_STEEP_GPUS = 4.0
+
 
 class Fragmentation:
     """1 where the host gets less fragmented, 0.5 where it stays the same, 0 where all that is left becomes useless."""
 
     name = "fragmentation"
 
-    def __init__(self, sizes: Mapping[int, float] = TYPICAL_SIZES) -> None:
+    def __init__(self, sizes: Mapping[int, float] = TYPICAL_SIZES, tasks: Sequence[TypicalTask] = ()) -> None:
+        """``tasks``: what is expected, with parts of GPUs, CPUs and memory; then ``sizes`` do not count."""
+        self._stranding = Stranding(tasks) if tasks else None
         total = sum(sizes.values())
         self._sizes = {size: part / total for size, part in sizes.items()}
         self._known: dict[tuple[Machine, int], float] = {}
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        if self._stranding is not None:
+            grown = self._stranding.growth(request, snapshot, hosts, offers)
+            return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))
         free = (snapshot.free[hosts] & ~snapshot.held[hosts]).tolist()
         machines = [snapshot.machines[number] for number in snapshot.machine[hosts].tolist()]
         growth = [

@@ -1,0 +1,120 @@
+"""What of a host typical tasks cannot use: the measure behind the score ``fragmentation`` where parts are given away.
+
+Two sums, in GPUs. The first is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads
+with Fragmentation Gradient Descent", USENIX ATC 2023: over the typical tasks, in expectation, what is left on GPUs
+that cannot serve the task (all that is left, if the host cannot). It sees a shortage of CPUs only when it is there.
+The second sees it coming: the GPUs that stay behind if the host's CPUs (or memory) are used up at the rate of the
+typical mix. So tasks with few CPUs go where CPUs are scarce, and those with many where they abound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.shared import as_rows
+from gpu_platform.scheduling.snapshot import Change, Slots, Snapshot
+
+_WHOLE = 100
+_MIG_SLICES = 7
+
+
+@dataclass(frozen=True)
+class TypicalTask:
+    """What is expected to be asked of one host, and how often."""
+
+    gpus: int = 1
+    """0: CPUs and memory only."""
+    percent: int = _WHOLE
+    """Of each GPU."""
+    cpus: int = 0
+    ram_mib: int = 0
+    weight: float = 1.0
+
+
+class Stranding:
+    def __init__(self, tasks: Sequence[TypicalTask]) -> None:
+        self._weight = np.array([task.weight for task in tasks]) / sum(task.weight for task in tasks)
+        self._gpus = np.array([task.gpus for task in tasks])
+        self._cpus = np.array([task.cpus for task in tasks])
+        self._ram = np.array([task.ram_mib for task in tasks])
+        demands = [task.percent if task.gpus else _WHOLE for task in tasks]
+        self._demands, self._demand = np.unique(demands, return_inverse=True)
+        asked = float(self._weight @ (self._gpus * np.array(demands) / _WHOLE))
+        self._cpus_per_gpu = float(self._weight @ self._cpus) / max(asked, 1e-9)
+        self._ram_per_gpu = float(self._weight @ self._ram) / max(asked, 1e-9)
+        self._known: NDArray[np.float64] = np.zeros(0)
+        self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def growth(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        """By how much more GPUs would be stranded on each host if the offer were taken."""
+        left = _left(snapshot, hosts)
+        taken = as_rows(offers.gpus, left.shape[1])
+        after = np.where(taken, left - _percent(request), left)
+        cpus, ram = _host_left(snapshot, hosts)
+        then = self.stranded(after, cpus - request.cpus_per_host, ram - request.ram_mib_per_host)
+        return then - self._now(snapshot, hosts, left, cpus, ram)
+
+    def stranded(
+        self, left: NDArray[np.int16], cpus: NDArray[np.int64], ram_mib: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """GPUs per host. ``left``: percent of each GPU, [hosts, width]; ``cpus``, ``ram_mib``: [hosts]."""
+        able = left[:, :, None] >= self._demands
+        enough = able.sum(axis=1)[:, self._demand] >= self._gpus
+        useless = np.where(able, 0, left[:, :, None]).sum(axis=1)[:, self._demand]
+        total = left.sum(axis=1)
+        serves = enough & (cpus[:, None] >= self._cpus) & (ram_mib[:, None] >= self._ram) & (self._gpus > 0)
+        expected = np.where(serves, useless, total[:, None]) @ self._weight / _WHOLE
+        gpus = total / _WHOLE
+        usable = gpus
+        if self._cpus_per_gpu:
+            usable = np.minimum(usable, cpus / self._cpus_per_gpu)
+        if self._ram_per_gpu:
+            usable = np.minimum(usable, ram_mib / self._ram_per_gpu)
+        return expected + gpus - usable
+
+    def _now(
+        self,
+        snapshot: Snapshot,
+        hosts: Slots,
+        left: NDArray[np.int16],
+        cpus: NDArray[np.int64],
+        ram_mib: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """As things stand; remembered until a host changes, whoever asks."""
+        if len(self._known) < len(snapshot):
+            self._known, self._seen = np.zeros(len(snapshot)), np.full(len(snapshot), -1, np.int64)
+        changed = snapshot.changed_at[Change.USE][hosts]
+        stale = np.flatnonzero(self._seen[hosts] != changed)
+        if len(stale):
+            self._known[hosts[stale]] = self.stranded(left[stale], cpus[stale], ram_mib[stale])
+            self._seen[hosts[stale]] = changed[stale]
+        return self._known[hosts]
+
+
+def _left(snapshot: Snapshot, hosts: Slots) -> NDArray[np.int16]:
+    """Percent of each GPU that is not taken, [hosts, width]; of broken ones, and of those taken whole, nothing."""
+    shared = snapshot.shared
+    partly = shared.partly[hosts] & snapshot.working[hosts]
+    whole = snapshot.free[hosts] & ~snapshot.held[hosts] & ~partly
+    parts = np.where(as_rows(partly, shared.width), np.int16(_WHOLE) - shared.percent[hosts], np.int16(0))
+    return np.where(as_rows(whole, shared.width), np.int16(_WHOLE), np.maximum(parts, np.int16(0)))
+
+
+def _host_left(snapshot: Snapshot, hosts: Slots) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    cpus = snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]
+    return cpus, snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
+
+
+def _percent(request: GpuRequest) -> np.int16:
+    share = request.share
+    if share is None:
+        return np.int16(_WHOLE)
+    if share.mig_profile is not None:
+        return np.int16(_WHOLE * int(share.mig_profile[0]) // _MIG_SLICES)
+    return np.int16(share.percent or 0)
