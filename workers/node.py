@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 from prometheus_client import REGISTRY
@@ -74,8 +75,8 @@ def report_maker(
     agent: HostAgent,
     health: HealthMonitor,
     fitness: Fitness,
-    unusable: dict[str, str],
     agent_url: str,
+    unusable: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[], HostReport]:
     session = uuid.uuid4().hex
 
@@ -90,7 +91,7 @@ def report_maker(
             inventory=inventory,
             attempts=agent.attempts(),
             telemetry=health.telemetry(),
-            degraded=health.degraded() | fitness.unfit() | unusable,
+            degraded={**health.degraded(), **fitness.unfit(), **unusable},
         )
 
     return make_report
@@ -163,7 +164,7 @@ async def main() -> None:
         settings.api_url,
         settings.node.lease_interval_s,
         agent,
-        report_maker(settings, inventory, agent, health, fitness, unusable(nvml, inventory), http.url),
+        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
