@@ -95,9 +95,12 @@ class RoomMaker:
         excess = state.quotas.excess(row.namespace for row in staying)
         for entry in waiting[:PREEMPTORS]:
             row = entry.row
-            reclaims = excess and state.quotas.is_guaranteed(row.namespace, row.gpu_count)
-            borrowed = {name: more for name, more in excess.items() if name != row.namespace} if reclaims else {}
-            eligible = eligible_victims(row.priority, staying, state.policy.min_run_s, now, borrowed)
+            reclaims = state.quotas.lends and state.quotas.is_guaranteed(row.namespace, row.gpu_count)
+            borrowed = None
+            if state.quotas.lends:
+                own = row.namespace if reclaims else None
+                borrowed = {name: more for name, more in excess.items() if name != own}
+            eligible = eligible_victims(row.priority, staying, state.policy.min_run_s, now, borrowed, reclaims)
             if not eligible:
                 continue
             victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs)

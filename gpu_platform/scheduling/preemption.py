@@ -265,30 +265,41 @@ def _greedily(
 
 
 def eligible_victims(
-    priority: int, running: Iterable[RunningRow], min_run_s: float, now: float, excess: dict[str, int] | None = None
+    priority: int,
+    running: Iterable[RunningRow],
+    min_run_s: float,
+    now: float,
+    excess: dict[str, int] | None = None,
+    reclaims: bool = False,
 ) -> list[RunningRow]:
-    """Who may be stopped for a job of ``priority``.
+    """Who may be stopped for a job of ``priority``: preemptible jobs that had their guaranteed run time.
 
-    Preemptible jobs of lower priority that had their guaranteed run time. And, where the job is within its
-    own guarantee, whoever borrows: ``excess`` is the number of GPUs by which a namespace exceeds its
-    guarantee; the newest jobs that fit into it, so that no guarantee is broken in turn. They count as of lowest
-    priority. A job that is borrowed only in part is the next to go: were it spared, its namespace could keep more than
-    its own for ever, and another one less.
+    Without ``excess``: those of lower priority. With it, only those that are borrowed: ``excess`` is the number of GPUs
+    by which a namespace exceeds its guarantee. They are the newest jobs that fit into it, so that no guarantee is
+    broken; and next one that is borrowed only in part: were it spared, its namespace could keep more than its own for
+    ever. If the job is within its own guarantee it ``reclaims``: it may stop them whatever their priority, which counts
+    as below all others; and those of lower priority that are not borrowed.
+    Else whoever is within a guarantee is safe from it: it would be served first again, and nothing won.
     """
     left = dict(excess or {})
     newest = sorted(running, key=lambda job: (-job.started_at, job.job_id))
     old_enough = [job for job in newest if job.preemptible and now - job.started_at >= min_run_s]
-    found, rest = [], []
+    borrowed, rest = [], []
     for job in old_enough:
         if len(job.gpu_uuids) <= left.get(job.namespace, 0):
             left[job.namespace] -= len(job.gpu_uuids)
-            found.append(replace(job, priority=min(job.priority, _BORROWED)))
+            borrowed.append((job, _BORROWED))
         else:
             rest.append(job)
+    owned = []
     for job in rest:
         if left.get(job.namespace, 0) > 0:
             left[job.namespace] -= len(job.gpu_uuids)
-            found.append(replace(job, priority=min(job.priority, _BORROWED_IN_PART)))
-        elif job.priority < priority:
-            found.append(job)
-    return found
+            borrowed.append((job, _BORROWED_IN_PART))
+        else:
+            owned.append(job)
+    if reclaims:
+        found = [replace(job, priority=min(job.priority, rank)) for job, rank in borrowed]
+    else:
+        found = [job for job, _ in borrowed if job.priority < priority]
+    return found + [job for job in owned if job.priority < priority and (reclaims or excess is None)]

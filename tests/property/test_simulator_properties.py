@@ -8,8 +8,11 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import HostRow
+from gpu_platform.scheduling.backfill import BACKFILLS
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queue import ORDERS
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.failures import Failure
 from gpu_platform.scheduling.simulator.records import Outcome
@@ -35,6 +38,8 @@ def jobs(draw: st.DrawFn) -> list[TraceJob]:
             limit=draw(st.none() | st.just(30.0)),
             priority=draw(st.integers(0, 2)),
             namespace=draw(st.sampled_from("ab")),
+            grace_s=draw(st.sampled_from([0.0, 3.0])),
+            checkpoint_s=draw(st.none() | st.just(4.0)),
         )
         for number in range(count)
     ]
@@ -51,19 +56,35 @@ failures = st.lists(
     max_size=8,
 ).map(lambda some: sorted(some, key=lambda failure: failure.at_s))
 
+OWNERS = Quotas(
+    policy=AllocationPolicy.HYBRID,
+    reserved_ratio=0.0,
+    namespaces=(Namespace(name="a", guaranteed_gpus=6), Namespace(name="b", guaranteed_gpus=4)),
+)
+policies = st.builds(
+    Policy,
+    order=st.sampled_from(ORDERS),
+    backfill=st.sampled_from(BACKFILLS),
+    preemption=st.booleans(),
+    defragmentation=st.booleans(),
+    defragment_after_s=st.just(5.0),
+    recovery=st.booleans(),
+    min_run_s=st.sampled_from([0.0, 10.0]),
+    quotas=st.sampled_from([Quotas(), OWNERS]),
+)
 simulations = st.builds(
-    lambda some, broken, order, until, checkpoint: Simulation(
-        tuple(some), CLUSTER, Policy(order=order), tuple(broken), until, checkpoint
+    lambda some, broken, policy, until, checkpoint: Simulation(
+        tuple(some), CLUSTER, policy, tuple(broken), until, checkpoint
     ),
     jobs(),
     failures,
-    st.sampled_from(("fcfs", "priority")),
+    policies,
     st.none() | times,
     st.none() | st.just(7.0),
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(simulations)
 def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -> None:
     run, report = simulation.run(), simulation.report()
@@ -82,13 +103,13 @@ def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -
         assert 0 <= ratio <= 1 + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(simulations)
 def test_the_same_input_gives_the_same_report(simulation: Simulation) -> None:
     assert simulation.report() == simulation.report()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(simulations)
 def test_no_gpu_is_ever_used_twice_or_while_it_is_broken(simulation: Simulation) -> None:
     run = simulation.run()

@@ -79,3 +79,13 @@ def test_the_time_from_a_failure_to_the_next_start_is_reported() -> None:
     jobs = trace(came("a", at=0, gpus=8, runs=100)).on(hosts(1))
     report = jobs.failing(Failure(at_s=30, host="gpu-0000", down_s=500)).report()
     assert (report.recovery_s.count, report.recovery_s.max) == (1, 500)
+
+
+def test_a_borrower_of_higher_priority_stops_nobody_within_a_guarantee() -> None:
+    """It would be served first again, and stopped again: work would be lost for ever."""
+    jobs = trace(
+        came("owner", at=0, gpus=8, runs=100, namespace="owner", grace_s=0),
+        came("urgent", at=10, gpus=8, runs=10, namespace="guest", priority=9),
+    ).on(hosts(1))
+    ran = jobs.under(Policy(preemption=True, min_run_s=0.0, quotas=TWO)).records()
+    assert (ran["owner"].preemptions, ran["urgent"].first_start_s) == (0, 100)
