@@ -19,6 +19,7 @@ from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostPlan
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.share import ShareMode
 from gpu_platform.hosts.gpu_reset import compute_processes_on
 from gpu_platform.hosts.gpu_signals import row_remapping
 from gpu_platform.hosts.nvml import Nvml
@@ -64,7 +65,7 @@ class Fitness(Stage):
     def prepare(self, plan: HostPlan) -> None:
         self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
         for uuid in plan.gpu_uuids:
-            problem = self._in_use(uuid) or self._too_hot(uuid)
+            problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
             if problem is not None:
                 self._mark(uuid, problem)
             elif not plan.shares and (problem := self._waits_for_reset(uuid)) is not None:
@@ -74,17 +75,17 @@ class Fitness(Stage):
 
     def finish(self, plan: HostPlan) -> None:
         """Wait until the driver sees that the attempt is gone. Of a part of a GPU, others still run there."""
-        for uuid in plan.gpu_uuids:
+        since = self._prepared.pop(plan.key, None)
+        for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
             deadline = time.monotonic() + _LEAVING_S
             while (problem := self._in_use(uuid)) is not None and time.monotonic() < deadline:
                 time.sleep(0.05)
             if problem is not None:
                 log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
                 self._mark(uuid, problem)
-            elif not plan.shares and (holders := self._holders(uuid, plan.key)):
+            elif not plan.shares and since and (holders := self._holders(uuid, since)):
                 # Without a context: a monitoring daemon that was started meanwhile is one, so this takes no GPU away.
                 log.warning("gpu.node_open", gpu=uuid, job=plan.key.job_id, processes=_named(holders))
-            self._prepared.pop(plan.key, None)
 
     def unfit(self) -> dict[str, str]:
         """GPU -> why it should get no work for now. Looks again at those that were unfit."""
@@ -147,10 +148,9 @@ class Fitness(Stage):
             return None
         return "a remapped memory row waits for a reset, and nothing runs on it now" if pending else None
 
-    def _holders(self, uuid: str, key: AttemptKey) -> set[int]:
+    def _holders(self, uuid: str, since: int) -> set[int]:
         """Pids that have the GPU's device node open, and started after the attempt was prepared."""
-        since = self._prepared.get(key)
-        if isinstance(self._nvml, SimulatedNvml) or since is None or uuid not in self._index:
+        if isinstance(self._nvml, SimulatedNvml):
             return set()
         try:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -159,6 +159,11 @@ class Fitness(Stage):
         except (OSError, self._nvml.NVMLError):
             return set()
         return holders_of(number, since) - self._own_pids(uuid)
+
+
+def _is_partitioned(plan: HostPlan) -> bool:
+    """MIG keeps others out by itself, and an instance cannot be destroyed while something runs in it."""
+    return any(grant.mode is ShareMode.MIG for grant in plan.shares)
 
 
 def holders_of(device: int, since: int) -> set[int]:

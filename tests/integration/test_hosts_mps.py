@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
-from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.process_tree import Process
@@ -163,20 +163,20 @@ def test_a_daemon_that_does_not_quit_is_killed(host: Host, tools: FakeNvidia, mo
 
 def test_a_daemon_that_cannot_start_is_told_with_its_own_words(host: Host, tools: FakeNvidia) -> None:
     tools.become("broken")
-    with pytest.raises(HostUnavailable, match="cannot start: the driver says no"):
+    with pytest.raises(PreflightFailed, match="cannot start: the driver says no"):
         host.stage.prepare(host.plan("a"))
     host.stage.finish(host.plan("a"))
 
 
 def test_a_daemon_that_ends_at_once_is_noticed(host: Host, tools: FakeNvidia) -> None:
     tools.become("mortal")
-    with pytest.raises(HostUnavailable, match=r"ended at once: Start"):
+    with pytest.raises(PreflightFailed, match=r"ended at once: Start"):
         host.stage.prepare(host.plan("a"))
 
 
 def test_a_host_without_mps_says_so(host: Host, tools: FakeNvidia) -> None:
     (tools.bin / "nvidia-cuda-mps-control").unlink()
-    with pytest.raises(HostUnavailable, match="nvidia-cuda-mps-control is not installed"):
+    with pytest.raises(PreflightFailed, match="nvidia-cuda-mps-control is not installed"):
         host.stage.prepare(host.plan("a"))
 
 

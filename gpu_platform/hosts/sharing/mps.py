@@ -29,10 +29,6 @@ _PIPES, _LOGS = "nvidia-mps", "nvidia-log"
 _QUIT_S, _KILL_S = 5.0, 5.0
 
 
-def is_installed() -> bool:
-    return shutil.which(PROGRAM) is not None
-
-
 class MpsDaemon:
     """The daemon of one GPU. ``directory`` is its own; ``fenced``: so are its clients, and then both see one private
     directory as ``/dev/shm``: CUDA exchanges shared memory there, and the sockets find place in it too."""

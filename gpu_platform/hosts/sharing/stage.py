@@ -135,7 +135,11 @@ class Sharing(Stage):
         for key, other in self._clients[uuid].items():
             if key != str(plan.key) and (mode is None or other is not mode):
                 used = "all of it" if other is None else other.value
-                raise HostUnavailable(f"GPU {uuid} is not free yet on {plan.host}: attempt {key} has {used}")
+                raise PreflightFailed(
+                    f"GPU {uuid} is not free yet on {plan.host}: attempt {key} has {used}",
+                    kind="hardware",
+                    gpu_uuid=uuid,
+                )
 
     def _enter(self, uuid: str, plan: HostPlan) -> None:
         """Of the attempts on the GPU the first finds it whole and without an earlier tenant's data."""
@@ -166,7 +170,10 @@ class Sharing(Stage):
 
     def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
         account = account_of(self._node, plan.user) if self._fenced else None
-        self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
+        try:
+            self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
+        except HostUnavailable as error:  # another host may do better; trying again here would not
+            raise PreflightFailed(error.message, kind="hardware", gpu_uuid=uuid) from error
 
     def _turn_mig(self, uuid: str, on: bool) -> None:
         """Nothing if it is so, or the GPU knows no MIG and none is wanted."""

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts import fitness
 from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.records import boot_clock_s
@@ -62,6 +63,15 @@ async def test_a_gpu_that_a_stranger_computes_on_is_refused_until_it_leaves(
     assert watched.fitness.unfit() == {}
     watched.host.launch(watched.host.plan("true"))
     await watched.host.aclose()
+
+
+async def test_beside_a_stranger_there_is_room_for_an_instance(
+    watched: Watched, stranger: subprocess.Popen[bytes]
+) -> None:
+    share = ShareGrant(mode=ShareMode.MIG, percent=14, memory_mib=9_000, mig_profile="1g.10gb", mig_start=6, mig_size=1)
+    watched.host.launch(watched.host.plan("true", shares=[share]))
+    await watched.host.aclose()
+    assert watched.fitness.unfit() == {}
 
 
 async def test_processes_of_jobs_are_no_strangers(watched: Watched) -> None:

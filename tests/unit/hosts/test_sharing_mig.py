@@ -339,8 +339,9 @@ def test_whole_gpus_are_for_one_process_each_unless_ranks_share_them(host: Host)
 
 def test_a_gpu_is_not_given_while_an_earlier_attempt_is_on_it(host: Host) -> None:
     host.stage.prepare(host.plan("a", SMALL))
-    with pytest.raises(HostUnavailable, match=r"not free yet on box: attempt a#1 has mig"):
+    with pytest.raises(PreflightFailed, match=r"not free yet on box: attempt a#1 has mig") as refused:
         host.stage.prepare(host.plan("b"))
+    assert refused.value.details["kind"] == "hardware"
     host.stage.finish(host.plan("a", SMALL))
     host.stage.prepare(host.plan("b"))
 
