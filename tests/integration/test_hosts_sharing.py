@@ -1,4 +1,4 @@
-"""MPS daemons and time slices for jobs, with programs that stand in for NVIDIA's and really run."""
+"""Parts of GPUs for jobs: MPS, time slices and MIG, by the real ``pynvml`` and programs that play NVIDIA's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
-from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.hosts import gpu_reset
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.process_tree import Process
 from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.settings import NodeSettings
@@ -69,7 +71,7 @@ class Host:
             self.nvml,
             self.inventory,
             self.home,
-            reset=lambda uuid: None,
+            reset=lambda uuid: gpu_reset.reset_gpu(self.nvml, uuid, timeout_s=5),
             scrubber=Scrubber(self.node, self.nvml, self.home, reset=lambda uuid: None, on_failure=lambda *_: None),
         )
         self.stage.recover(open_plans)
@@ -214,6 +216,49 @@ def test_a_whole_gpu_is_exclusive_and_no_longer_after_its_job(host: Host) -> Non
     assert host.compute_mode == EXCLUSIVE_PROCESS
     host.stage.finish(plan)
     assert host.compute_mode == DEFAULT
+
+
+def test_ampere_is_reset_by_nvidia_smi_for_mig_and_back(host: Host, tools: FakeNvidia) -> None:
+    share = ShareGrant(
+        mode=ShareMode.MIG, percent=42, memory_mib=19_000, mig_profile="3g.20gb", mig_start=4, mig_size=4
+    )
+    plan = host.plan("a", None).model_copy(update={"shares": [share]})
+    host.stage.prepare(plan)
+    reset = f"--gpu-reset -i {host.uuid}"
+    assert tools.smi_calls == [reset]
+    [instance] = mig.instances(host.nvml, host.uuid)
+    assert (instance.start, instance.size) == (4, 4)
+    assert host.stage.provides(plan).of_rank(0)["CUDA_VISIBLE_DEVICES"] == instance.uuid
+    host.stage.finish(plan)
+    host.stage.prepare(host.plan("b", None))
+    assert tools.smi_calls == [reset, reset]
+    assert mig.mode(host.nvml, host.uuid) is False
+
+
+def test_an_instance_that_is_in_use_keeps_its_job_from_ending_until_it_is_not(nvml: Any, directory: Path) -> None:
+    library = FakeNvml(directory / "hopper")
+    os.environ["FAKE_NVML_STATE"] = str(library.state_file)  # the fixture puts it back
+    host = Host(library.load(), directory)
+    share = ShareGrant(mode=ShareMode.MIG, percent=14, memory_mib=9_000, mig_profile="1g.10gb", mig_start=0, mig_size=1)
+    plan = host.plan("a", None).model_copy(update={"shares": [share]})
+    host.stage.prepare(plan)
+    library.strike(0, mig_in_use=True)
+    with pytest.raises(HostUnavailable, match="cannot be destroyed"):
+        host.stage.finish(plan)
+    library.strike(0, mig_in_use=False)
+    host.stage.finish(plan)
+    assert mig.instances(host.nvml, host.uuid) == []
+
+
+def test_an_instance_without_compute_is_taken_back(nvml: Any, directory: Path) -> None:
+    library = FakeNvml(directory / "hopper")
+    os.environ["FAKE_NVML_STATE"] = str(library.state_file)
+    host = Host(library.load(), directory)
+    library.strike(0, mig_no_compute_instance=True)
+    mig.set_mode(host.nvml, host.uuid, True)
+    with pytest.raises(PreflightFailed, match="cannot be made"):
+        mig.create(host.nvml, host.uuid, "1g.10gb", 0, 1)
+    assert mig.instances(host.nvml, host.uuid) == []
 
 
 def test_ranks_may_crowd_a_gpu_where_the_host_is_told_to_let_them(nvml: Any, directory: Path) -> None:
