@@ -13,10 +13,12 @@ from pathlib import Path
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.exec import ExecRequest
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts import paths
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.cpus import CpuBinding
+from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.isolation import FENCED
@@ -123,6 +125,35 @@ async def bench_inventory(host: HostRig) -> None:
     show("inventory, 8 GPUs", values)
 
 
+async def bench_exec(host: HostRig, count: int = 20) -> None:
+    """A command beside a running rank: from the request to its exit code."""
+    plan = host.plan("sleep", "600")
+    host.launch(plan)
+    sessions = ExecSessions(host.home, host.settings.node.name)
+    times: list[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        session = sessions.get(plan.key, 0, await sessions.start(plan.key, ExecRequest(command=["true"])))
+        async for _ in session.follow(0):
+            pass
+        times.append((time.perf_counter() - began) * 1e3)
+    sessions.close()
+    await host.stop(plan.key)
+    show(f"{host.inventory.isolation}: exec `true` beside a rank, until its end is read", times)
+
+
+async def bench_log(host: HostRig, megabytes: int = 1000) -> None:
+    """What a rank can write at most, through its supervisor into bounded files."""
+    plan = host.plan("sh", "-c", f"head -c {megabytes}000000 /dev/zero")
+    began = time.perf_counter()
+    host.launch(plan)
+    await host.watch(plan, timeout_s=120)
+    spent = time.perf_counter() - began
+    await host.stop(plan.key)
+    kept = sum(path.stat().st_size for path in paths.rank_dir(host.home, plan.key, 0).glob("output.log*")) / 1e6
+    print(f"{'a rank that writes ' + str(megabytes) + ' MB':<58} {megabytes / spent:8.0f} MB/s   {kept:.0f} MB kept")
+
+
 def with_stages(host: HostRig) -> HostRig:
     """All that a node worker does around an attempt."""
     node = host.settings.node
@@ -179,6 +210,8 @@ async def main() -> None:
             for rig in [host, *fenced_twin(Path(directory))]:
                 await bench_launch(rig)
                 await bench_stop(rig)
+                await bench_exec(rig)
+                await bench_log(rig)
                 await bench_work(rig)
                 if rig is not host:
                     await rig.aclose()
