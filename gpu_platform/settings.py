@@ -84,6 +84,8 @@ class NodeSettings(_Section):
     """Failed resets before a GPU goes OFFLINE."""
     reset_timeout_s: float = 60.0
     """``nvidia-smi --gpu-reset`` that takes longer has failed."""
+    gpu_history_days: Annotated[int, Field(ge=1)] = 90
+    """Faults of this host's GPUs are kept for so long on the host; older ones go when the node worker starts."""
     fault_policy: str = "platform"
     """``platform``, ``vendor``, or the path of a YAML file."""
     accounting_interval_s: Annotated[float, Field(gt=0)] = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -121,7 +122,10 @@ async def main() -> None:
         interval_s=settings.node.health_interval_s,
         max_temperature_c=settings.node.max_temperature_c,
         on_fault=lambda fault: faults.report(fault),
-        history=FaultHistory(home / "gpu-history.jsonl"),
+        history=FaultHistory(
+            home / "gpu-history.jsonl",
+            forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
+        ),
         kernel_log=None if inventory.simulated else Path("/dev/kmsg"),
     )
     accountant = Accountant(home)

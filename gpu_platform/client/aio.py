@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
@@ -167,6 +168,10 @@ class AsyncClient:
     async def gpu(self, gpu_id: str) -> Gpu:
         """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
         return await self._send(calls.gpu(gpu_id), Gpu)
+
+    async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[JobEvent]:
+        """Its newest events, oldest first: faults, resets, changes of its state."""
+        return (await self._send(calls.gpu_events(gpu_id, limit), Page[JobEvent])).items
 
     async def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return await self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)

@@ -164,6 +164,10 @@ def gpu(gpu_id: str) -> Call:
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}")
 
 
+def gpu_events(gpu_id: str, limit: int) -> Call:
+    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/events", {"limit": limit})
+
+
 def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/{verb}", _given(force=force or None), body=_why(reason))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -170,6 +171,10 @@ class Client:
     def gpu(self, gpu_id: str) -> Gpu:
         """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
         return self._send(calls.gpu(gpu_id), Gpu)
+
+    def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[JobEvent]:
+        """Its newest events, oldest first: faults, resets, changes of its state."""
+        return (self._send(calls.gpu_events(gpu_id, limit), Page[JobEvent])).items
 
     def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)

@@ -25,7 +25,8 @@ class FaultHistory:
     ``{uuid, number, cause, at_ms, action}`` and ends of conditions ``{uuid, cleared}``.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, forget_before_ms: int = 0) -> None:
+        """Faults before ``forget_before_ms`` (Unix time) are dropped, unless they stand still."""
         self._path = path
         self._lock = threading.Lock()
         self._name = uuid.uuid4().hex[:8]
@@ -38,7 +39,8 @@ class FaultHistory:
             lines = text.splitlines()
             for line in lines:
                 self._read(line)
-            if not text.endswith("\n") or len(lines) > _KEPT_LINES:  # new, torn, or long
+            stale = self._forget(forget_before_ms)
+            if stale or not text.endswith("\n") or len(lines) > _KEPT_LINES:  # new, torn, or long
                 self._rewrite(path)
 
     def of(self, gpu_uuid: str) -> Sequence[PastFault]:
@@ -105,6 +107,16 @@ class FaultHistory:
             self._apply(json.loads(line))
         except (ValueError, KeyError, TypeError):
             return  # cut off by a power loss
+
+    def _forget(self, before_ms: int) -> bool:
+        """Oldest first, so that numbers stay without gaps; True if there were any."""
+        stale = False
+        for gpu_uuid, faults in self._faults.items():
+            standing = self._standing[gpu_uuid]
+            while len(faults) > 1 and faults[0].at_ms < before_ms and faults[0].cause not in standing:
+                faults.pop(0)
+                stale = True
+        return stale
 
     def _rewrite(self, path: Path) -> None:
         records: list[dict[str, Any]] = [{"name": self._name}]

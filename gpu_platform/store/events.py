@@ -56,6 +56,13 @@ def read_events(session: Session, after: int, limit: int = 1000, job_id: str | N
 
 
 @reading
+def read_gpu_events(session: Session, gpu_uuid: str, limit: int = 50) -> list[JobEvent]:
+    """The newest ``limit`` events of a GPU, oldest first."""
+    rows = session.execute(_READ_OF_GPU, {"gpu_uuid": gpu_uuid, "limit": limit}).all()
+    return [_event(row) for row in reversed(rows)]
+
+
+@reading
 def last_seq(session: Session) -> int:
     """The newest event's number; 0 before the first."""
     return session.scalar(_LAST) or 0
@@ -71,6 +78,12 @@ def change_token(store: Store) -> int:
 
 _READ = select(event).where(event.c.seq > bindparam("after")).order_by(event.c.seq).limit(bindparam("limit"))
 _READ_OF_JOB = _READ.where(event.c.job_id == bindparam("job_id"))
+_READ_OF_GPU = (
+    select(event)
+    .where(event.c.gpu_uuid == bindparam("gpu_uuid"))
+    .order_by(event.c.seq.desc())
+    .limit(bindparam("limit"))
+)
 _LAST = select(func.max(event.c.seq))
 
 

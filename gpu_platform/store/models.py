@@ -348,6 +348,13 @@ class EventRecord(Record, table=True):
             sqlite_where=text("job_id IS NOT NULL"),
             postgresql_where=text("job_id IS NOT NULL"),
         ),
+        Index(
+            "ix_event_gpu_uuid_seq",
+            "gpu_uuid",
+            "seq",
+            sqlite_where=text("gpu_uuid IS NOT NULL"),
+            postgresql_where=text("gpu_uuid IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},
     )
 

@@ -148,6 +148,15 @@ def event_text(event: JobEvent) -> str:
     return what + _because(data.get("reason"))
 
 
+def gpu_history(events: Sequence[JobEvent]) -> Table:
+    """What happened to a GPU, oldest first."""
+    table = plain_table("WHEN", "WHAT", "JOB", "WHO")
+    for event in events:
+        when = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}"
+        table.add_row(when, escape(event_text(event)), event.job_id or "-", escape(event.actor))
+    return table
+
+
 def state(value: JobState | GpuState | HostState) -> Text:
     return Text(value.value, style=_COLORS.get(value, ""))
 

@@ -44,17 +44,21 @@ def health(
     ] = None,
     json: session.Json = False,
 ) -> None:
-    """Health of one GPU or of all. Returns 1 if one of them is out of service."""
+    """Health of one GPU, with what happened to it, or of all. Returns 1 if one of them is out of service."""
     from gpu_platform.domain.states import GpuState
 
     with session.service() as client:
         gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
+        events = client.gpu_events(gpu_id) if gpu_id else []
     if json:
-        session.print_json(gpus[0] if gpu_id else gpus)
+        story = [event.model_dump(mode="json") for event in events]
+        session.print_json({**gpus[0].model_dump(mode="json"), "events": story} if gpu_id else gpus)
     else:
         from service.cli import show
 
         session.show(show.gpus_table(gpus))
+        if events:
+            session.show(show.gpu_history(events))
     ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE}
     raise typer.Exit(session.FAILED if any(gpu.state in ill for gpu in gpus) else 0)
 

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Path, Query
 from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
-from gpu_platform.store import gpus, hosts
+from gpu_platform.store import events, gpus, hosts
 from service import operations
 from service.paging import Cursor, page_of
 from service.platform import ActorDep, PlatformDep, now
@@ -94,6 +95,15 @@ def list_gpus(
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
 def get_gpu(gpu_id: GpuId, platform: PlatformDep) -> Gpu:
     return gpus.get_gpu(platform.store, gpu_id)
+
+
+@router.get("/gpus/{gpu_id}/events", tags=["GPUs"])
+def get_gpu_events(
+    gpu_id: GpuId, platform: PlatformDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
+) -> Page[JobEvent]:
+    """The newest events of one GPU, oldest first: faults, resets, changes of its state."""
+    uuid = gpus.get_gpu(platform.store, gpu_id).info.uuid
+    return Page(items=events.read_gpu_events(platform.store, uuid, limit))
 
 
 @router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])

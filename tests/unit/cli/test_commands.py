@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, jobs, queue
-from tests.store_cluster import NOW, Cluster, key, placement, spec
+from gpu_platform.store import Store, allocations, attempts, gpus, jobs, queue
+from tests.store_cluster import NOW, Cluster, key, placement, spec, uuid_of
 from tests.unit.service.api_server import (
     LogFiles,
     application,
@@ -328,3 +329,26 @@ async def test_usage_is_shown_for_a_job_and_summed_for_users(platform: Platform)
     assert "all" in (await run("usage", "--namespace", "none", url=platform.url)).out
     assert json.loads((await run("usage", "--since", "1h", "--json", url=platform.url)).out)["users"] == []
     assert (await run("usage", "j-none", url=platform.url)).code == 3
+
+
+async def test_health_of_a_gpu_tells_what_happened_to_it(platform: Platform) -> None:
+    report = FaultReport(
+        fault_id="f1",
+        host="a",
+        gpu_uuid=uuid_of("a", 0),
+        gpu_index=0,
+        xid=31,
+        action="reset",
+        message="XID 31 (MMU page fault) on GPU 0 of a",
+        at_ms=0,
+    )
+    gpus.record_fault(platform.store, report, NOW)
+    gpus.begin_reset(platform.store, uuid_of("a", 0), report.message, NOW)
+    gpus.record_fault(platform.store, report.model_copy(update={"fault_id": "f2", "gpu_uuid": uuid_of("a", 1)}), NOW)
+    ran = await run("health", "--gpu-id", "a:0", url=platform.url)
+    assert ran.code == 1
+    assert "XID 31 (MMU page fault) on GPU 0 of a -> reset" in ran.out
+    assert "is RESETTING" in ran.out
+    story = json.loads((await run("health", "--gpu-id", "a:0", "--json", url=platform.url)).out)
+    assert [event["kind"] for event in story["events"]][-2:] == ["gpu.fault", "gpu.state"]
+    assert {event["gpu_uuid"] for event in story["events"]} == {uuid_of("a", 0)}

@@ -70,3 +70,19 @@ def test_a_long_history_is_shortened_without_forgetting_numbers_or_conditions(tm
     again = FaultHistory(path)
     assert again.next_id("g") == shortened.next_id("g")
     assert again.of("g") == shortened.of("g")
+
+
+def test_old_faults_are_forgotten_when_it_is_opened_and_numbers_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = FaultHistory(path)
+    for at_ms in (1_000, 2_000, 3_000):
+        report = FaultReport(
+            fault_id="", host="a", gpu_uuid="G", gpu_index=0, xid=13, action="watch", message="", at_ms=at_ms
+        )
+        history.append(report, 13)
+    name = history.next_id("G")
+    again = FaultHistory(path, forget_before_ms=2_500)
+    assert [fault.at_ms for fault in again.of("G")] == [3_000]
+    assert again.next_id("G") == name
+    assert [fault.at_ms for fault in FaultHistory(path).of("G")] == [3_000]
+    assert FaultHistory(path, forget_before_ms=9_000).next_id("G") == name
