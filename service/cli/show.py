@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.gpu import Gpu, Host
-from gpu_platform.domain.job import Job, JobEvent
+from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 
 _COLORS = {
@@ -37,13 +37,12 @@ _COLORS = {
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
     table = plain_table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
     for job in jobs:
-        shape = job.spec.gpus
         table.add_row(
             job.id,
             escape(job.spec.name),
             escape(job.spec.user),
             state(job.state),
-            f"{shape.hosts}x{shape.gpus_per_host}" if shape.hosts > 1 else str(shape.gpus_per_host),
+            _gang(job.spec),
             str(job.attempt or "-"),
             duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
             escape(_where_or_why(job)),
@@ -170,6 +169,13 @@ def duration(seconds: float) -> str:
     if seconds < 86400:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02}m"
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02}h"
+
+
+def _gang(spec: JobSpec) -> str:
+    """E.g. ``2x8``; without a shape of equal slices, how many GPUs in all."""
+    shape = spec.gpus
+    plain = not spec.groups and shape.total is None
+    return f"{shape.hosts}x{shape.gpus_per_host}" if plain and shape.hosts > 1 else str(spec.gpu_count)
 
 
 def _where_or_why(job: Job) -> str:
