@@ -127,7 +127,7 @@ class SimulatedNode:
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
         )
         self._make_report = report_maker(
-            self.settings, inventory, self.agent, self.health, fitness, {}, "http://127.0.0.1:0"
+            self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"
         )
 
     def made_report(self) -> HostReport:
