@@ -33,6 +33,8 @@ START_GRACE = timedelta(seconds=10)
 ROW_GRACE = timedelta(seconds=6)
 """A job that waits has its queue row within this, or lost it."""
 PARALLEL = 16
+TASK_TIMEOUT = timedelta(seconds=5)
+"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
 
 
 class Upkeep:
@@ -99,6 +101,7 @@ class Upkeep:
                     id=job_id,
                     task_queue=CONTROL_TASK_QUEUE,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    task_timeout=TASK_TIMEOUT,
                 )
             except WorkflowAlreadyStartedError:
                 continue

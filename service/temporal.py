@@ -13,6 +13,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.upkeep import TASK_TIMEOUT
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Interrupt, JobInput, JobSpec
 from gpu_platform.observability import get_logger
@@ -47,10 +48,6 @@ def connect_lazily(settings: TemporalSettings) -> ClientProvider:
         return client
 
     return provide
-
-
-TASK_TIMEOUT = timedelta(seconds=5)
-"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
 
 
 class JobWorkflows:
