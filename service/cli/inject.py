@@ -19,6 +19,7 @@ def inject(
     gpu: Annotated[int, typer.Option(min=0, help="Index of the GPU there.")],
     xid: Annotated[int | None, typer.Option(min=0, help="The XID that strikes.")] = None,
     temperature: Annotated[int | None, typer.Option(help="Degrees Celsius from now on.")] = None,
+    utilization: Annotated[int | None, typer.Option(min=0, max=100, help="Percent from now on.")] = None,
     lost: Annotated[bool, typer.Option("--lost", help="The GPU falls off the bus.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="As if nothing had happened.")] = False,
     state_dir: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
@@ -28,11 +29,19 @@ def inject(
     from gpu_platform.hosts.paths import control_dir, node_dir
     from gpu_platform.settings import Settings
 
-    if xid is None and temperature is None and not lost and not clear:
-        raise typer.BadParameter("say what happens: --xid, --temperature, --lost or --clear")
+    if xid is None and temperature is None and utilization is None and not lost and not clear:
+        raise typer.BadParameter("say what happens: --xid, --temperature, --utilization, --lost or --clear")
     control = control_dir(node_dir(state_dir or Settings().state_dir, host))
     if not control.is_dir():
         session.say(f"Error: there is no simulated host {host!r}: {control} does not exist")
         raise typer.Exit(session.NOT_FOUND)
-    inject_fault(control, gpu, xid=xid, temperature_c=temperature, lost=lost or None, clear=clear)
+    inject_fault(
+        control,
+        gpu,
+        xid=xid,
+        temperature_c=temperature,
+        utilization_percent=utilization,
+        lost=lost or None,
+        clear=clear,
+    )
     session.say(f"injected into GPU {gpu} of {host}")

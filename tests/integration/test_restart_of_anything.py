@@ -83,6 +83,10 @@ async def all_end_once(client: AsyncClient, jobs: list[Job], directory: Path) ->
         assert (directory / str(number)).read_text().split() == ["start", "end"]
         lines = (await client.logs(job.id)).splitlines()
         assert lines == [f"line {i}" for i in range(1, 101)], "a log line was lost or doubled"
+        [used] = (await client.job_usage(job.id)).attempts
+        assert (used.unmeasured_hosts, len(used.ranks)) == ([], 1), "what it used was lost"
+        assert used.gpu_seconds >= used.ranks[0].gpu_seconds > 8
+        assert used.energy_j > 0
 
     async def nothing_is_taken() -> bool:
         return {gpu.state async for gpu in client.gpus()} == {GpuState.AVAILABLE}
