@@ -37,6 +37,8 @@ from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
 
 NOBODY = np.iinfo(np.int64).max
+TENTATIVE = 4
+"""So many jobs get a tentative date; those behind them bar their hosts, which costs less and others more."""
 ALIKE = 16
 """After so many that kept nothing more, the others of their need are taken not to, either."""
 
@@ -98,6 +100,7 @@ class Round:
         """Who had a turn, in order."""
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
+        self._tentative = 0
         self._denials: dict[tuple[str, str, int], str | None] = {}
         self._unchanging: Counter[NeedKey] = Counter()
         """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
@@ -296,8 +299,9 @@ class Round:
             return None
         if len(self.reservations) >= state.policy.backfill_depth or (useful & (self.keeper != NOBODY)).any():
             return None
-        if not firm and not state.queue.endless:
-            return None  # nobody would be bound
+        if not firm and (not state.queue.endless or self._tentative >= TENTATIVE):
+            return None  # without jobs that have no limit, nobody would be bound
+        self._tentative += not firm
         if not row.is_plain or row.takes_parts:
             return state.gang_dates.reserve(row, self.now, self._others(row), firm)
         return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
