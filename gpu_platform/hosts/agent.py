@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from gpu_platform.domain.attempt import (
     LaunchRequest,
     Prepared,
     RankExit,
-    RankStarted,
     Stopped,
     StopRequest,
     WatchRequest,
@@ -43,7 +41,7 @@ from gpu_platform.hosts.isolation import Fencing, choose_isolation
 from gpu_platform.hosts.limits import overdue_message
 from gpu_platform.hosts.logs import LogChunk, read_log
 from gpu_platform.hosts.nvml import Nvml
-from gpu_platform.hosts.ranks import Rank
+from gpu_platform.hosts.ranks import Rank, wait_record
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.spawner_client import SpawnerClient
 from gpu_platform.hosts.stages import Stage, Stages
@@ -58,7 +56,6 @@ from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-_FOREIGN_LAUNCH_S = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -132,7 +129,7 @@ class HostAgent:
             for rank in ranks:
                 if (failed := rank.ended) is not None and failed.failure is not None:
                     raise _not_executable(rank.rank, failed.failure, failed.exit_code)
-            started = [_started(rank) for rank in ranks]
+            started = [wait_record(rank) for rank in ranks]
         self._occupy_simulated(plan)
         return Launched(host=self._node.name, ranks=started)
 
@@ -379,16 +376,6 @@ class HostAgent:
     def _ranks(self, key: AttemptKey) -> list[Rank]:
         names = (path.name for path in paths.attempt_dir(self._home, key).glob("rank-*"))
         return [self._rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
-
-
-def _started(rank: Rank) -> RankStarted:
-    """The record, which another node worker's launch may be about to write."""
-    deadline = time.monotonic() + _FOREIGN_LAUNCH_S
-    while (started := rank.started) is None:
-        if time.monotonic() > deadline:
-            raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
-        time.sleep(0.002)
-    return started
 
 
 def _by_rank(exits: list[RankExit]) -> list[RankExit]:

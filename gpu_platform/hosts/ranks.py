@@ -128,6 +128,16 @@ def _process(record: dict[str, Any] | None) -> Process | None:
     return Process(record["pid"], record["started"])
 
 
+def wait_record(rank: Rank) -> RankStarted:
+    """The record, which another node worker's launch may be about to write."""
+    deadline = time.monotonic() + _LAUNCH_PATIENCE_S
+    while (started := rank.started) is None:
+        if time.monotonic() > deadline:
+            raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
+        time.sleep(0.002)
+    return started
+
+
 async def wait_gone(processes: list[Process], timeout_s: float | None = None) -> bool:
     """Wait by pidfd until every one of ``processes`` has ended; False when time is up."""
     loop = asyncio.get_running_loop()

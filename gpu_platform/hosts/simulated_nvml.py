@@ -11,11 +11,9 @@ Not in NVML, and ours alone: ``occupy``, ``reset``, ``description``.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +23,9 @@ import pynvml
 
 from gpu_platform.hosts.inject import GpuCondition, condition_path, events_dir, read_condition, reset_condition
 from gpu_platform.hosts.process_tree import Process, is_alive, read_stat
+from gpu_platform.hosts.simulated_events import EventSet
 from gpu_platform.hosts.simulated_mig import SimulatedMig, reset_state
-from gpu_platform.hosts.watch_directory import DirectoryWatch
-from gpu_platform.topology.description import MachineDescription, simulated_uuid
+from gpu_platform.topology.description import MachineDescription, nvlink_ports, simulated_uuid
 from gpu_platform.topology.mig import mig_model
 
 _P = ParamSpec("_P")
@@ -85,7 +83,7 @@ class SimulatedNvml(SimulatedMig):
         self.compute_capability = description.gpu.compute_capability
         self._gpus = [_Gpu(slot.index, simulated_uuid(host, slot.index)) for slot in description.gpus]
         self._by_uuid = {gpu.uuid: gpu for gpu in self._gpus}
-        self._ports = _nvlink_ports(description)
+        self._ports = nvlink_ports(description)
         self._lock = threading.RLock()
         events_dir(control_dir).mkdir(parents=True, exist_ok=True)
 
@@ -322,15 +320,15 @@ class SimulatedNvml(SimulatedMig):
     def nvmlDeviceGetSupportedEventTypes(self, handle: _Gpu) -> int:
         return pynvml.nvmlEventTypeXidCriticalError
 
-    def nvmlEventSetCreate(self) -> _EventSet:
-        return _EventSet(events_dir(self.control_dir))
+    def nvmlEventSetCreate(self) -> EventSet:
+        return EventSet(events_dir(self.control_dir))
 
     @_on_gpu
-    def nvmlDeviceRegisterEvents(self, handle: _Gpu, types: int, event_set: _EventSet) -> None:
+    def nvmlDeviceRegisterEvents(self, handle: _Gpu, types: int, event_set: EventSet) -> None:
         if types & pynvml.nvmlEventTypeXidCriticalError:
             event_set.listening.add(handle.index)
 
-    def nvmlEventSetWait_v2(self, event_set: _EventSet, timeout_ms: int) -> Any:
+    def nvmlEventSetWait_v2(self, event_set: EventSet, timeout_ms: int) -> Any:
         event = event_set.wait(timeout_ms / 1000)
         if event is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
@@ -343,7 +341,7 @@ class SimulatedNvml(SimulatedMig):
             computeInstanceId=0xFFFFFFFF,
         )
 
-    def nvmlEventSetFree(self, event_set: _EventSet) -> None:
+    def nvmlEventSetFree(self, event_set: EventSet) -> None:
         event_set.close()
 
     def _condition(self, gpu: _Gpu) -> GpuCondition:
@@ -379,49 +377,6 @@ class SimulatedNvml(SimulatedMig):
         if not 0 <= link < len(ports):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT if ports else pynvml.NVML_ERROR_NOT_SUPPORTED)
         return ports[link]
-
-
-class _EventSet:
-    """XIDs in the order of their injection; each is taken by one waiter, once."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._watch = DirectoryWatch(directory)
-        self.listening: set[int] = set()
-
-    def wait(self, timeout_s: float) -> tuple[int, int] | None:
-        """(GPU index, XID), or None when time is up."""
-        event = self._take()
-        if event is None and self._watch.wait(timeout_s):
-            event = self._take()
-        return event
-
-    def _take(self) -> tuple[int, int] | None:
-        for name in sorted(os.listdir(self._directory)):
-            if name.startswith("."):
-                continue
-            path = self._directory / name
-            event = json.loads(path.read_bytes())
-            if event["gpu"] in self.listening:
-                path.unlink()
-                return event["gpu"], event["xid"]
-        return None
-
-    def close(self) -> None:
-        self._watch.close()
-
-
-def _nvlink_ports(description: MachineDescription) -> dict[int, list[int | None]]:
-    """For each GPU the far end of each of its links: a GPU's index, or None for a switch."""
-    ports: dict[int, list[int | None]] = defaultdict(list)
-    if isinstance(description.nvlink, dict):
-        for slot in description.gpus:
-            ports[slot.index] = [None] * description.nvlink["nvswitch"]
-    else:
-        for link in description.links:
-            ports[link.a] += [link.b] * link.links
-            ports[link.b] += [link.a] * link.links
-    return ports
 
 
 def _pci_info(bus_id: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections import defaultdict
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -111,6 +112,19 @@ class RackDescription(BaseModel):
         tray = load_description(self.machine)
         names = [f"{rack}-{number:02d}" for number in range(self.hosts)]
         return {name: tray.inventory(name, nvlink_domain=rack) for name in names}
+
+
+def nvlink_ports(description: MachineDescription) -> dict[int, list[int | None]]:
+    """For each GPU the far end of each of its links: a GPU's index, or None for a switch."""
+    ports: dict[int, list[int | None]] = defaultdict(list)
+    if isinstance(description.nvlink, dict):
+        for slot in description.gpus:
+            ports[slot.index] = [None] * description.nvlink["nvswitch"]
+    else:
+        for link in description.links:
+            ports[link.a] += [link.b] * link.links
+            ports[link.b] += [link.a] * link.links
+    return ports
 
 
 def simulated_uuid(host: str, index: int) -> str:
