@@ -46,14 +46,15 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         return DryRun(accepted=False, message=refusal.message)
     with _one_at_a_time:
         cluster = snapshot(store)
-        core = restore(Scheduler(read_policy(cluster.policy)), cluster)
+        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
         probe = _as_if_submitted(spec, cluster.at)
         core.add(probe)
         decision = core.decide(cluster.at)
         for row, placement in decision.placements:
             if row.job_id == PROBE:
                 return DryRun(accepted=True, message=f"would start now: {placement.why}", placement=placement)
-        reason = core.explain(cluster.at)[PROBE]
+        reason = core.why(PROBE, cluster.at)
+        assert reason is not None, "it was not placed, so it waits"
     ahead = sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
     return DryRun(
         accepted=True,

@@ -214,3 +214,11 @@ class Reason(BaseModel):
     first_job: str | None = None
     position: int | None = None
     """Place in the queue, 1 is next."""
+
+    def for_job(self, job_id: str, position: int | None) -> Reason:
+        """As that job is told: what is promised to the first of its kind is not promised to those behind it."""
+        if self.first_job in (None, job_id):
+            return self.model_copy(update={"position": position})
+        promised = self.estimate is EstimateBasis.PROMISED
+        basis = EstimateBasis.TIME_LIMITS if promised else self.estimate
+        return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})

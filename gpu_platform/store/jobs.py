@@ -347,7 +347,7 @@ def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
     for one, row in zip(found, rows, strict=True):
         if one.id in places:
             reason = Reason.model_validate_json(row.reason)
-            one.reason = reason.model_copy(update={"position": places[one.id]})
+            one.reason = reason.for_job(one.id, places[one.id])
     return found
 
 

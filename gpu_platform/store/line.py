@@ -114,5 +114,5 @@ def _waiting_job(row: Any) -> WaitingJob:
         attempt=row.attempt,
         waiting_since=row.enqueued_at,
         spec=JobSpec.model_validate_json(row.spec),
-        reason=reason and reason.model_copy(update={"position": row.place}),
+        reason=reason and reason.for_job(row.job_id, row.place),
     )

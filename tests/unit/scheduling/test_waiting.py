@@ -148,3 +148,12 @@ def test_a_new_promise_is_told_at_once() -> None:
     machines.free("dgx-h100-0", 4, 5, 6, 7).tell(play.scheduler)
     reasons = play.scheduler.decide(0.0).reasons
     assert [reason.starts_by for reason in reasons.values() if reason.starts_by is not None] == [50.0]
+
+
+def test_what_is_promised_to_the_first_of_a_kind_is_not_promised_to_those_behind_it() -> None:
+    play = playing(cluster().hosts(1), job(8, name="runs").lasting(100), job(8, name="a"), job(8, name="b"))
+    (reason,) = play.scheduler.explain(play.now).values()
+    assert (reason.for_job("a", 1).starts_by, reason.for_job("a", 1).estimate) == (100.0, EstimateBasis.PROMISED)
+    behind = reason.for_job("b", 2)
+    assert (behind.starts_by, behind.estimated_start, behind.estimate) == (None, 100.0, EstimateBasis.TIME_LIMITS)
+    assert behind.position == 2
