@@ -54,7 +54,7 @@ PHILLY_FROM = 48_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("TRACES"))
-    parser.add_argument("--jobs", type=int, default=4_000, help="of Philly, how many jobs")
+    parser.add_argument("--jobs", type=int, default=2_000, help="of Philly, how many jobs")
     parser.add_argument("--load", type=float, default=LOAD, help="asked for, of all GPUs")
     parser.add_argument("--only", default="", help="policies whose name contains this")
     options = parser.parse_args()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from gpu_platform.domain.capacity import largest_gang
+from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
@@ -123,7 +124,10 @@ class _Simulation:
         self._fleet.adopt(start.state)
         for record in start.records:
             name = record.job.id
-            assert name not in self._records, "the names of the start's jobs are its own"
+            if name in self._records:
+                raise InvalidRequest(
+                    f"a job of the trace is called {name}, as one that is there at the start: rename it"
+                )
             self._records[name] = record
             if record.outcome is Outcome.RUNNING:
                 self._runs(record)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.rows import GpuRow, QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
@@ -90,3 +93,8 @@ def test_broken_gpus_and_drained_hosts_take_no_work() -> None:
     drained = state.model_copy(update={"hosts": [replace(state.hosts[0], state=HostState.DRAINING), state.hosts[1]]})
     found = records(replay(drained))
     assert (found["small"].first_start_s, found["wide"].outcome) == (0, Outcome.WAITING)
+
+
+def test_a_trace_may_not_reuse_the_name_of_a_job_that_is_there() -> None:
+    with pytest.raises(InvalidRequest, match="a job of the trace is called a"):
+        replay(live([("a", 4, 100, 200)], []), came("a", at=0, runs=1))
