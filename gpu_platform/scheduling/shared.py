@@ -6,13 +6,14 @@ snapshot's sets and nothing here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.share import GpuUse, ShareMode
+from gpu_platform.domain.share import GpuUse, ShareGrant, ShareMode, first_use
 from gpu_platform.topology.mig import STATES, mig_model, mig_models, state_of
 
 MODES = (None, *ShareMode)
@@ -20,6 +21,49 @@ _MODE_NUMBER = {mode: number for number, mode in enumerate(MODES)}
 _START_WIDTH = 8
 _NO_MODEL = -1
 _T = TypeVar("_T", bound=np.generic)
+
+
+Promised = tuple[tuple[ShareGrant, str], ...]
+"""Parts and the namespaces that ask."""
+
+
+@dataclass(slots=True)
+class GpuFlags:
+    """What is known of one GPU."""
+
+    working: bool = False
+    free: bool = False
+    slot: int = -1
+    bit: int = 0
+    use: GpuUse | None = None
+    promised: Promised = ()
+    """Parts that proposals will take, and the namespaces that ask."""
+
+    def forget(self, grant: ShareGrant, namespace: str) -> None:
+        """A promise ends."""
+        promised = list(self.promised)
+        promised.remove((grant, namespace))
+        self.promised = tuple(promised)
+
+    def without(self, grant: ShareGrant, namespace: str) -> None:
+        """A part ends, promised or taken."""
+        if (grant, namespace) in self.promised:
+            self.forget(grant, namespace)
+        elif self.use is not None:
+            self.use = self.use.minus(grant)
+
+    def total(self, free: bool) -> GpuUse | None:
+        """What is taken in parts, with what is promised; all of it where the two do not go together."""
+        total = self.use
+        for grant, namespace in self.promised:
+            added = first_use(grant, namespace)
+            if total is None:
+                total = added if free else replace(added, percent=100)
+            elif (total.mode, total.tenant) == (added.mode, added.tenant):
+                total = total.plus(grant)
+            else:
+                total = replace(total, percent=100)
+        return total
 
 
 class SharedGpus:

@@ -8,9 +8,6 @@ GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
-from enum import IntEnum
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,79 +16,31 @@ from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
-from gpu_platform.domain.share import GpuUse, ShareGrant, first_use
+from gpu_platform.domain.share import GpuUse
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling.shared import GpuFacts, SharedGpus
+from gpu_platform.scheduling.host_arrays import Change, GpuSets, HostArrays, Slots
+from gpu_platform.scheduling.shared import GpuFacts, GpuFlags, Promised, SharedGpus
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.machine import Machine, machine_of, members
 
-Slots = NDArray[np.intp]
-GpuSets = NDArray[np.uint64]
+__all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]
+
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
 LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
 SPEED_WEIGHT = 0.2
 """Of the newest job in the average."""
-_HOST_AMOUNTS = ("cpus", "cpus_used", "cpus_held", "ram_mib", "ram_mib_used", "ram_mib_held")
+_FIRST_CAPACITY = 64
 _STAKES = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
 """What trying things changes."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
-Promised = tuple[tuple[ShareGrant, str], ...]
 Stakes = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
 """What jobs and proposals have of one host."""
 
 
-class Change(IntEnum):
-    """What changed; a coarser change includes the finer ones."""
-
-    USE = 0
-    """Who has which GPU: jobs start and end."""
-    HEALTH = 1
-    """What is in working order: hosts and GPUs go and come back."""
-    FACTS = 2
-    """The machines and where they stand."""
-
-
-@dataclass(slots=True)
-class _Flags:
-    working: bool = False
-    free: bool = False
-    slot: int = -1
-    bit: int = 0
-    use: GpuUse | None = None
-    promised: Promised = ()
-    """Parts that proposals will take, and the namespaces that ask."""
-
-    def forget(self, grant: ShareGrant, namespace: str) -> None:
-        """A promise ends."""
-        promised = list(self.promised)
-        promised.remove((grant, namespace))
-        self.promised = tuple(promised)
-
-    def without(self, grant: ShareGrant, namespace: str) -> None:
-        """A part ends, promised or taken."""
-        if (grant, namespace) in self.promised:
-            self.forget(grant, namespace)
-        elif self.use is not None:
-            self.use = self.use.minus(grant)
-
-    def total(self, free: bool) -> GpuUse | None:
-        """What is taken in parts, with what is promised; all of it where the two do not go together."""
-        total = self.use
-        for grant, namespace in self.promised:
-            added = first_use(grant, namespace)
-            if total is None:
-                total = added if free else replace(added, percent=100)
-            elif (total.mode, total.tenant) == (added.mode, added.tenant):
-                total = total.plus(grant)
-            else:
-                total = replace(total, percent=100)
-        return total
-
-
-class Snapshot:
+class Snapshot(HostArrays):
     """Read the arrays; write only through the methods.
 
     ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
@@ -107,7 +56,7 @@ class Snapshot:
         self._slot_of: dict[str, int] = {}
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
-        self._gpus: dict[str, _Flags] = {}
+        self._gpus: dict[str, GpuFlags] = {}
         self._fabric = Fabric(fabric)
         self._rows: list[HostRow] = []
         self._kinds: dict[frozenset[str], int] = {}
@@ -117,70 +66,11 @@ class Snapshot:
         self._ranks: NDArray[np.int64] | None = None
         self.shared = SharedGpus()
         self.facts = GpuFacts()
-        self._reserve(64)
+        super().__init__(self._fabric.levels, _FIRST_CAPACITY)
+        self.shared.resize(_FIRST_CAPACITY, 0)
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def _reserve(self, capacity: int) -> None:
-        self._arrays: dict[str, NDArray[np.generic]] = {
-            **{
-                name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot", "cuda")
-            },
-            **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
-            **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
-            **{name: np.zeros(capacity) for name in ("load", "heat")},
-            "speed": np.ones(capacity),
-            **{f"in_{level}": np.zeros(capacity, np.intp) for level in self._fabric.levels},
-            **{name: np.zeros(capacity, bool) for name in ("ready", "mps")},
-            **{name: np.zeros(capacity, np.int64) for name in _HOST_AMOUNTS},
-        }
-        self.shared.resize(capacity, 0)
-        self._view()
-
-    def _view(self) -> None:
-        """Point the public names at the used part of the arrays."""
-        n = len(self.names)
-        arrays = {name: array[:n] for name, array in self._arrays.items()}
-        self.everything = cast(GpuSets, arrays["everything"])
-        """All GPUs of each host."""
-        self.working = cast(GpuSets, arrays["working"])
-        """Those in working order: not DEGRADED, RESETTING or OFFLINE."""
-        self.free = cast(GpuSets, arrays["free"])
-        """Those that nobody has, as far as the store told; see :meth:`available`."""
-        self.held = cast(GpuSets, arrays["held"])
-        """Those that proposals on their way to the store will take."""
-        self.hot = cast(GpuSets, arrays["hot"])
-        """Those above the temperature limit."""
-        self.load = cast(NDArray[np.float64], arrays["load"])
-        """Mean measured utilisation of each host's GPUs, 0 to 1, in steps of LOAD_STEP."""
-        self.heat = cast(NDArray[np.float64], arrays["heat"])
-        """Hottest GPU of each host, degrees Celsius, in steps of HEAT_STEP_C; 0 is unknown."""
-        self.speed = cast(NDArray[np.float64], arrays["speed"])
-        """How fast jobs ran on this kind of GPU in this leaf, against what was expected; 1 is as expected."""
-        self.uses = cast(Slots, arrays["uses"])
-        """How often each host was chosen."""
-        self.ready = cast(NDArray[np.bool_], arrays["ready"])
-        self.mps = cast(NDArray[np.bool_], arrays["mps"])
-        self.cuda = cast(NDArray[np.uint64], arrays["cuda"])
-        """The host has an MPS daemon."""
-        self.cpus = cast(NDArray[np.int64], arrays["cpus"])
-        self.ram_mib = cast(NDArray[np.int64], arrays["ram_mib"])
-        self.cpus_used = cast(NDArray[np.int64], arrays["cpus_used"])
-        """CPUs that jobs have; ``cpus_held``: that proposals will take. Likewise memory."""
-        self.cpus_held = cast(NDArray[np.int64], arrays["cpus_held"])
-        self.ram_mib_used = cast(NDArray[np.int64], arrays["ram_mib_used"])
-        self.ram_mib_held = cast(NDArray[np.int64], arrays["ram_mib_held"])
-        self.machine = cast(Slots, arrays["machine"])
-        """Index into ``machines``."""
-        self.kind = cast(Slots, arrays["kind"])
-        """Equal for hosts whose GPUs are of the same models."""
-        self.size = cast(Slots, arrays["size"])
-        """Number of GPUs."""
-        self.domains = {level: cast(Slots, arrays[f"in_{level}"]) for level in self._fabric.levels}
-        """Level -> number of each host's domain; levels nearest first."""
-        self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
-        self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}
 
     @property
     def by_name(self) -> NDArray[np.int64]:
@@ -239,7 +129,7 @@ class Snapshot:
         for level in self._fabric.levels:
             unknown = np.full(len(self._arrays["ready"]), -1, np.intp)
             self._arrays[f"in_{level}"] = kept.get(f"in_{level}", unknown)
-        self._view()
+        self._point(len(self.names), self._fabric.levels)
         for slot in range(len(self)):
             self._locate(slot)
 
@@ -261,7 +151,7 @@ class Snapshot:
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
         """A GPU whose host is not known yet is remembered until it is."""
         for row in rows:
-            flags = self._gpus.setdefault(row.uuid, _Flags())
+            flags = self._gpus.setdefault(row.uuid, GpuFlags())
             working = row.state in _WORKING
             free = row.free and row.state is GpuState.AVAILABLE
             if (flags.working, flags.free, flags.use) == (working, free, row.use):
@@ -433,7 +323,7 @@ class Snapshot:
         self._inventories.append(HostInventory(machine="", gpus=[]))
         self._uuids.append([])
         self._ranks = None
-        self._view()
+        self._point(len(self.names), self._fabric.levels)
         for array in self.domains.values():
             array[slot] = -1
         return slot
@@ -458,7 +348,7 @@ class Snapshot:
         self.mps[slot] = inventory.mps
         self.cuda[slot] = sum(1 << self.cuda_bit(version) for version in inventory.cuda_installations)
         for bit, uuid in enumerate(self._uuids[slot]):
-            flags = self._gpus.setdefault(uuid, _Flags())
+            flags = self._gpus.setdefault(uuid, GpuFlags())
             flags.slot, flags.bit = slot, bit
             self._show(flags)
             if uuid in held:
@@ -469,14 +359,14 @@ class Snapshot:
         self.kind[slot] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
         self._touch(slot, Change.FACTS)
 
-    def _show(self, flags: _Flags) -> None:
+    def _show(self, flags: GpuFlags) -> None:
         bit = np.uint64(1 << flags.bit)
         for array, on in ((self.working, flags.working), (self.free, flags.free)):
             array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
         if flags.use is not None or flags.promised or self.shared.partly[flags.slot] & bit:
             self._show_parts(flags)
 
-    def _show_parts(self, flags: _Flags) -> None:
+    def _show_parts(self, flags: GpuFlags) -> None:
         free = bool(int(self.free[flags.slot]) >> flags.bit & 1)
         self.shared.show(flags.slot, flags.bit, flags.total(free))
 
