@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.domain.share import Share
+from gpu_platform.domain.share import Share, ShareMode
 
 
 class Capacity(BaseModel):
@@ -52,6 +52,8 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
     elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
         versions = sorted({version for one in inventories for version in one.cuda_installations}, key=capability)
         message = f"asked for {asked}; no host has CUDA {request.cuda}, only {', '.join(versions) or 'none'}"
+    elif refusal := _never_granted(inventories, request):
+        message = f"asked for {asked}; {refusal}"
     elif hosts == 0:
         reason = "" if request.allow_cross_numa else " on one socket or NVLink island"
         message = (
@@ -79,6 +81,8 @@ def _largest_total(
         message += "no host is registered yet"
     elif gpus == 0:
         message += f"the cluster has no such GPU, only {_models(inventories)}"
+    elif refusal := _never_granted(inventories, request):
+        message += refusal
     else:
         where = f"the largest {request.required_level}" if inside else f"all {len(inventories)} hosts together"
         message += f"{where} could give {most}" + ("" if most >= request.gpus else f": ask for at most {most}")
@@ -139,10 +143,54 @@ def describe_share(share: Share) -> str:
     return f"{share.percent} % and {share.memory_mib} MiB{mode}"
 
 
+def _never_granted(inventories: Sequence[HostInventory], request: GpuRequest) -> str:
+    """What no host has besides GPUs; empty if some host could have it all."""
+    matching = [(i, gpu) for i in inventories for gpu in i.gpus if mismatch(gpu, request) is None]
+    if request.share is not None and not any(_can_share(gpu, i, request.share) for i, gpu in matching):
+        return f"no such GPU can be shared so: {_parts_there_are(matching, request.share)}"
+    for wanted, most, what in (
+        (request.cpus_per_host, max((i.cpus or 0 for i in inventories), default=0), "CPUs"),
+        (request.ram_mib_per_host, max((i.ram_mib or 0 for i in inventories), default=0), "MiB of memory"),
+    ):
+        if wanted > most and not any(_has_room(i, request) for i in inventories):
+            return f"the largest host has {most} {what}: ask for at most so many"
+    return ""
+
+
+def _can_share(gpu: GpuInfo, inventory: HostInventory, share: Share) -> bool:
+    if share.mig_profile is not None:
+        return gpu.mig_capable and share.mig_profile in inventory.mig_profiles.get(gpu.model, (share.mig_profile,))
+    return (share.memory_mib or 0) <= gpu.memory_mib and (share.mode is not ShareMode.MPS or inventory.mps)
+
+
+def _parts_there_are(gpus: Sequence[tuple[HostInventory, GpuInfo]], share: Share) -> str:
+    if share.mig_profile is None:
+        most = max((gpu.memory_mib for _, gpu in gpus), default=0)
+        daemon = "" if share.mode is not ShareMode.MPS or any(i.mps for i, _ in gpus) else ", and no host has MPS"
+        return f"the largest has {most} MiB{daemon}"
+    profiles = {
+        gpu.model: "no MIG" if not gpu.mig_capable else ", ".join(inventory.mig_profiles.get(gpu.model, ["unknown"]))
+        for inventory, gpu in gpus
+    }
+    return "; ".join(f"{model} has {has}" for model, has in sorted(profiles.items()))
+
+
+def _has_room(inventory: HostInventory, request: GpuRequest) -> bool:
+    """CPUs and memory; a host that did not tell is taken to have enough."""
+    cpus, ram_mib = request.cpus_per_host, request.ram_mib_per_host
+    return (inventory.cpus is None or cpus <= inventory.cpus) and (
+        inventory.ram_mib is None or ram_mib <= inventory.ram_mib
+    )
+
+
 def _most_together(inventory: HostInventory, request: GpuRequest) -> int:
     if request.cuda is not None and request.cuda not in inventory.cuda_installations:
         return 0
+    if not _has_room(inventory, request):
+        return 0
     matching = [gpu for gpu in inventory.gpus if mismatch(gpu, request) is None]
+    if request.share is not None:
+        matching = [gpu for gpu in matching if _can_share(gpu, inventory, request.share)]
     if request.allow_cross_numa:
         return len(matching)
     sockets = Counter(socket_of(gpu) for gpu in matching)

@@ -68,6 +68,8 @@ class HostInventory(BaseModel):
     """Version -> directory, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
     mps: bool = False
     """The MPS control daemon is there."""
+    mig_profiles: dict[str, list[str]] = {}
+    """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
     isolation: str = "plain-process"
     """Which fence ranks get here; see ``gpu_platform.hosts``."""

@@ -23,6 +23,7 @@ from gpu_platform.hosts.sharing.mps import PROGRAM as MPS_PROGRAM
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
+from gpu_platform.topology.mig import mig_model
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +61,7 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
         nvswitches=sysfs.nvswitches(),
         nics=_nics(gpus, sysfs),
     )
-    return inventory.model_copy(update=_host_facts(node, cuda))
+    return inventory.model_copy(update={**_host_facts(node, cuda), "mig_profiles": _mig_profiles(gpus)})
 
 
 def read_inventory_without_nvml(
@@ -78,7 +79,8 @@ def read_inventory_without_nvml(
         nics=_nics(facts.gpus, sysfs),
         source=facts.source or "none",
     )
-    return inventory.model_copy(update=_host_facts(node, facts.cuda_version))
+    told = _host_facts(node, facts.cuda_version)
+    return inventory.model_copy(update={**told, "mig_profiles": _mig_profiles(facts.gpus)})
 
 
 def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
@@ -101,6 +103,11 @@ def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
     if node.nvlink_domain is not None or node.simulate is not None:
         facts["nvlink_domain"] = node.nvlink_domain
     return facts
+
+
+def _mig_profiles(gpus: list[GpuInfo]) -> dict[str, list[str]]:
+    rules = {gpu.model: mig_model(gpu.model) for gpu in gpus if gpu.mig_capable}
+    return {model: [profile.name for profile in known.profiles] for model, known in rules.items() if known}
 
 
 def _fabric_domain(nvml: Nvml, handles: list[Any]) -> str | None:

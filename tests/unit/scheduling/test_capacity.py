@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpu_platform.domain.capacity import Capacity, capability, largest_gang
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.share import Share
 from tests.builders import cluster, job
 
 
@@ -37,3 +41,30 @@ def test_before_the_first_host_anything_may_wait() -> None:
 
 def test_capabilities_compare_as_numbers() -> None:
     assert capability("10.0") > capability("9.0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        ({"share": Share(mig_profile="1g.12gb")}, "no such GPU can be shared so: NVIDIA H100 80GB HBM3 has 1g.10gb, "),
+        ({"share": Share(mig_profile="1g.12gb")}, "NVIDIA L40S has no MIG"),
+        ({"share": Share(percent=10, memory_mib=90_000)}, "the largest has 81559 MiB"),
+        ({"cpus_per_host": 65}, "the largest host has 64 CPUs: ask for at most so many"),
+        ({"ram_mib_per_host": 2048}, "the largest host has 1024 MiB of memory"),
+        ({"total": 2, "cpus_per_host": 65}, "the largest host has 64 CPUs"),
+    ],
+)
+def test_what_no_host_has_besides_gpus_is_refused(asked: dict[str, Any], advice: str) -> None:
+    profiles = {"NVIDIA H100 80GB HBM3": ["1g.10gb", "7g.80gb"]}
+    facts = {"cpus": 64, "ram_mib": 1024, "mig_profiles": profiles}
+    machines = cluster().host("h", "dgx-h100").host("ada", "l40s-4x-dual-socket").host_rows.values()
+    answer = largest_gang([row.inventory.model_copy(update=facts) for row in machines], GpuRequest(**asked))
+    assert not answer.fits
+    assert advice in answer.message
+
+
+def test_what_a_host_does_not_tell_it_may_have() -> None:
+    [row] = cluster().host("h", "dgx-h100").host_rows.values()
+    unknown = row.inventory.model_copy(update={"cpus": None, "ram_mib": None, "mig_profiles": {}})
+    request = GpuRequest(share=Share(mig_profile="1g.10gb"), cpus_per_host=4096, ram_mib_per_host=10**9)
+    assert largest_gang([unknown], request).fits
