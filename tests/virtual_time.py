@@ -45,13 +45,23 @@ class VirtualTime:
         self.now = self._ends[0][0]
         while self._ends and self._ends[0][0] <= self.now:
             _, job_id = heapq.heappop(self._ends)
-            placement = self.running.pop(job_id)
-            self.ended[job_id] = self.now
-            for part in placement.slices:
-                self.machines.free(part.host, *part.gpu_indices)
-            self._tell(placement)
+            self._end(job_id)
         self.decide()
         return True
+
+    def end(self, job_id: str) -> None:
+        """Now, before its time."""
+        self._ends = [(at, other) for at, other in self._ends if other != job_id]
+        heapq.heapify(self._ends)
+        self._end(job_id)
+        self.decide()
+
+    def _end(self, job_id: str) -> None:
+        placement = self.running.pop(job_id)
+        self.ended[job_id] = self.now
+        for part in placement.slices:
+            self.machines.free(part.host, *part.gpu_indices)
+        self._tell(placement)
 
     def _tell(self, placement: Placement) -> None:
         self.scheduler.upsert_gpus([self.machines.gpu_rows[uuid] for uuid in placement.gpu_uuids])

@@ -1,8 +1,8 @@
 """Who is to make room for whom: victims of preemption, and jobs that are moved to another place.
 
 One gang at a time, and nothing new while those who were told still hold GPUs: it must get what it is given. What is
-cleared by moving jobs is **claimed** for the gang until it starts: they wait again behind it or
-before it, and must not come back to where they were.
+cleared is **claimed** for the gang until it starts: nobody else may take it meanwhile, neither who waits ahead of it
+nor those who were moved.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_vi
 from gpu_platform.scheduling.proposals import Proposals
 from gpu_platform.scheduling.recovery import recover
 from gpu_platform.scheduling.rounds import Round, State, Waiting
+from gpu_platform.scheduling.statement import Statement
 
 PREEMPTORS = 8
 """Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
@@ -105,6 +106,7 @@ class RoomMaker:
                 continue
             victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs)
             if victims:
+                self._claim_without(row, (*leaving, *victims), now)
                 return [Preemption(row.job_id, row.attempt, _keys(victims))]
             if victims is not None and leaving:
                 return []  # it only has to wait for them
@@ -130,9 +132,21 @@ class RoomMaker:
                 return [self._moved(*moves, MoveReason.DEFRAGMENTATION, now)]
         return []
 
+    def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
+        """Keep for ``row`` the place that it will have once ``jobs`` have ended, or another might take it."""
+        with Statement(self._state.snapshot) as attempt:
+            for job in jobs:
+                attempt.end(job)
+            placement = self._state.gangs.seat(row, attempt)
+        if placement is not None:
+            self._claim(row.job_id, placement, now)
+
+    def _claim(self, job_id: str, placement: Placement, now: float) -> None:
+        claim = self._reservation(job_id, placement)
+        self._claims[job_id] = _Claim(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+
     def _moved(self, row: QueueRow, moves: Moves, reason: MoveReason, now: float) -> Preemption:
-        claim = self._reservation(row.job_id, moves.placement)
-        self._claims[row.job_id] = _Claim(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+        self._claim(row.job_id, moves.placement, now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 
     def _reservation(self, job_id: str, placement: Placement) -> Reservation:

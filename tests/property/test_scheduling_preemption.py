@@ -128,6 +128,20 @@ def test_the_minimum_run_time_is_guaranteed() -> None:
     assert victims_of(play.last) == []
 
 
+def test_what_was_cleared_is_kept_for_whom_it_was_cleared() -> None:
+    play = preempting(cluster().hosts(1), order="fcfs", backfill="none")
+    play.submit(job(8, name="a").row)
+    play.now = 900.0
+    play.submit(job(8, name="first").row)
+    play.now = 1000.0
+    play.submit(job(4, name="vip").priority(1).row)
+    assert victims_of(play.last) == ["a"]
+    play.end("a")
+    assert list(play.running) == ["vip"], "who waits longer must not take what others were stopped for"
+    play.end("vip")
+    assert list(play.running) == ["first"]
+
+
 def test_equals_do_not_preempt_each_other() -> None:
     play = preempting(cluster().hosts(1))
     play.submit(job(8, name="a").row)
