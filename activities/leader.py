@@ -32,10 +32,11 @@ ANSWER_RETRY_S = 0.2
 class LeaderActivities:
     """Raises InvalidRequest for a policy that makes no sense."""
 
-    def __init__(self, client: Client, store: Store, settings: SchedulerSettings) -> None:
+    def __init__(self, client: Client, store: Store, settings: SchedulerSettings, lease_ttl_s: float) -> None:
         self._store = store
         self._client = client
         self._settings = settings
+        self._lease_ttl_s = lease_ttl_s
         self._policy = PolicyInForce.read(settings.policy)
         self._decisions: DecisionLoop | None = None
 
@@ -70,7 +71,8 @@ class LeaderActivities:
         )
         stopped = threading.Event()
         deciding = asyncio.ensure_future(asyncio.to_thread(decisions.run, stopped))
-        upkeep = asyncio.ensure_future(Upkeep(self._store, self._client, self._settings.retention_days).run())
+        beside = Upkeep(self._store, self._client, self._lease_ttl_s, self._settings.retention_days)
+        upkeep = asyncio.ensure_future(beside.run())
         deadline = loop.time() + term_s
         try:
             while loop.time() < deadline:

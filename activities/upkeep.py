@@ -7,7 +7,7 @@ started, jobs that wait with no queue row. Every duty is safe to repeat: a new l
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -16,6 +16,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
+from activities.leases import LeaseWatch
+from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import AttemptKey, HostLost
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import JobInput
@@ -38,11 +40,12 @@ TASK_TIMEOUT = timedelta(seconds=5)
 
 
 class Upkeep:
-    def __init__(self, store: Store, client: Client, retention_days: float | None = None) -> None:
+    def __init__(self, store: Store, client: Client, lease_ttl_s: float, retention_days: float | None = None) -> None:
         self._store = store
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
-        self._started_at = utc_now()
+        self._leases = LeaseWatch(lease_ttl_s)
+        self._age_clock = AgeClock()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -67,15 +70,17 @@ class Upkeep:
         """Forget a little; is there more?"""
         if self._retention is None:
             return False
-        gone = await asyncio.to_thread(retention.prune, self._store, utc_now() - self._retention)
+        now = datetime.fromtimestamp(self._age_clock(), UTC)
+        gone = await asyncio.to_thread(retention.prune, self._store, now - self._retention)
         if gone:
             log.info("upkeep.pruned", **gone)
         return bool(gone)
 
     async def _expire_leases(self) -> None:
-        if utc_now() - self._started_at < timedelta(seconds=LEASE_CHECK_S * 3):
-            return  # a new leader first lets hosts report that were cut off together with the old one
-        for lost in await asyncio.to_thread(hosts.expire_leases, self._store, utc_now()):
+        silent = self._leases.silent(await asyncio.to_thread(hosts.read_leases, self._store))
+        if not silent:
+            return
+        for lost in await asyncio.to_thread(hosts.expire_leases, self._store, silent, utc_now()):
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
             await self._tell(lost)
 

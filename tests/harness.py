@@ -191,7 +191,7 @@ class Platform:
             platform.settings = settings
             await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
             if schedule:
-                platform.leading = LeaderActivities(client, store, settings.scheduler)
+                platform.leading = LeaderActivities(client, store, settings.scheduler, settings.lease_ttl_s)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await ensure_scheduler_workflow(client, settings)
             try:

@@ -63,6 +63,12 @@ def key(job_id: str, attempt: int = 1) -> AttemptKey:
     return AttemptKey(job_id=job_id, attempt=attempt)
 
 
+def expire_leases(store: Store, now: datetime) -> list[hosts.LostHost]:
+    """Of the hosts whose last report promised less than ``now``."""
+    ended = {name: lease for name, lease in hosts.read_leases(store).items() if lease < now}
+    return hosts.expire_leases(store, ended, now)
+
+
 class Cluster:
     def __init__(self, store: Store) -> None:
         self.store = store

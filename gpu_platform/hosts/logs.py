@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
+from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.hosts import paths, rank_log, records
@@ -60,16 +60,20 @@ def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) ->
 
 
 class LogRetention:
-    """Removes logs of attempts that have ended: those older than ``keep_s``, then the oldest above ``keep_bytes``."""
+    """Removes logs of attempts that have ended: those older than ``keep_s``, then the oldest above ``keep_bytes``.
 
-    def __init__(self, home: Path, keep_s: float, keep_bytes: int) -> None:
+    ``clock``: Unix time, s.
+    """
+
+    def __init__(self, home: Path, keep_s: float, keep_bytes: int, clock: Callable[[], float] | None = None) -> None:
         self._home = home
         self._keep_s = keep_s
         self._keep_bytes = keep_bytes
+        self._clock = clock or AgeClock()
 
-    def sweep(self, now_ms: int | None = None) -> int:
-        """Returns how many bytes were given back to the disk. ``now_ms``: Unix time."""
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    def sweep(self) -> int:
+        """Returns how many bytes were given back to the disk."""
+        now_ms = int(self._clock() * 1000)
         kept = sorted(self._ended(), key=lambda attempt: attempt.ended_at_ms)
         total = sum(attempt.bytes for attempt in kept)
         freed = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,13 +58,23 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     return LeaseAnswer(ttl_s=ttl_s, kill=kill)
 
 
+@reading
+def read_leases(session: Session) -> dict[str, datetime]:
+    """The lease of each host that is not LOST. Every report changes it; compare it with itself, not with a clock."""
+    return {row.name: row.lease_until for row in session.execute(_LEASES)}
+
+
 @writing
-def expire_leases(session: Session, now: datetime) -> list[LostHost]:
-    """Declare every host LOST whose lease ended before ``now``; returns them with the attempts to tell."""
-    if not session.execute(_EXPIRED, {"now": now}).first():
+def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetime) -> list[LostHost]:
+    """Declare the hosts LOST that still have this lease, so have not reported since it was read.
+
+    Returns them with the attempts to tell.
+    """
+    if not leases:
         return []
-    lost = session.execute(_EXPIRED.with_for_update(key_share=True), {"now": now}).all()
-    return [_lose(session, row.name, "its lease ended", "control", now) for row in lost]
+    rows = session.execute(_LEASES.where(host.c.name.in_(leases)).with_for_update(key_share=True)).all()
+    lost = [row.name for row in rows if row.lease_until == leases[row.name]]
+    return [_lose(session, name, "its lease ended", "control", now) for name in lost]
 
 
 @reading
@@ -320,11 +330,7 @@ def _no_such_host(name: str) -> NotFound:
 
 _LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
 _UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
-_EXPIRED = (
-    select(host.c.name)
-    .where(host.c.state != HostState.LOST.value, host.c.lease_until < bindparam("now"))
-    .order_by(host.c.name)
-)
+_LEASES = select(host.c.name, host.c.lease_until).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
 _AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
 _HELD_AT_HOST = (
     select(allocation.c.job_id, allocation.c.attempt).where(_AT_HOST, allocation.c.lost_at.is_(None)).distinct()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_platform.domain.attempt import AttemptKey
@@ -109,8 +109,8 @@ def function_costs(store: Store) -> dict[str, list[float]]:
             jobs.get_job(store, job_id)
         with timed("report_host (no news)"):
             cluster.report(host, GPUS, now=now)
-        with timed("expire_leases (none)"):
-            hosts.expire_leases(store, now - timedelta(days=1))
+        with timed("read_leases"):
+            hosts.read_leases(store)
         if number % 2:
             with timed("release_gang (8 GPUs)"):
                 allocations.release_gang(store, this, now=now)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.hosts.logs import LogRetention
 from gpu_platform.hosts.paths import attempt_dir, rank_dir
 from tests.hosts_rig import HostRig, until
+from tests.settable_clock import SettableClock
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -87,10 +89,13 @@ async def test_logs_are_kept_for_some_days_and_then_removed_with_a_word(host: Ho
     host.launch(going)
     closed = attempt_dir(host.home, old.key) / "closed"
     ended_at_ms = json.loads(closed.read_text())["at_ms"]
-    retention = LogRetention(host.home, 2 * 24 * 3600, 1 << 40)
-    assert retention.sweep(ended_at_ms + DAY_MS) == 0
+
+    def sweep(now_ms: float) -> int:
+        return LogRetention(host.home, 2 * 24 * 3600, 1 << 40, clock=lambda: now_ms / 1000).sweep()
+
+    assert sweep(ended_at_ms + DAY_MS) == 0
     assert host.log(old) == "old\n"
-    assert retention.sweep(ended_at_ms + 3 * DAY_MS) > 0
+    assert sweep(ended_at_ms + 3 * DAY_MS) > 0
     for plan in (old, new):
         with pytest.raises(NotFound, match=r"were removed on 20\d\d-.* UTC: logs are kept for 2 days"):
             host.agent.read_log(plan.key, 0)
@@ -98,6 +103,17 @@ async def test_logs_are_kept_for_some_days_and_then_removed_with_a_word(host: Ho
     host.agent.forget(old.key)
     with pytest.raises(NotFound, match="were removed"):
         host.agent.read_log(old.key, 0)
+
+
+async def test_a_clock_that_is_set_forward_removes_no_log(host: HostRig) -> None:
+    plan = await ran(host, "echo", "kept")
+    clock = SettableClock()
+    retention = LogRetention(host.home, DAY_MS / 1000, 1 << 40, clock=AgeClock(clock.wall, clock.steady))
+    clock.set_by(30 * DAY_MS / 1000)
+    assert retention.sweep() == 0
+    assert host.log(plan) == "kept\n"
+    clock.pass_s(2 * DAY_MS / 1000)
+    assert retention.sweep() > 0
 
 
 async def test_the_oldest_go_when_there_are_too_many(host: HostRig) -> None:

@@ -26,7 +26,7 @@ from gpu_platform.domain.errors import IllegalTransition, PlatformError, Reserva
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs
 from tests.postgres import Databases
-from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, inventory, key, placement, uuid_of
+from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, placement, uuid_of
 
 HOSTS = ("a", "b")
 GPUS_PER_HOST = 3
@@ -200,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
         elapsed = (self.now - NOW).total_seconds()
-        lost = hosts.expire_leases(self.store, self.now)
+        lost = expire_leases(self.store, self.now)
         expected = [h for h in HOSTS if self.host_state[h] is not HostState.LOST and self.lease[h] < elapsed]
         assert [host.name for host in lost] == expected
         for host in lost:

@@ -11,7 +11,7 @@ from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFou
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, allocations, events, gpus, hosts
-from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, inventory, key, uuid_of
+from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, uuid_of
 
 LATER = NOW + timedelta(seconds=TTL_S + 1)
 
@@ -95,7 +95,7 @@ def test_two_hosts_cannot_report_the_same_gpu(cluster: Cluster) -> None:
     with pytest.raises(InvalidRequest, match="belongs to a"):
         cluster.report("b", inventory=inventory("a", 1))
     assert [host.name for host in hosts.list_hosts(cluster.store, NOW)] == ["a"]
-    hosts.expire_leases(cluster.store, LATER)
+    expire_leases(cluster.store, LATER)
     cluster.report("b", inventory=inventory("a", 1), now=LATER)
     assert gpus.get_gpu(cluster.store, uuid_of("a", 0)).host == "b"
 
@@ -126,10 +126,10 @@ def test_what_others_took_out_of_service_a_cool_gpu_does_not_put_back(cluster: C
 def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) -> None:
     store = cluster.store
     this = cluster.running("j1", {"a": [0]})
-    assert hosts.expire_leases(store, NOW + timedelta(seconds=TTL_S)) == []
+    assert expire_leases(store, NOW + timedelta(seconds=TTL_S)) == []
     expected = [hosts.LostHost("a", [this])]
-    assert hosts.expire_leases(store, LATER) == expected
-    assert hosts.expire_leases(store, LATER) == []
+    assert expire_leases(store, LATER) == expected
+    assert expire_leases(store, LATER) == []
     assert hosts.lost_hosts_with_attempts(store) == expected
     assert cluster.host_state("a") == "LOST"
     assert events.read_events(store, 0)[-1].data["attempts"] == ["j1#1"]
@@ -137,11 +137,22 @@ def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) ->
     assert hosts.lost_hosts_with_attempts(store) == []
 
 
+def test_a_host_that_reports_while_it_is_judged_is_not_lost(cluster: Cluster) -> None:
+    seen = hosts.read_leases(cluster.store)
+    cluster.report("a", 2, now=NOW - timedelta(hours=1))
+    assert hosts.expire_leases(cluster.store, seen, LATER) == [], "even where the clock was set back meanwhile"
+    assert cluster.host_state("a") == "READY"
+    seen = hosts.read_leases(cluster.store)
+    cluster.host("b", gpus=1)
+    assert [host.name for host in hosts.expire_leases(cluster.store, seen, LATER)] == ["a"]
+    assert list(hosts.read_leases(cluster.store)) == ["b"]
+
+
 @pytest.mark.parametrize("released", [False, True], ids=["before its release", "after its release"])
 def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, released: bool) -> None:
     store = cluster.store
     this = cluster.running("j1", {"a": [0]})
-    hosts.expire_leases(store, LATER)
+    expire_leases(store, LATER)
     if released:
         allocations.release_gang(store, this, now=LATER)
     assert cluster.report("a", 2, now=LATER, attempts=[this]).kill == [this]
@@ -150,6 +161,26 @@ def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, relea
     assert cluster.report("a", 2, now=LATER).kill == []
     assert cluster.host_state("a") == "READY"
     assert hosts.lost_hosts_with_attempts(store) == ([] if released else [hosts.LostHost("a", [this])])
+
+
+def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets_new_work(cluster: Cluster) -> None:
+    """Another session (the machine or its node worker started anew), the same host: ranks outlive node workers."""
+    store = cluster.store
+    stale = cluster.running("j1", {"a": [0]})
+    expire_leases(store, LATER)
+    allocations.release_gang(store, stale, now=LATER)
+    cluster.host("b", gpus=1)
+    meanwhile = cluster.running("j2", {"b": [0]})
+    for session in ("s2", "s3"):
+        answer = cluster.report("a", 2, session=session, now=LATER, attempts=[stale])
+        assert answer.kill == [stale], "asked again until it is gone"
+        assert cluster.host_state("a") == "LOST"
+    assert "a" not in hosts.read_leases(store), "it cannot be lost twice"
+    assert cluster.report("b", 1, now=LATER, attempts=[meanwhile]).kill == []
+    assert cluster.report("a", 2, session="s3", now=LATER).kill == []
+    assert cluster.host_state("a") == "READY"
+    assert hosts.lost_hosts_with_attempts(store) == []
+    check_invariants(store)
 
 
 def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Cluster) -> None:
@@ -177,10 +208,10 @@ def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
     this = cluster.running("j1", {"a": [0]})
     host = hosts.set_host_state(store, "a", HostState.DRAINED, reason="new fans", actor="op", now=NOW)
     assert (host.state, host.reason) == (HostState.DRAINING, "new fans")
-    hosts.expire_leases(store, LATER)
+    expire_leases(store, LATER)
     cluster.report("a", 2, now=LATER)
     assert cluster.host_state("a") == "DRAINING"
-    hosts.expire_leases(store, LATER + timedelta(days=1))
+    expire_leases(store, LATER + timedelta(days=1))
     allocations.release_gang(store, this, now=LATER)
     cluster.report("a", 2, now=LATER)
     assert cluster.host_state("a") == "DRAINED"
