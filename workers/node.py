@@ -145,7 +145,7 @@ async def main() -> None:
         inventory,
         health,
         stages=[
-            CudaStage(inventory.cuda_installations, inventory.cuda_version),
+            CudaStage(inventory.cuda_installations, inventory.cuda_version, inventory.unusable_cuda),
             accountant,
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             fitness,

@@ -50,8 +50,7 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
     elif gpus == 0:
         message = f"asked for {asked}; the cluster has no such GPU, only {_models(inventories)}"
     elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
-        versions = sorted({version for one in inventories for version in one.cuda_installations}, key=capability)
-        message = f"asked for {asked}; no host has CUDA {request.cuda}, only {', '.join(versions) or 'none'}"
+        message = f"asked for {asked}; {_without_cuda(inventories, request.cuda)}"
     elif refusal := _never_granted(inventories, request):
         message = f"asked for {asked}; {refusal}"
     elif hosts == 0:
@@ -81,6 +80,8 @@ def _largest_total(
         message += "no host is registered yet"
     elif gpus == 0:
         message += f"the cluster has no such GPU, only {_models(inventories)}"
+    elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
+        message += _without_cuda(inventories, request.cuda)
     elif refusal := _never_granted(inventories, request):
         message += refusal
     else:
@@ -181,6 +182,19 @@ def _has_room(inventory: HostInventory, request: GpuRequest) -> bool:
     return (inventory.cpus is None or cpus <= inventory.cpus) and (
         inventory.ram_mib is None or ram_mib <= inventory.ram_mib
     )
+
+
+def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
+    """Why no host could give it, and which ones there are."""
+    versions = {version for one in inventories for version in one.cuda_installations}
+    there = ", ".join(sorted(versions, key=capability))
+    unusable = [one.unusable_cuda[version] for one in inventories if version in one.unusable_cuda]
+    if unusable:
+        hosts = "a host has" if len(unusable) == 1 else f"{len(unusable)} hosts have"
+        ask = f"ask for one of {there}, or install" if there else "install"
+        why = "; ".join(sorted(set(unusable)))
+        return f"{hosts} CUDA {version}, but {why}: {ask} a newer driver or cuda-compat there"
+    return f"no host has CUDA {version}, only {there}" if there else "no host reports any CUDA installation"
 
 
 def _most_together(inventory: HostInventory, request: GpuRequest) -> int:

@@ -66,6 +66,8 @@ class HostInventory(BaseModel):
     ram_mib: int | None = None
     cuda_installations: dict[str, str] = {}
     """Version -> directory, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
+    unusable_cuda: dict[str, str] = {}
+    """Version -> why no job gets it, e.g. ``{"13.0": "its driver runs CUDA up to 12.8"}``."""
     mps: bool = False
     """The MPS control daemon is there."""
     mig_profiles: dict[str, list[str]] = {}
@@ -135,6 +137,13 @@ class Host(BaseModel):
     simulated: bool
     isolation: str
     missing_guarantees: list[str] = []
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    """The newest that the driver runs by itself."""
+    cuda_installations: dict[str, str] = {}
+    unusable_cuda: dict[str, str] = {}
+    nvswitches: int = 0
+    nics: list[Nic] = []
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int

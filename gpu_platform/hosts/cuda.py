@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpu_platform.domain.attempt import HostPlan, Program
@@ -43,8 +43,11 @@ def runs_on(driver: str | None, version: str, directory: str) -> bool:
 class CudaStage(Stage):
     """Gives each rank the installation that it asked for. Fenced ranks see it read-only, as all of the system."""
 
-    def __init__(self, installations: dict[str, str], driver_cuda: str | None) -> None:
+    def __init__(
+        self, installations: dict[str, str], driver_cuda: str | None, unusable: Mapping[str, str] | None = None
+    ) -> None:
         self._installations = installations
+        self._unusable = unusable or {}
         self._driver_cuda = driver_cuda
 
     def prepare(self, plan: HostPlan) -> None:
@@ -56,6 +59,12 @@ class CudaStage(Stage):
         return Provision(rank_environ={spec.rank: self._environ(plan.program(spec)) for spec in plan.ranks})
 
     def _check(self, host: str, version: str) -> None:
+        if version in self._unusable:
+            raise PreflightFailed(
+                f"CUDA {version} was asked for; {host} has it, but {self._unusable[version]}: ask for that or an older "
+                "one, or install a newer driver or cuda-compat there",
+                kind="user",
+            )
         directory = self._installations.get(version)
         if directory is None or not os.path.isdir(directory):
             there = ", ".join(self._installations) or "none"

@@ -88,12 +88,14 @@ def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
     isolation = choose_isolation(node)
     installed = find_cuda(node.cuda_roots)
     usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
-    if usable != installed:
-        log.warning("inventory.cuda_too_new", driver=driver_cuda, left_out=sorted(installed.keys() - usable.keys()))
+    too_new = [version for version in installed if version not in usable]
+    if too_new:
+        log.warning("inventory.cuda_too_new", driver=driver_cuda, left_out=too_new)
     facts: dict[str, Any] = {
         "cpus": os.cpu_count(),
         "ram_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "cuda_installations": usable,
+        "unusable_cuda": dict.fromkeys(too_new, f"its driver runs CUDA up to {driver_cuda}"),
         "isolation": isolation.kind,
         "missing_guarantees": isolation.missing,
         "labels": node.labels,

@@ -167,8 +167,11 @@ def _share(request: GpuRequest) -> str:
 
 
 def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    found = {version for slot in hosts.tolist() for version in snapshot.inventory(slot).cuda_installations}
-    return ", ".join(sorted(found, key=capability)) or "none"
+    inventories = [snapshot.inventory(slot) for slot in hosts.tolist()]
+    found = {version for one in inventories for version in one.cuda_installations}
+    too_new = {version for one in inventories for version in one.unusable_cuda}
+    usable, unusable = (", ".join(sorted(versions, key=capability)) for versions in (found, too_new))
+    return (usable or "none") + (f"; too new for the driver: {unusable}" if unusable else "")
 
 
 def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:

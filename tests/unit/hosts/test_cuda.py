@@ -10,6 +10,11 @@ import pytest
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.hosts.cuda import CudaStage, find_cuda, runs_on
+from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.sysfs import Sysfs
+from gpu_platform.settings import NodeSettings
+from gpu_platform.topology.description import load_description
 from tests.hosts_rig import HostRig
 
 
@@ -80,8 +85,20 @@ def test_what_cannot_be_is_said_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(PreflightFailed, match=r"CUDA 12.4 was asked for; box has 13.0") as failure:
         CudaStage({"13.0": directory}, "13.0").prepare(plan_with(tmp_path, "12.4"))
     assert failure.value.details["kind"] == "user"
+    with pytest.raises(PreflightFailed, match=r"box has it, but its driver runs CUDA up to 12.8: ask for that or an"):
+        CudaStage({}, "12.8", {"13.0": "its driver runs CUDA up to 12.8"}).prepare(plan_with(tmp_path, "13.0"))
     with pytest.raises(PreflightFailed, match=r"cannot run: it goes up to CUDA 12.2"):
         CudaStage({"13.0": directory}, "12.2").prepare(plan_with(tmp_path, "13.0"))
+
+
+def test_what_the_driver_cannot_run_stays_in_the_inventory_with_the_reason(tmp_path: Path) -> None:
+    new = install(tmp_path / "cuda-99.1", "99.1.0", "json")
+    old = install(tmp_path / "cuda-11.8", "11.8.89", "json")
+    nvml = SimulatedNvml(load_description("dgx-h100"), "box", tmp_path / "nvml")
+    found = read_inventory(nvml, NodeSettings(name="box", cuda_roots=[new, old]), Sysfs(tmp_path / "sys"))
+    assert found.cuda_installations["11.8"] == str(old)
+    assert found.unusable_cuda["99.1"] == f"its driver runs CUDA up to {found.cuda_version}"
+    assert "99.1" not in found.cuda_installations
 
 
 async def test_a_real_rank_finds_the_compiler_of_its_cuda(tmp_path: Path) -> None:

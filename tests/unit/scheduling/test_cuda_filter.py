@@ -26,6 +26,38 @@ def test_what_no_host_has_is_refused_with_what_there_is() -> None:
     assert "no host has CUDA 13.0, only 11.8, 12.4" in capacity.message
 
 
+def test_a_cluster_without_any_is_said_in_words() -> None:
+    for request in (GpuRequest(cuda="99.1"), GpuRequest(total=4, cuda="99.1")):
+        capacity = largest_gang([host()], request)
+        assert not capacity.fits
+        assert capacity.message.endswith("; no host reports any CUDA installation")
+
+
+def test_what_is_installed_but_too_new_for_the_driver_is_named_with_the_reason() -> None:
+    too_new = host(v12_4="/b").model_copy(update={"unusable_cuda": {"13.0": "its driver runs CUDA up to 12.8"}})
+    capacity = largest_gang([too_new, host()], GpuRequest(cuda="13.0"))
+    assert not capacity.fits
+    assert capacity.message.endswith(
+        "; a host has CUDA 13.0, but its driver runs CUDA up to 12.8: ask for one of 12.4, or install a newer driver "
+        "or cuda-compat there"
+    )
+    assert largest_gang([too_new, host(v13_0="/c")], GpuRequest(cuda="13.0")).fits
+
+
+def test_the_explanation_names_what_the_driver_cannot_run() -> None:
+    machines = cluster().hosts(1).host("b", "dgx-h100")
+    old = machines.host_rows["dgx-h100-0"]
+    unusable = {"cuda_installations": {"12.4": "/a"}, "unusable_cuda": {"13.0": "its driver runs CUDA up to 12.8"}}
+    machines.host_rows["dgx-h100-0"] = replace(old, inventory=old.inventory.model_copy(update=unusable))
+    new = machines.host_rows["b"]
+    usable = new.inventory.model_copy(update={"cuda_installations": {"13.0": "/b"}})
+    machines.host_rows["b"] = replace(new, inventory=usable)
+    scheduler = machines.busy("b").scheduler()
+    scheduler.add(job().cuda("13.0").row)
+    [reason] = scheduler.decide(0.0).reasons.values()
+    assert "1 without CUDA 13.0 (there is 12.4; too new for the driver: 13.0)" in reason.message
+
+
 def test_it_is_placed_where_it_is_and_waits_with_words_where_it_is_busy() -> None:
     machines = cluster().hosts(2).host("b", "dgx-h100")
     for name, version in (("b", "12.4"), ("dgx-h100-0", "11.8")):
