@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from gpu_platform.domain.gpu import GpuInfo, HostInventory, Nic, NvLink
+from gpu_platform.hosts import hwloc
 from gpu_platform.hosts.cuda import find_cuda, runs_on
 from gpu_platform.hosts.driver_files import read_driver_facts
 from gpu_platform.hosts.gpu_signals import unsupported
@@ -38,7 +39,7 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
         described = nvml.description.inventory(node.name)
         told = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
         return described.model_copy(update=told | _host_facts(node, told["cuda_version"]))
-    sysfs = sysfs or Sysfs()
+    sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
     found: list[tuple[Any, GpuInfo]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -68,7 +69,7 @@ def read_inventory_without_nvml(
     node: NodeSettings, sysfs: Sysfs | None = None, *, nvidia_smi: str = "nvidia-smi", proc: Path = Path("/proc")
 ) -> HostInventory:
     """What other sources tell while NVML does not answer; see ``driver_files``. Links between GPUs are not known."""
-    sysfs = sysfs or Sysfs()
+    sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
     facts = read_driver_facts(sysfs, nvidia_smi=nvidia_smi, proc=proc)
     inventory = HostInventory(
         machine=sysfs.product_name() or _machine(facts.gpus),

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 class Sysfs:
-    """``root`` is ``/sys``, or a copy of one. Everything unknown is None."""
+    """``root`` is ``/sys``, or a copy of one. Everything unknown is None.
 
-    def __init__(self, root: Path = Path("/sys")) -> None:
+    ``numa_nodes_elsewhere``: PCI bus id -> NUMA node, asked at most once, for what the kernel does not know.
+    """
+
+    def __init__(
+        self, root: Path = Path("/sys"), numa_nodes_elsewhere: Callable[[], Mapping[str, int]] | None = None
+    ) -> None:
         self._root = root
+        self._ask_elsewhere = numa_nodes_elsewhere
 
     def numa_node(self, bus_id: str) -> int | None:
         """None as well for -1, the kernel's "not known" (machines without NUMA, most VMs)."""
         number = _read_int(self._root / "bus/pci/devices" / bus_id / "numa_node")
-        return None if number is None or number < 0 else number
+        return self._elsewhere.get(bus_id) if number is None or number < 0 else number
+
+    @cached_property
+    def _elsewhere(self) -> Mapping[str, int]:
+        # On a machine of one node there is nothing to find out.
+        return self._ask_elsewhere() if self._ask_elsewhere is not None and self.numa_nodes() > 1 else {}
 
     def socket(self, numa_node: int) -> int | None:
         """The physical package of the node's first CPU; None for a node without CPUs."""

@@ -1,0 +1,51 @@
+"""NUMA nodes of PCI devices as hwloc knows them, for machines whose firmware tells the kernel nothing.
+
+hwloc has corrections for such machines, and takes an operator's (``HWLOC_PCI_LOCALITY``; hwloc manual,
+*Environment Variables*). Its XML is that of ``hwloc2.dtd``: a device stands below the object that it is next to.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+PROGRAMS = ("lstopo-no-graphics", "hwloc-ls", "lstopo")
+"""One program under the names that distributions give it."""
+_TIMEOUT_S = 5.0
+
+
+def numa_nodes(programs: Sequence[str] = PROGRAMS) -> dict[str, int]:
+    """PCI bus id -> NUMA node, of the devices that are next to one node. Empty where hwloc is not installed."""
+    for program in programs:
+        command = [program, "--of", "xml", "--whole-io"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+            return dict(_devices(ElementTree.fromstring(done.stdout), None))
+        except FileNotFoundError:
+            continue
+        except (OSError, subprocess.SubprocessError, ElementTree.ParseError) as error:
+            log.warning("inventory.hwloc_failed", program=program, error=str(error))
+    return {}
+
+
+def _devices(element: ElementTree.Element, nodeset: str | None) -> Iterator[tuple[str, int]]:
+    for child in element.findall("object"):
+        near = child.get("nodeset", nodeset)  # bridges and devices have none of their own
+        node = _only_node(near or "")
+        if child.get("type") == "PCIDev" and node is not None:
+            yield child.get("pci_busid", ""), node
+        yield from _devices(child, near)
+
+
+def _only_node(nodeset: str) -> int | None:
+    """The node of a set of one. Sets are hexadecimal, in words of 32 bits, e.g. ``0x00000001,0x00000000``."""
+    try:
+        bits = int("".join(word.removeprefix("0x").zfill(8) for word in nodeset.split(",")), 16)
+    except ValueError:  # empty, or "0xf...f": all there are
+        return None
+    return bits.bit_length() - 1 if bits.bit_count() == 1 else None
