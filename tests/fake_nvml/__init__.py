@@ -34,10 +34,15 @@ class FakeNvml:
     """``old_driver``: one without remapped rows, field values and process lists. The state is a file: see nvml.c."""
 
     def __init__(
-        self, directory: Path, machine: str = "dgx-h100", host: str = "box", *, old_driver: bool = False
+        self,
+        directory: Path,
+        machine: str | MachineDescription = "dgx-h100",
+        host: str = "box",
+        *,
+        old_driver: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.description = load_description(machine)
+        self.description = load_description(machine) if isinstance(machine, str) else machine
         self.host = host
         self.library = directory / SONAME
         self.state_file = directory / "state"

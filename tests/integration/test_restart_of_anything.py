@@ -146,9 +146,11 @@ def _leader(cluster: LocalCluster) -> Child | None:
     return newest[1] if newest else None
 
 
+@pytest.mark.parametrize("comes_back", [signal.SIGCONT, signal.SIGKILL], ids=["as it was", "with a new node worker"])
 async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
-    cluster: LocalCluster, client: AsyncClient, tmp_path: Path
+    cluster: LocalCluster, client: AsyncClient, tmp_path: Path, comes_back: signal.Signals
 ) -> None:
+    """Its rank runs on meanwhile, and is killed before the host gets new work; by another session, if need be."""
     job = await client.submit(
         JobSpec(
             command=[
@@ -174,7 +176,7 @@ async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
     try:
         ended = await client.wait(job.id, timeout_s=40)
     finally:
-        os.kill(frozen, signal.SIGCONT)
+        os.kill(frozen, comes_back)
     assert (ended.state, ended.attempt) == (JobState.COMPLETED, 2)
     stale = int((tmp_path / "out").read_text().split()[1])
 
