@@ -285,8 +285,10 @@ class DecisionLoop:
 
     def _measure(self) -> bool:
         news = self._telemetry.take()
-        for name, telemetry in news:
-            self._core.measured(name, telemetry)
+        for one in news:
+            self._core.measured(one.host, one.telemetry)
+            for saved in one.checkpoints:
+                self._core.saved(saved.key.job_id, saved.key.attempt, saved.written_at)
         return bool(news)
 
     def _learn(self, run: jobs.CompletedRun) -> None:

@@ -82,6 +82,7 @@ def report_maker(
     session = uuid.uuid4().hex
 
     def make_report() -> HostReport:
+        attempts = agent.attempts()
         return HostReport(
             name=settings.node.name,
             session=session,
@@ -90,7 +91,8 @@ def report_maker(
             leaf=settings.node.leaf,
             spine=settings.node.spine,
             inventory=inventory,
-            attempts=agent.attempts(),
+            attempts=attempts,
+            checkpoints=agent.checkpoints(attempts),
             telemetry=health.telemetry(),
             degraded={**health.degraded(), **fitness.unfit(), **unusable},
         )

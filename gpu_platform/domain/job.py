@@ -334,6 +334,8 @@ class Job(BaseModel):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    checkpoint_at: datetime | None = None
+    """When this attempt last saved its work; only of one job, and while it has GPUs."""
     workflow_url: str | None = None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.gpu import HostInventory
@@ -14,6 +16,14 @@ class GpuTelemetry(BaseModel):
     power_w: float | None = None
     utilization_percent: int | None = None
     memory_used_mib: int | None = None
+
+
+class Checkpoint(BaseModel):
+    """The newest complete checkpoint of an attempt, as one of its hosts sees it."""
+
+    key: AttemptKey
+    written_at: Annotated[float, Field(ge=0, lt=1e11)]
+    """Unix seconds, by the clock of the file system."""
 
 
 class HostReport(BaseModel):
@@ -31,6 +41,8 @@ class HostReport(BaseModel):
     inventory: HostInventory
     attempts: list[AttemptKey] = []
     """Attempts with processes on this host."""
+    checkpoints: list[Checkpoint] = []
+    """Of those of ``attempts`` that have one."""
     telemetry: list[GpuTelemetry] = []
     degraded: dict[str, str] = {}
     """GPU uuid -> why the host itself keeps it from new work (temperature, lost device)."""

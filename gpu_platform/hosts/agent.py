@@ -33,8 +33,10 @@ from gpu_platform.domain.attempt import (
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
+from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts import gpu_reset, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
+from gpu_platform.hosts.checkpoints import CheckpointTimes
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
@@ -79,6 +81,7 @@ class HostAgent:
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        self._saved = CheckpointTimes(self._checkpoints)
         self._nvml = nvml
         self._inventory = inventory
         self._health = health
@@ -185,6 +188,10 @@ class HostAgent:
         """Attempts that were prepared or launched here and of which something is left."""
         return sorted(self._open, key=str)
 
+    def checkpoints(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+        """The newest complete checkpoints of ``keys``, of those that have one. One caller at a time."""
+        return self._saved.newest(keys)
+
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.CLOSED))
@@ -269,7 +276,7 @@ class HostAgent:
             self._fencing.check(plan)
         with self._writing():
             directory.mkdir(parents=True, exist_ok=True)
-            (self._checkpoint_dir(key)).mkdir(parents=True, exist_ok=True)
+            paths.checkpoint_dir(self._checkpoints, key).mkdir(parents=True, exist_ok=True)
             # From here on the attempt must be finished, whatever happens.
             records.write_record(str(directory / records.PLAN), plan.model_dump(mode="json"), durable=False)
         self._open.add(key)
@@ -293,7 +300,7 @@ class HostAgent:
         return prepared
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
-        checkpoint_dir = self._checkpoint_dir(plan.key)
+        checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         provision = self._stages.provides(plan)
         account = {} if self._fencing is None else self._fencing.environ(plan)
         orders: list[dict[str, Any]] = [
@@ -366,9 +373,6 @@ class HostAgent:
     def _plan(self, key: AttemptKey) -> HostPlan | None:
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.PLAN))
         return None if record is None else HostPlan.model_validate(record)
-
-    def _checkpoint_dir(self, key: AttemptKey) -> Path:
-        return self._checkpoints / key.job_id / str(key.attempt)
 
     def _rank(self, key: AttemptKey, rank: int) -> Rank:
         return Rank(paths.rank_dir(self._home, key, rank), rank, self._node.name)

@@ -35,5 +35,10 @@ def attempt_dir(home: Path, key: AttemptKey) -> Path:
     return home / "jobs" / key.job_id / str(key.attempt)
 
 
+def checkpoint_dir(root: Path, key: AttemptKey) -> Path:
+    """Where the attempt saves its work. ``root`` is best shared by all hosts: see ``NodeSettings.checkpoint_root``."""
+    return root / key.job_id / str(key.attempt)
+
+
 def rank_dir(home: Path, key: AttemptKey, rank: int) -> Path:
     return attempt_dir(home, key) / f"rank-{rank}"

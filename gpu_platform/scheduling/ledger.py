@@ -41,9 +41,9 @@ class Ledger:
         return row
 
     def saved(self, key: Key, at: float) -> None:
-        """A job has saved its work. Unknown ones are ignored."""
+        """A job has saved its work; the newest counts, whichever host of a gang wrote it. Unknown ones are ignored."""
         row = self._rows.get(key)
-        if row is not None:
+        if row is not None and (row.checkpoint_at is None or at > row.checkpoint_at):
             self._rows[key] = replace(row, checkpoint_at=at)
 
     def get(self, key: Key) -> RunningRow | None:

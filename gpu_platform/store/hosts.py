@@ -268,6 +268,7 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
         "lease_until": now + timedelta(seconds=ttl_s),
         "degraded": json.dumps(report.degraded, sort_keys=True),
         "telemetry": json.dumps([item.model_dump(exclude_none=True) for item in report.telemetry]),
+        "checkpoints": json.dumps([item.model_dump() for item in report.checkpoints]),
     }
 
 

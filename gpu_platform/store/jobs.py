@@ -13,11 +13,13 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, Job, JobSpec
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
 from gpu_platform.store.admission import check_possible, check_quotas
+from gpu_platform.store.checkpoints import saved_at
 from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.line import positions
@@ -99,11 +101,15 @@ def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Jo
 
 @reading
 def get_job(session: Session, job_id: str) -> Job:
-    """The job with, while it is QUEUED, the reason and its place in the queue."""
+    """The job with, while it is QUEUED, the reason and its place in the queue; while it has GPUs, its checkpoint."""
     row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise _no_such_job(job_id)
-    return _jobs_with_reasons(session, [row])[0]
+    [found] = _jobs_with_reasons(session, [row])
+    if found.state.holds_gpus and found.placement is not None:
+        at = saved_at(session, found.placement.hosts).get(AttemptKey(job_id=job_id, attempt=found.attempt))
+        found.checkpoint_at = None if at is None else datetime.fromtimestamp(at, UTC)
+    return found
 
 
 @reading

@@ -185,6 +185,8 @@ class HostRecord(Record, table=True):
     """JSON object uuid -> reason, as last reported."""
     telemetry: str = _text()
     """JSON list, as last reported. Here and not in ``gpu``: a report then never waits for a reservation."""
+    checkpoints: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
+    """JSON list of the attempts' newest, as last reported; here for the same reason."""
     inventory: str = _text()
     cpus: int = _count()
     """As reported, but never less than what jobs have; so also ``ram_mib``."""
@@ -286,6 +288,7 @@ class AllocationRecord(Record, table=True):
             sqlite_where=text("released_at IS NULL AND mig_mask > 0"),
             postgresql_where=text("released_at IS NULL AND mig_mask > 0"),
         ),
+        Index("ix_allocation_released_at", "released_at"),
         Index(
             "ix_allocation_held_host",
             "host",

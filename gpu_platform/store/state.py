@@ -19,6 +19,7 @@ from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.rows import HostUse, RunningRow, as_scheduled
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events, hosts, queue
+from gpu_platform.store.checkpoints import saved_at
 from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, event, host, job
@@ -56,20 +57,24 @@ def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> 
     found: dict[tuple[str, int], list[Any]] = {}
     for row in session.execute(_RUNNING.where(ours)):
         found.setdefault((row.job_id, row.attempt), []).append(row)
-    return [_running_row(key, rows, key in leaving) for key, rows in found.items()]
+    saved = saved_at(session, None if keys is None else {row.host for rows in found.values() for row in rows})
+    return [
+        _running_row(key, rows, saved.get(AttemptKey(job_id=key[0], attempt=key[1])), key in leaving)
+        for key, rows in found.items()
+    ]
 
 
 @reading
 def read_telemetry(session: Session) -> dict[str, list[GpuTelemetry]]:
     """Host -> what its GPUs do, as last reported; only of hosts that report."""
-    return {name: parse_telemetry(text) for name, text in read_raw_telemetry(session).items()}
+    return {name: parse_telemetry(text) for name, (text, _) in read_raw_telemetry(session).items()}
 
 
 @reading
-def read_raw_telemetry(session: Session) -> dict[str, str]:
-    """As :func:`read_telemetry`, but each as the text that it is stored as: comparing texts is cheap."""
-    query = select(host.c.name, host.c.telemetry).where(host.c.state != HostState.LOST.value)
-    return {row.name: row.telemetry for row in session.execute(query)}
+def read_raw_telemetry(session: Session) -> dict[str, tuple[str, str]]:
+    """As :func:`read_telemetry`, with checkpoints, but each as the text that it is stored as: comparing is cheap."""
+    query = select(host.c.name, host.c.telemetry, host.c.checkpoints).where(host.c.state != HostState.LOST.value)
+    return {row.name: (row.telemetry, row.checkpoints) for row in session.execute(query)}
 
 
 def parse_telemetry(text: str) -> list[GpuTelemetry]:
@@ -136,7 +141,7 @@ class _Asked(BaseModel):
     spare_hosts: int = 0
 
 
-def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> RunningRow:
+def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float | None, leaving: bool) -> RunningRow:
     first = rows[0]
     asked = _Asked.model_validate_json(first.spec)
     gpus, groups = as_scheduled(asked.gpus, asked.groups, asked.spare_hosts)
@@ -150,6 +155,7 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], leaving: bool) -> Ru
         gpu_uuids=tuple(row.gpu_uuid for row in rows),
         started_at=(first.running_at or first.reserved_at).timestamp(),
         time_limit_s=asked.time_limit_s,
+        checkpoint_at=checkpoint_at,
         preemptible=asked.preemptible,
         checkpoints=asked.checkpoints,
         leaving=leaving,

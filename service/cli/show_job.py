@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -63,6 +64,8 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
             "failure" if job.state is JobState.FAILED else "last failure",
             Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
         )
+    if job.checkpoint_at is not None:
+        yield "checkpoint", f"{show.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
     yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities import host_telemetry
 from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.job import FailureKind, Job, JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, hosts, leader
+from gpu_platform.store import Store, hosts, leader, state
 from gpu_platform.store.events import read_events
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
@@ -63,6 +65,50 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_comes_back(start
         await platform.signal(low, "kill")
         await platform.ends(low, JobState.CANCELLED)
         await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+async def test_who_has_just_saved_its_work_makes_room(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_leader: bool
+) -> None:
+    """Of two equal jobs the younger has less to lose, until the elder has written a checkpoint.
+
+    A leader reads it again and again; a new one begins with it, and here reads nothing later.
+    """
+    monkeypatch.setattr(host_telemetry, "INTERVAL_S", 3600.0 if new_leader else 0.05)
+    told: list[str] = []
+    tell = Scheduler.saved
+
+    def telling(core: Scheduler, job_id: str, attempt: int, at: float) -> None:
+        tell(core, job_id, attempt, at)
+        told.append(job_id)
+
+    monkeypatch.setattr(Scheduler, "saved", telling)
+    save = tmp_path / "save"
+    elders = f'while [ ! -e {save} ]; do sleep 0.05; done; touch "$GPU_PLATFORM_CHECKPOINT_DIR/COMPLETE"; sleep 60'
+    async with start({"a": "dgx-h100", "b": "dgx-h100"}, preemption=True, min_run_s=0) as platform:
+        elder = await platform.submit(shell(elders))
+        await platform.reaches(elder, JobState.RUNNING)
+        younger = await platform.submit(shell("sleep 60"))
+        await platform.reaches(younger, JobState.RUNNING)
+        save.touch()
+
+        async def reported() -> bool:
+            for node in platform.nodes.values():
+                await node.report()
+            return any(row.checkpoint_at is not None for row in state.read_running(platform.store))
+
+        await eventually(reported, "the checkpoint to be reported")
+        if new_leader:
+            await platform.change_leader()
+        else:
+            await eventually(lambda: elder in told, "the leader to be told")
+        high = await platform.submit(shell("true", priority=10))
+        await platform.ends(high, JobState.COMPLETED)
+        assert (platform.job(elder).preemptions, platform.job(younger).preemptions) == (1, 0)
+        for job_id in (elder, younger):
+            await platform.signal(job_id, "kill")
+            await platform.ends(job_id, JobState.CANCELLED)
 
 
 async def test_who_is_not_preemptible_stays(start: Start) -> None:

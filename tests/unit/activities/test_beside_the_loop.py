@@ -9,7 +9,7 @@ import pytest
 from activities.evictions import AGAIN_S, Eviction, Evictions
 from activities.host_telemetry import AT_ONCE, HostTelemetry
 from activities.job_speeds import JobSpeeds
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, jobs, state
 from gpu_platform.store.jobs import CompletedRun
@@ -104,11 +104,22 @@ def test_only_news_of_thermometers_is_handed_on(store: Store) -> None:
         measures(f"h{number}", 40)
     telemetry = HostTelemetry(store)
     telemetry.look()
-    assert sorted(name for name, _ in telemetry.take()) == ["h0", "h1", "h2"]
+    assert sorted(news.host for news in telemetry.take()) == ["h0", "h1", "h2"]
     assert AT_ONCE >= 3
     telemetry.look()
     assert telemetry.take() == []
     measures("h1", 90)
     telemetry.look()
-    [(name, [measured])] = telemetry.take()
-    assert (name, measured.temperature_c) == ("h1", 90)
+    [news] = telemetry.take()
+    assert (news.host, [measured.temperature_c for measured in news.telemetry]) == ("h1", [90])
+
+
+def test_a_checkpoint_is_news_though_no_thermometer_moved(store: Store) -> None:
+    cluster = Cluster(store).host("a", 1)
+    telemetry = HostTelemetry(store)
+    telemetry.look()
+    assert [news.checkpoints for news in telemetry.take()] == [[]]
+    saved = Checkpoint(key=key("job"), written_at=100.0)
+    cluster.report("a", 1, checkpoints=[saved])
+    telemetry.look()
+    assert [(news.host, news.checkpoints) for news in telemetry.take()] == [("a", [saved])]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store import Store, allocations, events, gpus, hosts
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs
+from gpu_platform.store.state import read_running, read_state
 from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, uuid_of
 
 LATER = NOW + timedelta(seconds=TTL_S + 1)
@@ -345,3 +347,34 @@ def test_a_fault_is_logged_once_with_the_job_it_hit(cluster: Cluster) -> None:
     idle = report.model_copy(update={"fault_id": "f2", "gpu_uuid": uuid_of("a", 1)})
     assert gpus.record_fault(store, idle, NOW)
     assert events.read_events(store, 0)[-1].job_id is None
+
+
+def test_checkpoints_are_read_with_the_attempts_and_cost_no_event(store: Store) -> None:
+    cluster = Cluster(store).host("a").host("b").host("c")
+    gang, other = cluster.running("gang", {"a": [0], "b": [0]}), cluster.running("other", {"c": [0]})
+    seq = events.last_seq(store)
+    cluster.report("a", checkpoints=[Checkpoint(key=gang, written_at=200.5)])
+    cluster.report("b", checkpoints=[Checkpoint(key=gang, written_at=100.0), Checkpoint(key=key("gone"), written_at=1)])
+    assert events.last_seq(store) == seq
+    assert {row.job_id: row.checkpoint_at for row in read_running(store)} == {"gang": 200.5, "other": None}
+    assert [jobs.get_job(store, job_id).checkpoint_at for job_id in ("gang", "other")] == [
+        datetime.fromtimestamp(200.5, UTC),
+        None,
+    ]
+    assert [row.checkpoint_at for row in read_running(store, [gang])] == [200.5]
+    assert [row.checkpoint_at for row in read_running(store, [other])] == [None]
+    cluster.report("c", checkpoints=[Checkpoint(key=other, written_at=300.0)])
+    hosts.set_host_state(store, "c", HostState.LOST, reason=None, actor="ada", now=NOW)
+    read = read_state(store, NOW)
+    assert {row.job_id: row.checkpoint_at for row in read.running} == {"gang": 200.5, "other": 300.0}
+
+
+def test_what_was_given_back_lately_is_found_by_an_index(store: Store) -> None:
+    """Of a table without rows PostgreSQL reads all; what matters is that it could do otherwise."""
+    with store.read() as session:
+        if store.dialect == "postgresql":
+            session.execute(text("SET LOCAL enable_seqscan = off"))
+        explain = "EXPLAIN QUERY PLAN" if store.dialect == "sqlite" else "EXPLAIN"
+        sql = f"{explain} SELECT * FROM allocation WHERE released_at > '2026-01-01 00:00:00'"
+        plan = "\n".join(str(tuple(row)) for row in session.execute(text(sql)))
+    assert "ix_allocation_released_at" in plan
