@@ -38,7 +38,7 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
     if isinstance(nvml, SimulatedNvml) and sysfs is None:
         described = nvml.description.inventory(node.name)
         told = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
-        return described.model_copy(update=told | _host_facts(node, told["cuda_version"]))
+        return described.model_copy(update=told | _host_facts(node, described.gpus, told["cuda_version"]))
     sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
     found: list[tuple[Any, GpuInfo]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -62,7 +62,7 @@ def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -
         nvswitches=sysfs.nvswitches(),
         nics=_nics(gpus, sysfs),
     )
-    return inventory.model_copy(update={**_host_facts(node, cuda), "mig_profiles": _mig_profiles(gpus)})
+    return inventory.model_copy(update=_host_facts(node, gpus, cuda))
 
 
 def read_inventory_without_nvml(
@@ -80,12 +80,11 @@ def read_inventory_without_nvml(
         nics=_nics(facts.gpus, sysfs),
         source=facts.source or "none",
     )
-    told = _host_facts(node, facts.cuda_version)
-    return inventory.model_copy(update={**told, "mig_profiles": _mig_profiles(facts.gpus)})
+    return inventory.model_copy(update=_host_facts(node, facts.gpus, facts.cuda_version))
 
 
-def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
-    """What does not come from the GPUs."""
+def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None) -> dict[str, Any]:
+    """What is not read from the GPUs."""
     isolation = choose_isolation(node)
     installed = find_cuda(node.cuda_roots)
     usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
@@ -99,6 +98,7 @@ def _host_facts(node: NodeSettings, driver_cuda: str | None) -> dict[str, Any]:
         "unusable_cuda": dict.fromkeys(too_new, f"its driver runs CUDA up to {driver_cuda}"),
         "isolation": isolation.kind,
         "missing_guarantees": isolation.missing,
+        "mig_profiles": _mig_profiles(gpus),
         "labels": node.labels,
     }
     if node.simulate is None:

@@ -42,3 +42,13 @@ async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(pla
         await platform.ends(job, JobState.CANCELLED)
     assert not [made for uuid in gpus for made in mig.instances(nvml, uuid)]
     await platform.nothing_leaked()
+
+
+async def test_a_profile_that_no_gpu_has_is_refused_with_those_there_are(platform: Platform) -> None:
+    unknown = GpuRequest(gpus_per_host=1, share=Share(mig_profile="1g.12gb"))
+    job = await platform.submit(JobSpec(command=["true"], gpus=unknown))
+    failure = (await platform.ends(job, JobState.FAILED)).failure
+    assert failure is not None
+    assert "asked for a 1g.12gb of 1 GPU; no such GPU can be shared so: NVIDIA H100 80GB HBM3 has 1g.10gb" in (
+        failure.message
+    )

@@ -79,3 +79,10 @@ def test_a_machine_without_numa_information(tmp_path: Path) -> None:
     assert {gpu.numa_node for gpu in seen.gpus} == {None}
     assert {gpu.socket for gpu in seen.gpus} == {None}
     assert seen.machine == "8x NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_mig_profiles_are_told_per_model(tmp_path: Path, described: bool) -> None:
+    nvml = SimulatedNvml(load_description("dgx-h100"), "box", tmp_path / "nvml")
+    seen = read_inventory(nvml, NODE, None if described else Sysfs(tmp_path / "empty"))
+    assert "3g.40gb" in seen.mig_profiles["NVIDIA H100 80GB HBM3"]
