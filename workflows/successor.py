@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import timedelta
 
-from gpu_platform.domain.job import JobSpec
+from temporalio import workflow
+
+from activities.reservation import HandOver, ReservationActivities
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import FailureKind, JobProgress, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
 from gpu_platform.domain.ranks import running_slices, spare_slices
+from gpu_platform.domain.states import JobState, Parked
+from workflows import policies
+from workflows.attempt import Attempt
+from workflows.endings import Ending
+from workflows.waiting import until
 
 
 @dataclass(frozen=True)
@@ -16,6 +26,60 @@ class Successor:
     """Of GPUs that the gang holds already."""
     parked: bool
     """One of them must be healed first."""
+
+
+def successor(attempt: Attempt, ending: Ending) -> Successor | None:
+    """Can the next attempt go on with what this one holds?"""
+    failure = ending.failure
+    if ending.state is not JobState.QUEUED or ending.anew or attempt.placement is None or attempt.stop.wanted:
+        return None
+    if failure is None or failure.kind is not FailureKind.HARDWARE:
+        return None
+    taking = [fault.report for fault in attempt.broken_gpus()]
+    gpus = {report.gpu_uuid for report in taking} | ({failure.gpu_uuid} if failure.gpu_uuid else set())
+    hosts = set(attempt.lost) | ({failure.host} if failure.host and not failure.gpu_uuid else set())
+    can_heal = bool(taking) and all(FaultAction(report.action) is FaultAction.RESET for report in taking)
+    return successor_of(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
+
+
+async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> str | None:
+    """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
+    handed = await workflow.execute_local_activity_method(
+        ReservationActivities.hand_over,
+        HandOver(
+            key=attempt.key,
+            placement=to.placement,
+            parked=to.parked,
+            failure=ending.failure,
+            hardware_retries=progress.hardware_retries,
+            quarantine=attempt.quarantine(),
+            usage=attempt.ranks_usage(),
+        ),
+        **policies.DATABASE_STEP,
+    )
+    return handed.conflict
+
+
+async def healed(attempt: Attempt) -> bool:
+    """Wait until all GPUs of a parked gang work again. False: interrupted, or they will not in time."""
+    began = workflow.now()
+    keep = timedelta(seconds=attempt.spec.keep_reservation_s)
+    while not attempt.interrupted():
+        state = await workflow.execute_local_activity_method(
+            ReservationActivities.parked_state, attempt.key, **policies.DATABASE_STEP
+        )
+        waited = workflow.now() - began
+        if state is Parked.READY:
+            unparked = await workflow.execute_local_activity_method(
+                ReservationActivities.unpark, attempt.key, **policies.DATABASE_STEP
+            )
+            if unparked.conflict is None:
+                return True
+        if state is Parked.HOPELESS or waited >= keep:
+            return False
+        # The longer it takes, the less a look more or less matters; a day of looks fits into a history.
+        await until(attempt.interrupted, min(max(waited * 0.2, policies.PARKED_LOOK), keep - waited))
+    return False
 
 
 def successor_of(

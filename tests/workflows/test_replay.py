@@ -16,14 +16,16 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
+from workflows.attempt import Attempt
 from workflows.cleanup import CleanupWorkflow
-from workflows.job import Ending, JobResult, JobWorkflow, Undo
+from workflows.endings import Ending
+from workflows.job import JobResult, JobWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
 from workflows.successor import Successor
+from workflows.undo import Undo
 
 PATH = re.compile(r"(?<![\w.:=+/-])/[\w.-]+/[\w./-]+")
 RECORDED = sorted(HISTORIES.glob("*.json"))
@@ -66,8 +68,8 @@ class GivesBackTooEarly(JobWorkflow):
     async def run(self, input: JobInput) -> JobResult:
         return await super().run(input)
 
-    async def _forward(self, key: AttemptKey, undo: list[Undo], kept: Successor | None) -> Ending:
-        ending = await super()._forward(key, undo, kept)
+    async def _forward(self, attempt: Attempt, undo: list[Undo], kept: Successor | None) -> Ending:
+        ending = await super()._forward(attempt, undo, kept)
         undo.reverse()
         return ending
 

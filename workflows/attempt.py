@@ -1,0 +1,76 @@
+"""An attempt of a job: what it holds, and what signals told of it.
+
+Signals only write here; the job's way looks at its next wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import Interrupt, JobSpec
+from gpu_platform.domain.placement import HostSlice, Placement
+from gpu_platform.domain.ranks import running_slices
+from gpu_platform.domain.usage import RankUsage
+
+
+@dataclass
+class Stop:
+    """What people asked for. It is of the job: whichever attempt runs, it is the last."""
+
+    cancel: Interrupt | None = None
+    kill: Interrupt | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.cancel is not None or self.kill is not None
+
+
+@dataclass
+class Attempt:
+    spec: JobSpec
+    key: AttemptKey
+    stop: Stop
+    placement: Placement | None = None
+    preempt: Interrupt | None = None
+    faults: dict[str, GpuFault] = field(default_factory=dict)
+    """By fault id."""
+    lost: dict[str, HostLost] = field(default_factory=dict)
+    """By host."""
+    usage: dict[str, list[RankUsage]] = field(default_factory=dict)
+    """By host, once its ranks ended."""
+
+    def interrupted(self) -> bool:
+        return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())
+
+    def stopping_fault(self) -> GpuFault | None:
+        """One of a spare's GPU stops nobody."""
+        needed = {uuid for part in self._running() for uuid in part.gpu_uuids}
+        faults = (f for f in self.faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
+        stopping = (fault for fault in faults if FaultAction(fault.report.action).stops_job)
+        return next(stopping, None) if self.placement is not None else None
+
+    def lost_ranks(self) -> list[HostLost]:
+        """A lost host with nothing but spares on it stops nobody."""
+        hosts = self.running_hosts()
+        return [lost for lost in self.lost.values() if lost.host in hosts]
+
+    def running_hosts(self) -> list[str]:
+        """Each once; those of spares know nothing of the attempt."""
+        return list(dict.fromkeys(part.host for part in self._running()))
+
+    def broken_gpus(self) -> list[GpuFault]:
+        """The faults that take a GPU out of service."""
+        return [fault for fault in self.faults.values() if FaultAction(fault.report.action).takes_gpu]
+
+    def quarantine(self) -> dict[str, str]:
+        """Why each GPU that broke may not be used, by UUID."""
+        return {fault.report.gpu_uuid: fault.report.message for fault in self.broken_gpus()}
+
+    def ranks_usage(self) -> list[RankUsage]:
+        return [rank for ranks in self.usage.values() for rank in ranks]
+
+    def _running(self) -> Sequence[HostSlice]:
+        return running_slices(self.spec, self.placement.slices) if self.placement is not None else []

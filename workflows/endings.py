@@ -1,0 +1,93 @@
+"""How an attempt ends, and what that costs the job: a retry, all it had left, or nothing."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.states import JobState
+from workflows import policies
+from workflows.attempt import Attempt
+from workflows.failures import fault_failure, lost_failure, time_limit_failure
+
+
+class Ending(BaseModel):
+    """How an attempt ended, before it is undone."""
+
+    state: JobState
+    failure: Failure | None = None
+    exit_code: int | None = None
+    actor: str = "workflow"
+    note: str = ""
+    """For the job's timeline."""
+    ran_unmarked: bool = False
+    """The ranks ended before RUNNING was written."""
+    grace_s: float = 0.0
+    """What the ranks that still run get between SIGTERM and SIGKILL."""
+    anew: bool = False
+    """It must not go on where it was."""
+
+
+def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
+    """What stopped an attempt; people come before hardware, hardware before the scheduler. Counted in ``progress``."""
+    spec, kill = attempt.spec, attempt.stop.kill
+    stop = kill or attempt.stop.cancel
+    if stop is not None:
+        note = f"{'killed' if kill else 'cancelled'} by {stop.actor} {stop.reason}".strip()
+        return Ending(state=JobState.CANCELLED, actor=stop.actor, note=note, grace_s=0 if kill else spec.grace_s)
+    fault = attempt.stopping_fault()
+    if fault is not None:
+        return after_failure(fault_failure(fault), spec, progress)
+    if lost_ranks := attempt.lost_ranks():
+        return after_failure(lost_failure(lost_ranks[0]), spec, progress)
+    preempt = attempt.preempt
+    assert preempt is not None
+    progress.preemptions += 1
+    progress.excluded_gpus, progress.excluded_hosts = [], []
+    note = f"preempted by {preempt.actor} {preempt.reason}".strip()
+    return Ending(state=JobState.PREEMPTED, actor=preempt.actor, note=note, grace_s=spec.grace_s)
+
+
+def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> Ending:
+    """Retry within the bound that the failure is charged to, or fail. Counted in ``progress``."""
+    grace_s = min(spec.grace_s, policies.FAULT_GRACE_S)
+    if failure.before_start and failure.gpu_uuid and progress.refused_starts < policies.REFUSED_STARTS:
+        progress.refused_starts += 1
+        progress.excluded_gpus = [*progress.excluded_gpus, failure.gpu_uuid]
+        note = f"{failure.message}; found before the start, so not charged"
+        return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s)
+    progress.excluded_gpus, progress.excluded_hosts = [], []
+    if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
+        return _failed(failure, grace_s)
+    if failure.kind is FailureKind.USER:
+        if progress.user_retries >= spec.max_retries:
+            return _failed(failure, grace_s)
+        progress.user_retries += 1
+        charged = f"retry {progress.user_retries} of {spec.max_retries}"
+    else:
+        if progress.hardware_retries >= spec.max_hardware_retries:
+            return _failed(failure, grace_s)
+        progress.hardware_retries += 1
+        charged = f"hardware retry {progress.hardware_retries} of {spec.max_hardware_retries}"
+        if failure.gpu_uuid is not None:
+            progress.excluded_gpus = [failure.gpu_uuid]
+        elif failure.host is not None:
+            progress.excluded_hosts = [failure.host]
+    note = f"{failure.message}; {charged}"
+    return Ending(state=JobState.QUEUED, failure=failure, exit_code=failure.exit_code, note=note, grace_s=grace_s)
+
+
+def out_of_time(spec: JobSpec) -> Ending:
+    """With all of its grace: the ranks did nothing wrong."""
+    return _failed(time_limit_failure(spec), grace_s=spec.grace_s)
+
+
+def not_healed(spec: JobSpec) -> Ending:
+    """Its place was kept in vain. The fault that began it is charged already."""
+    waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
+    failure = Failure(kind=FailureKind.HARDWARE, message=waited)
+    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", anew=True)
+
+
+def _failed(failure: Failure, grace_s: float) -> Ending:
+    return Ending(state=JobState.FAILED, failure=failure, exit_code=failure.exit_code, grace_s=grace_s)

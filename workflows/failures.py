@@ -1,0 +1,64 @@
+"""What went wrong, as a job's failure: whose fault it is, where, and in which words."""
+
+from __future__ import annotations
+
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+
+from activities.errors import NOT_OURS
+from activities.launch import PREFLIGHT_FAILED
+from gpu_platform.domain.attempt import GpuFault, HostLost, RankExit
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import Failure, FailureKind, JobSpec
+
+JOB_FAILED = "JobFailed"
+
+
+def step_failure(error: ActivityError) -> Failure:
+    """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        if cause.type == NOT_OURS:
+            return Failure(kind=FailureKind.REJECTED, message=cause.message)
+        if cause.type == PREFLIGHT_FAILED and cause.details:
+            return Failure.model_validate(cause.details[0])
+        return Failure(kind=FailureKind.HARDWARE, message=f"{error.activity_type} failed: {cause.message}")
+    if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
+        return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {error.activity_type}")
+    return Failure(kind=FailureKind.HARDWARE, message=f"{error.activity_type} failed: {cause or error}")
+
+
+def rank_failure(exit: RankExit) -> Failure:
+    """What the host found; else it is the user's."""
+    return exit.failure or Failure(
+        kind=FailureKind.USER,
+        message=f"rank {exit.rank} on {exit.host} exited with code {exit.exit_code}",
+        rank=exit.rank,
+        host=exit.host,
+        exit_code=exit.exit_code,
+    )
+
+
+def fault_failure(fault: GpuFault) -> Failure:
+    report = fault.report
+    return Failure(
+        kind=FailureKind.USER if FaultAction(report.action) is FaultAction.FAIL_JOB else FailureKind.HARDWARE,
+        message=report.message,
+        host=report.host,
+        # A job that hangs may be its host's fault as well as a GPU's: the host is avoided.
+        gpu_uuid=report.gpu_uuid if report.attempt is None else None,
+        xid=report.xid,
+    )
+
+
+def lost_failure(lost: HostLost) -> Failure:
+    return Failure(kind=FailureKind.HARDWARE, message=f"host {lost.host} was lost: {lost.reason}", host=lost.host)
+
+
+def time_limit_failure(spec: JobSpec) -> Failure:
+    message = f"ran longer than its limit of {spec.time_limit_s} s; ask for more with --time"
+    return Failure(kind=FailureKind.TIME_LIMIT, message=message)
+
+
+def job_failed(failure: Failure) -> ApplicationError:
+    """What the workflow of a job that failed ends with."""
+    return ApplicationError(failure.message, failure.model_dump(mode="json"), type=JOB_FAILED, non_retryable=True)

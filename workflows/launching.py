@@ -1,0 +1,53 @@
+"""Starting a gang on its hosts: each step on all of them at once, or none of it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+
+from activities.launch import LaunchActivities, node_task_queue
+from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared
+from workflows import policies
+from workflows.attempt import Attempt
+
+
+async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | None:
+    """One per plan; None when interrupted."""
+    return await _on_all(
+        attempt,
+        [
+            workflow.start_activity_method(
+                LaunchActivities.prepare_host, plan, task_queue=node_task_queue(plan.host), **policies.HOST_STEP
+            )
+            for plan in plans
+        ],
+    )
+
+
+async def launch_hosts(attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None) -> list[Launched] | None:
+    """One per plan; None when interrupted. ``rendezvous``: where the ranks meet, for more than one host."""
+    return await _on_all(
+        attempt,
+        [
+            workflow.start_activity_method(
+                LaunchActivities.launch_ranks,
+                LaunchRequest(plan=plan, rendezvous=rendezvous),
+                task_queue=node_task_queue(plan.host),
+                **policies.HOST_STEP,
+            )
+            for plan in plans
+        ],
+    )
+
+
+async def _on_all(attempt: Attempt, steps: list[workflow.ActivityHandle[Any]]) -> list[Any] | None:
+    """Results of all steps; None when interrupted (the hosts' undo closes the attempt there)."""
+    everything = asyncio.gather(*steps)
+    await workflow.wait_condition(lambda: everything.done() or attempt.interrupted())
+    if attempt.interrupted():
+        everything.cancel()
+        await asyncio.gather(everything, return_exceptions=True)
+        return None
+    return everything.result()
