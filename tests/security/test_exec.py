@@ -14,10 +14,9 @@ from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.paths import attempt_dir
 from tests.hosts_rig import HostRig, is_running, until
 from tests.integration.test_hosts_exec import ExecRig, output
-from tests.security.test_fence import PRELUDE, attack, dev
+from tests.security.attacks import PRELUDE, attack
 
 pytestmark = pytest.mark.usefixtures("fences")
-__all__ = ["dev"]
 
 RANK = "print(os.getpid(), flush=True); time.sleep(1000)"
 

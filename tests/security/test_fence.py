@@ -10,13 +10,11 @@ import os
 import stat
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.hosts import device_filter
 from gpu_platform.hosts.cgroup import Cgroup, find_hierarchies
@@ -25,31 +23,9 @@ from gpu_platform.hosts.isolation import choose_isolation
 from gpu_platform.hosts.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig, is_running, until
+from tests.security.attacks import PRELUDE, attack, can_make_node, can_open, run
 
 pytestmark = pytest.mark.usefixtures("fences")
-
-STAND_INS = [(10, 229), (10, 237), (10, 234), (10, 183), (10, 235)]
-"""/dev/fuse, loop-control, btrfs-control, hwrng, autofs: what this kernel lets root open plays a GPU."""
-
-
-@pytest.fixture
-def dev(tmp_path: Path) -> Path:
-    """A directory with ``nvidia0``, ``nvidia1`` and ``nvidiactl``."""
-    directory = tmp_path / "dev"
-    directory.mkdir()
-    names = ["nvidia0", "nvidia1", "nvidiactl"]
-    for major, minor in STAND_INS:
-        path = directory / names[0]
-        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-        try:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        except OSError:
-            path.unlink()
-        else:
-            names.pop(0)
-        if not names:
-            return directory
-    pytest.skip(f"this kernel has too few of the devices {STAND_INS} to play GPUs")
 
 
 @pytest.fixture
@@ -67,52 +43,6 @@ async def host(tmp_path: Path, dev: Path) -> AsyncIterator[HostRig]:
     )
     yield rig
     await rig.aclose()
-
-
-def attack(host: HostRig, script: str, gpu: int | None = 0) -> HostPlan:
-    """A plan for a Python rank that was given one GPU, or none."""
-    plan = host.plan(sys.executable, "-c", PRELUDE + textwrap.dedent(script))
-    uuids = [] if gpu is None else [host.inventory.gpus[gpu].uuid]
-    return plan.model_copy(
-        update={
-            "gpu_uuids": uuids,
-            "ranks": [rank.model_copy(update={"gpu_uuids": uuids}) for rank in plan.ranks],
-        }
-    )
-
-
-async def run(host: HostRig, script: str, gpu: int | None = 0) -> list[str]:
-    plan = attack(host, script, gpu)
-    host.launch(plan)
-    exits = await host.watch(plan)
-    lines = host.log(plan).splitlines()
-    assert exits.first_failure is None, lines
-    return lines
-
-
-PRELUDE = """
-import ctypes, errno, os, signal, socket, stat, subprocess, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-
-def attempt(what, function, *args):
-    try:
-        answer = function(*args)
-    except OSError as error:
-        print(what, errno.errorcode[error.errno], flush=True)
-    else:
-        print(what, "WORKS", flush=True)
-        return answer
-
-def call(name, *args):
-    if getattr(libc, name)(*args) < 0:
-        raise OSError(ctypes.get_errno(), name)
-
-def node(path, device):
-    os.mknod(path, stat.S_IFCHR | 0o666, device)
-
-def open_it(path):
-    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-"""
 
 
 async def test_a_rank_opens_its_own_gpu_and_sees_no_other(host: HostRig) -> None:
@@ -154,9 +84,9 @@ async def test_the_kernels_filter_holds_even_where_files_and_privileges_do_not(h
     host.launch(plan)
     fence = Fence.of(str(attempt_dir(host.home, plan.key)))
     assert fence is not None
-    assert _can_open(fence.cgroup.child("rank-0"), dev / "nvidia0")
-    assert not _can_open(fence.cgroup.child("rank-0"), dev / "nvidia1")
-    assert not _can_make_node(fence.cgroup.child("rank-0"), dev / "again", (dev / "nvidia0").stat().st_rdev)
+    assert can_open(fence.cgroup.child("rank-0"), dev / "nvidia0")
+    assert not can_open(fence.cgroup.child("rank-0"), dev / "nvidia1")
+    assert not can_make_node(fence.cgroup.child("rank-0"), dev / "again", (dev / "nvidia0").stat().st_rdev)
 
 
 @pytest.mark.parametrize("mechanism", ["ebpf", "v1"])
@@ -172,10 +102,10 @@ def test_both_device_filters_admit_only_what_they_were_told(dev: Path, mechanism
     cgroup.create()
     try:
         device_filter.admit_only(cgroup, [*device_filter.HARMLESS, device_filter.device_of(str(dev / "nvidia0"))])
-        assert _can_open(cgroup, dev / "nvidia0")
-        assert _can_open(cgroup, Path("/dev/null"))
-        assert not _can_open(cgroup, dev / "nvidia1")
-        assert not _can_make_node(cgroup, dev / "again", (dev / "nvidia0").stat().st_rdev)
+        assert can_open(cgroup, dev / "nvidia0")
+        assert can_open(cgroup, Path("/dev/null"))
+        assert not can_open(cgroup, dev / "nvidia1")
+        assert not can_make_node(cgroup, dev / "again", (dev / "nvidia0").stat().st_rdev)
     finally:
         cgroup.kill()
         assert cgroup.wait_empty(5)
@@ -444,30 +374,3 @@ def test_hosts_say_what_they_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
             choose_isolation(NodeSettings(isolation="required"))
     finally:
         isolation._probe.cache_clear()
-
-
-def _inside(cgroup: Cgroup, check: object) -> bool:
-    pid = cgroup.fork()
-    if pid == 0:
-        try:
-            cgroup.enter()
-            check()  # type: ignore[operator]
-            os._exit(0)
-        except PermissionError:
-            os._exit(1)
-        finally:
-            os._exit(2)
-    deadline = time.monotonic() + 10
-    while (done := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    code = os.waitstatus_to_exitcode(done[1])
-    assert code in (0, 1)
-    return code == 0
-
-
-def _can_open(cgroup: Cgroup, path: Path) -> bool:
-    return _inside(cgroup, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-
-
-def _can_make_node(cgroup: Cgroup, path: Path, device: int) -> bool:
-    return _inside(cgroup, lambda: os.mknod(path, stat.S_IFCHR | 0o666, device))

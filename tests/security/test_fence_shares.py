@@ -26,7 +26,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
-from tests.security.test_fence import PRELUDE, STAND_INS, _can_open
+from tests.security.attacks import PRELUDE, STAND_INS, can_open
 
 pytestmark = pytest.mark.usefixtures("fences")
 
@@ -162,8 +162,8 @@ async def test_the_kernels_filter_knows_instances_apart(host: HostRig, dev: Path
         host.launch(plan)
         fence = Fence.of(str(attempt_dir(host.home, plan.key)))
         assert fence is not None
-        assert _can_open(fence.cgroup.child("rank-0"), opens)
-        assert not _can_open(fence.cgroup.child("rank-0"), refused)
+        assert can_open(fence.cgroup.child("rank-0"), opens)
+        assert not can_open(fence.cgroup.child("rank-0"), refused)
 
 
 async def test_a_capability_that_no_node_stands_for_yet_gets_one(host: HostRig, dev: Path) -> None:
