@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,11 @@ from gpu_platform.domain.capacity import capability, describe, describe_share, l
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
-from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
-from gpu_platform.scheduling.framework import CODES, FITS, Ask, Framework
+from gpu_platform.scheduling.framework import CODES, FITS
 from gpu_platform.scheduling.plugins.gang import is_between_hosts, together
-from gpu_platform.scheduling.snapshot import Change, Snapshot
+from gpu_platform.scheduling.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -72,21 +71,6 @@ def over_quota(request: GpuRequest, denial: str) -> Reason:
         message=f"needs {_needs(request)}: {denial}",
         next_step="wait until jobs of the namespace end, or have the quota raised",
     )
-
-
-def could_ever_fit(request: GpuRequest, hosts: Iterable[HostRow], framework: Framework) -> Reason | None:
-    """None if ``hosts``, all ready, healthy and empty, could hold the gang; else the reason, ``never_fits``.
-
-    With no hosts the reason is ``no_hosts``.
-    """
-    snapshot = Snapshot()
-    for host in hosts:
-        snapshot.upsert_host(host)
-    slots, ask = np.arange(len(snapshot)), Ask(request)
-    able = framework.could_serve(ask, snapshot, slots, Change.HEALTH)
-    if int(together(request, snapshot, able).sum()) >= request.hosts:
-        return None
-    return explain(request, snapshot, Candidates(framework.examine(ask, snapshot, slots), able, able), None)
 
 
 def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> list[HostCount]:

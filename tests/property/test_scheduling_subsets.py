@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 from hypothesis import given, settings
@@ -10,13 +11,13 @@ from hypothesis import strategies as st
 from gpu_platform.domain.capacity import largest_gang, socket_of
 from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import TopologyLevel
+from gpu_platform.domain.placement import TopologyLevel, WaitCode
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
-from gpu_platform.scheduling.explain import could_ever_fit
-from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.machine import Machine, machine_of, members
 from gpu_platform.topology.subsets import HOST_LEVELS, best_subset
+from tests.builders import job
 
 
 @st.composite
@@ -144,6 +145,9 @@ def test_admission_never_refuses_what_fits_an_empty_cluster(
     hosts: list[HostInventory], size: int, count: int, cross: bool
 ) -> None:
     request = GpuRequest(hosts=count, gpus_per_host=size, allow_cross_numa=cross)
-    rows = [HostRow(f"h{number}", HostState.READY, inventory) for number, inventory in enumerate(hosts)]
-    if could_ever_fit(request, rows, framework_of(Policy())) is None:
-        assert largest_gang(hosts, request).fits
+    scheduler = Scheduler()
+    for number, inventory in enumerate(hosts):
+        scheduler.upsert_host(HostRow(f"h{number}", HostState.READY, inventory))
+    scheduler.add(replace(job().row, gpus=request))
+    (reason,) = scheduler.decide(0.0).reasons.values()  # no GPU is free: the reason tells whether one ever could be
+    assert reason.code is WaitCode.NEVER_FITS or largest_gang(hosts, request).fits

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from gpu_platform.domain.placement import Reason, ReasonCode
-from gpu_platform.scheduling.explain import could_ever_fit
-from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 
@@ -112,10 +110,7 @@ def test_jobs_of_one_class_share_one_reason() -> None:
     assert len(scheduler.decide(0.0).reasons) == 1
 
 
-def test_could_ever_fit_ignores_what_passes() -> None:
+def test_what_passes_is_no_reason_to_say_never() -> None:
     machines = cluster().hosts(2).busy("dgx-h100-0").lost("dgx-h100-1")
-    framework = framework_of(Policy())
-    assert could_ever_fit(job(8, hosts=2).request, machines.host_rows.values(), framework) is None
-    reason = could_ever_fit(job(8, hosts=3).request, machines.host_rows.values(), framework)
-    assert reason is not None
-    assert reason.code == "never_fits"
+    assert why(machines.scheduler(), job(8, hosts=2)).code != "never_fits"
+    assert why(machines.scheduler(), job(8, hosts=3)).code == "never_fits"
