@@ -24,6 +24,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.leader import LeaderActivities
+from activities.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.lease import HostReport
@@ -49,6 +50,8 @@ from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
 from workflows.search_attributes import ALL, of_submission
 
 DEADLINE_S = 20.0
+LEASE_TTL_S = 3600.0
+"""Nodes report when a test says so, so that none is lost by itself."""
 
 
 def temporal_binary() -> str:
@@ -133,12 +136,20 @@ class SimulatedNode:
     def made_report(self) -> HostReport:
         return self._make_report()
 
-    async def report(self, ttl_s: float = 3600.0) -> None:
+    async def report(self) -> None:
         answer = await asyncio.to_thread(
-            hosts.report_host, self._platform.store, self._make_report(), ttl_s=ttl_s, now=datetime.now(UTC)
+            hosts.report_host, self._platform.store, self._make_report(), ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
         )
         for key in answer.kill:
             await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
+
+    async def lose(self) -> None:
+        """What the leader does once the host was silent for a TTL, without the wait."""
+        store = self._platform.store
+        lease = hosts.read_leases(store)[self.name]
+        upkeep = Upkeep(store, self._platform.client, LEASE_TTL_S)
+        for lost in await asyncio.to_thread(hosts.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
+            await upkeep._tell(lost)
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
         inject_fault(control_dir(self._home), gpu_index, **fault)
@@ -191,7 +202,7 @@ class Platform:
             platform.settings = settings
             await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
             if schedule:
-                platform.leading = LeaderActivities(client, store, settings.scheduler, settings.lease_ttl_s)
+                platform.leading = LeaderActivities(client, store, settings.scheduler, LEASE_TTL_S)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
                 await ensure_scheduler_workflow(client, settings)
             try:

@@ -158,7 +158,7 @@ async def host_lost(platform: Platform) -> str:
     job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'))
     assert job.placement is not None
     host = platform.nodes[job.placement.hosts[0]]
-    await host.report(ttl_s=0)
+    await host.lose()
     await platform.ends(job.id, JobState.COMPLETED, within_s=60)
     for _ in range(2):  # the first answer names the stale attempt, the second takes the host back
         await host.report()

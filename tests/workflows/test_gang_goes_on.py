@@ -54,7 +54,7 @@ async def test_a_spare_takes_the_place_of_a_lost_host(platform: Platform) -> Non
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     lost = job.placement.slices[1].host
-    await platform.nodes[lost].report(ttl_s=0)
+    await platform.nodes[lost].lose()
     job = await platform.ends(job_id, JobState.COMPLETED, within_s=30)
     assert job.placement is not None
     assert job.attempt == 2
@@ -70,7 +70,7 @@ async def test_a_lost_spare_stops_nobody(platform: Platform) -> None:
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     spare = job.placement.slices[2].host
-    await platform.nodes[spare].report(ttl_s=0)
+    await platform.nodes[spare].lose()
     await eventually(lambda: "host.lost" in _kinds_of(platform, spare), "the host to be lost")
     gate.touch()
     job = await platform.ends(job_id, JobState.COMPLETED)

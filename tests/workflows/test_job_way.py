@@ -195,7 +195,7 @@ async def test_a_lost_hosts_job_runs_elsewhere_and_its_stale_rank_dies(platform:
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     lost = job.placement.hosts[0]
-    await platform.nodes[lost].report(ttl_s=0)
+    await platform.nodes[lost].lose()
     job = await platform.ends(job_id, JobState.COMPLETED, within_s=30)
     assert job.attempt == 2
     assert job.placement is not None
