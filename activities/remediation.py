@@ -26,6 +26,12 @@ class ResetResult(BaseModel):
     gpu_uuid: str
     ok: bool
     max_failures: int
+    problem: str | None = None
+    """Why it failed."""
+
+
+RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
+"""Type of the failure of a reset that cannot succeed by being tried again."""
 
 
 class RemediationActivities:
@@ -49,7 +55,9 @@ class RemediationActivities:
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:
         """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row."""
-        return gpus.finish_reset(self._store, result.gpu_uuid, result.ok, utc_now(), result.max_failures)
+        return gpus.finish_reset(
+            self._store, result.gpu_uuid, result.ok, utc_now(), result.max_failures, result.problem
+        )
 
     @activity.defn
     def quarantine_gpu(self, request: GpuReason) -> None:
@@ -65,9 +73,11 @@ class ResetActivities:
 
     @activity.defn
     async def reset_gpu(self, gpu_uuid: str) -> None:
-        """Reset and verify. A GPU that does not come back healthy is a ``ResetFailed``."""
+        """Reset and verify. A GPU that does not come back healthy is a ``ResetFailed``; one that this machine cannot
+        reset alone ``ResetNeedsOperator``."""
         try:
             await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
             await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
         except PlatformError as error:
-            raise ApplicationError(error.message, type="ResetFailed", non_retryable=True) from error
+            kind = RESET_NEEDS_OPERATOR if error.details.get("needs_operator") else "ResetFailed"
+            raise ApplicationError(error.message, type=kind, non_retryable=True) from error

@@ -92,6 +92,8 @@ class NodeSettings(_Section):
     """How often the CPU time and memory of ranks are read, and what attempts used is written to disk."""
     hang_limit_s: Annotated[int, Field(ge=1)] | None = None
     """For jobs that name none: restart one that makes no progress for so long; None: never."""
+    hang_without_utilization: bool = False
+    """Where NVML does not tell what a job computes (MIG), judge whether it hangs by its processes and memory alone."""
     idle_limit_s: Annotated[int, Field(ge=1)] | None = None
     """For jobs that name none: end one that leaves its GPUs idle for so long, warned at half; None: never."""
     time_limit_slack_s: Annotated[float, Field(ge=0)] = 15.0

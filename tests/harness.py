@@ -123,6 +123,7 @@ class SimulatedNode:
         self.faults = FaultDispatcher(self._home / "faults", platform.client, self.agent, reset_attempts=2)
         self.attempts = AttemptWatch(
             self.settings.node,
+            nvml,
             self._home,
             accountant,
             FaultPolicy.load("platform"),

@@ -158,6 +158,7 @@ async def main() -> None:
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
     attempts = AttemptWatch(
         settings.node,
+        nvml,
         home,
         accountant,
         policy,
@@ -171,6 +172,7 @@ async def main() -> None:
         settings.node.lease_interval_s,
         agent,
         report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
+        health.excuse_resets,
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)

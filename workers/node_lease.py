@@ -18,12 +18,19 @@ log = structlog.get_logger()
 
 class LeaseKeeper:
     def __init__(
-        self, api_url: str, interval_s: float, agent: HostAgent, make_report: Callable[[], HostReport]
+        self,
+        api_url: str,
+        interval_s: float,
+        agent: HostAgent,
+        make_report: Callable[[], HostReport],
+        excuse_resets: Callable[[int], None],
     ) -> None:
+        """``excuse_resets`` is told when an operator last put the host online (Unix ms)."""
         self._api_url = api_url
         self._interval_s = interval_s
         self._agent = agent
         self._make_report = make_report
+        self._excuse_resets = excuse_resets
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
 
@@ -60,6 +67,8 @@ class LeaseKeeper:
         )
         response.raise_for_status()
         answer = LeaseAnswer.model_validate_json(response.content)
+        if answer.online_ms is not None:
+            self._excuse_resets(answer.online_ms)
         for key in answer.kill:
             if key not in self._killing:
                 self._killing[key] = asyncio.create_task(self._kill(key))

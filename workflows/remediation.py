@@ -19,7 +19,13 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.launch import node_task_queue
-    from activities.remediation import GpuReason, RemediationActivities, ResetActivities, ResetResult
+    from activities.remediation import (
+        RESET_NEEDS_OPERATOR,
+        GpuReason,
+        RemediationActivities,
+        ResetActivities,
+        ResetResult,
+    )
     from gpu_platform.domain.attempt import FaultReport, GpuFault
     from gpu_platform.domain.faults import FaultAction
     from gpu_platform.domain.states import GpuState
@@ -98,13 +104,11 @@ class RemediationWorkflow:
             self._note("RESETTING: waiting until nobody holds it")
             await self._wait_until_free(report)
             await self._absorb_pending()
-            failure = await self._try_reset(report)
+            result = await self._try_reset(report)
             state = await workflow.execute_local_activity_method(
-                RemediationActivities.finish_reset,
-                ResetResult(gpu_uuid=report.gpu_uuid, ok=failure is None, max_failures=self._input.max_failures),
-                **policies.DATABASE_STEP,
+                RemediationActivities.finish_reset, result, **policies.DATABASE_STEP
             )
-            self._note(f"{state}: {failure or 'reset and verified'}")
+            self._note(f"{state}: {result.problem or 'reset and verified'}")
             if state is not GpuState.DEGRADED:
                 return state
             await workflow.sleep(self._input.retry_interval_s)
@@ -119,8 +123,8 @@ class RemediationWorkflow:
             )
             self._pending.remove(report)
 
-    async def _try_reset(self, report: FaultReport) -> str | None:
-        """None when the GPU was reset and verified, else why not."""
+    async def _try_reset(self, report: FaultReport) -> ResetResult:
+        result = ResetResult(gpu_uuid=report.gpu_uuid, ok=True, max_failures=self._input.max_failures)
         try:
             await workflow.execute_activity_method(
                 ResetActivities.reset_gpu,
@@ -129,8 +133,15 @@ class RemediationWorkflow:
                 **RESET,
             )
         except ActivityError as error:
-            return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)
-        return None
+            cause = error.cause
+            failed = {
+                "ok": False,
+                "problem": cause.message if isinstance(cause, ApplicationError) else str(cause or error),
+            }
+            if isinstance(cause, ApplicationError) and cause.type == RESET_NEEDS_OPERATOR:
+                return result.model_copy(update={**failed, "max_failures": 1})
+            return result.model_copy(update=failed)
+        return result
 
     async def _quarantine(self, report: FaultReport) -> GpuState:
         await workflow.execute_local_activity_method(

@@ -52,3 +52,5 @@ class LeaseAnswer(BaseModel):
     ttl_s: float
     kill: list[AttemptKey] = []
     """Stale attempts: released meanwhile, so their ranks here must die."""
+    online_ms: int | None = None
+    """When an operator last put the host online, Unix time: resets before that do not count against it any more."""

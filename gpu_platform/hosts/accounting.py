@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.usage import MIB, RankUsage
 from gpu_platform.hosts import paths, records
-from gpu_platform.hosts.counters import Counters, ProcessTable, read_counters
+from gpu_platform.hosts.counters import Counters, ProcessTable, rank_pids, read_counters
 from gpu_platform.hosts.fence import Fence
-from gpu_platform.hosts.gpu_meter import GpuMeter
+from gpu_platform.hosts.gpu_meter import GpuMeter, OwnUse
 from gpu_platform.hosts.gpu_signals import Reading
 from gpu_platform.hosts.ranks import Rank
 from gpu_platform.hosts.stages import Stage
@@ -48,6 +48,11 @@ class LiveAttempt:
         self.ranks = [Rank(directory / f"rank-{spec.rank}", spec.rank, plan.host) for spec in plan.ranks]
         self.counters: dict[int, Counters] = {}
         """Of living ranks, at the last sample."""
+        self.pids: set[int] = set()
+        """Its processes at the last sample, if it shares a GPU: nobody else asks."""
+        if plan.shares:
+            for meter in record.gpus.values():
+                meter.own = OwnUse(None, None)
 
     @property
     def key(self) -> AttemptKey:
@@ -57,11 +62,14 @@ class LiveAttempt:
     def meters(self) -> dict[str, GpuMeter]:
         return self.record.gpus
 
-    def sample(self, table: ProcessTable) -> dict[int, Counters]:
-        """Read the counters of all ranks that live; keeps them in :attr:`counters`."""
+    def sample(self, table: ProcessTable, *, with_io: bool = True) -> dict[int, Counters]:
+        """Read the counters of all ranks that live; keeps them in :attr:`counters`, and who they are in :attr:`pids`.
+
+        ``with_io``: what they read and wrote, too, which is a question per process.
+        """
         fence = Fence.of(str(self.directory))
-        with_io = self.plan.limits.hang_limit_s is not None
         self.counters = {}
+        self.pids = {pid for rank in self.ranks for pid in rank_pids(rank, fence, table)} if self.plan.shares else set()
         for rank in self.ranks:
             counters = read_counters(rank, fence, table, with_io=with_io)
             if counters is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from gpu_platform.hosts import limits, records
 from gpu_platform.hosts.accounting import Accountant, LiveAttempt
 from gpu_platform.hosts.counters import ProcessTable
 from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.gpu_processes import SharedGpus
+from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.stopping import attempt_processes
 from gpu_platform.hosts.watchdog import Standstill, Watchdog
 from gpu_platform.settings import NodeSettings
@@ -36,6 +39,7 @@ class AttemptWatch:
     def __init__(
         self,
         node: NodeSettings,
+        nvml: Nvml,
         home: Path,
         accountant: Accountant,
         policy: FaultPolicy,
@@ -43,6 +47,7 @@ class AttemptWatch:
         gpu_indices: Mapping[str, int],
     ) -> None:
         self._node = node
+        self._shared = SharedGpus(nvml)
         self._home = home
         self._accountant = accountant
         self._policy = policy
@@ -67,13 +72,16 @@ class AttemptWatch:
         """Read what every live attempt has used, keep it on disk, and report those that stand still."""
         table = ProcessTable()
         live = self._accountant.live()
+        sampled: list[LiveAttempt] = []
         for attempt in live:
-            try:
-                attempt.sample(table)
+            with _not_lost_on_errors(attempt):
+                attempt.sample(table, with_io=(attempt.plan.limits.hang_limit_s or self._node.hang_limit_s) is not None)
+                sampled.append(attempt)
+        self._shared.measure(sampled)
+        for attempt in sampled:
+            with _not_lost_on_errors(attempt):
                 attempt.save()
                 self._look(attempt)
-            except OSError as error:  # finished and forgotten meanwhile, or the disk is full
-                log.warning("attempt.not_sampled", job=attempt.key.job_id, error=str(error))
         alive = [attempt.key for attempt in live]
         self._watchdogs = {key: dog for key, dog in self._watchdogs.items() if key in alive}
 
@@ -112,6 +120,8 @@ class AttemptWatch:
             return  # a GPU that does not answer says nothing about the job
         dog = self._watchdogs.setdefault(attempt.key, Watchdog(hang_limit_s, idle_limit_s))
         busy, moved = max(meter.busy_at_s for meter in meters), max(meter.moved_at_s for meter in meters)
+        if self._node.hang_without_utilization:
+            moved = max(meter.seen_moving_at_s for meter in meters)
         for kind, seconds in dog.look(now_s, attempt.counters, busy, moved).items():
             self._tell(attempt, kind, seconds)
 
@@ -125,8 +135,10 @@ class AttemptWatch:
         gpus = _several(len(plan.gpu_uuids), "GPU")
         if kind is Standstill.HANGS:
             limit = wanted.hang_limit_s or self._node.hang_limit_s
+            told = all(meter.tells_utilization for meter in attempt.meters.values())
+            stood = "stood at 0 % with" if told else "(whose utilisation NVML does not tell) had"
             message = (
-                f"{where} hangs: for {seconds:.0f} s its {gpus} stood at 0 % with unchanged memory, and its "
+                f"{where} hangs: for {seconds:.0f} s its {gpus} {stood} unchanged memory, and its "
                 f"{_several(len(attempt.counters), 'rank')} used no CPU time, read and wrote nothing and printed "
                 f"nothing (hang limit {limit} s)"
             )
@@ -179,6 +191,14 @@ class AttemptWatch:
                     attempt=key,
                 )
             )
+
+
+@contextmanager
+def _not_lost_on_errors(attempt: LiveAttempt) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # finished and forgotten meanwhile, or the disk is full
+        log.warning("attempt.not_sampled", job=attempt.key.job_id, error=str(error))
 
 
 def _append(path: Path, text: str) -> None:

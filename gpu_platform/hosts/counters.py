@@ -53,6 +53,14 @@ def read_counters(rank: Rank, fence: Fence | None, table: ProcessTable, *, with_
     return Counters(cpu_s, sum(rss for _, _, rss in reads), io, output)
 
 
+def rank_pids(rank: Rank, fence: Fence | None, table: ProcessTable) -> set[int]:
+    """Its processes, as this host's PID namespace numbers them."""
+    if fence is not None:
+        return fence.cgroup.child(f"rank-{rank.rank}").processes()
+    supervisor = rank.supervisor
+    return set() if supervisor is None else {process.pid for process in descendants([supervisor.pid], table.all())}
+
+
 class ProcessTable:
     """All processes, looked up at most once."""
 

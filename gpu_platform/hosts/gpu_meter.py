@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_platform.hosts.gpu_signals import Reading
 
 _LONGEST_S = 2.0
 """A reading speaks for the time since the one before, but not for a gap in which nobody looked."""
+
+
+class OwnUse(NamedTuple):
+    """Of a GPU by one attempt's processes. None: nobody can tell."""
+
+    utilization_percent: int | None
+    memory_mib: int | None
 
 
 @dataclass
@@ -36,6 +44,8 @@ class GpuMeter:
         self._moved_at_s = 0.0
         self._unknown_at_s = 0.0
         self._memory_mib = -1
+        self.own: OwnUse | None = None
+        """What the attempt itself uses of a GPU that it shares, at the last look; None: the GPU is its alone."""
 
     @property
     def busy_at_s(self) -> float:
@@ -48,10 +58,23 @@ class GpuMeter:
         return max(self.busy_at_s, self._moved_at_s)
 
     @property
+    def seen_moving_at_s(self) -> float:
+        """As :attr:`moved_at_s`, but when nobody could tell does not count."""
+        return max(self._busy_at_s, self._moved_at_s)
+
+    @property
+    def tells_utilization(self) -> bool:
+        """Of the last reading."""
+        return self._read_at_s is None or self._unknown_at_s != self._read_at_s
+
+    @property
     def read_at_s(self) -> float | None:
         return self._read_at_s
 
     def add(self, reading: Reading) -> None:
+        if self.own is not None:
+            percent, memory_mib = self.own
+            reading = reading._replace(utilization_percent=percent, memory_used_mib=memory_mib)
         elapsed = 0.0 if self._read_at_s is None else min(reading.at_s - self._read_at_s, _LONGEST_S)
         self._read_at_s = reading.at_s
         self.seconds += elapsed

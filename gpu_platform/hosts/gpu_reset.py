@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,15 +12,28 @@ from gpu_platform.hosts.gpu_signals import recovery_action, row_remapping, uncor
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 
+_NEEDS_ITS_PEERS = re.compile(r"nvlink|must (also )?be (reset|included)", re.IGNORECASE)
+"""nvidia-smi(1), ``--gpu-reset``: before Ampere, and on NVSwitch systems of Ampere while Fabric Manager does not run,
+GPUs with NVLink connections must be reset in one command, and an error names those that are missing."""
+
 
 def reset_gpu(nvml: Nvml, uuid: str, *, timeout_s: float) -> None:
     """``nvidia-smi --gpu-reset -i UUID`` (NVML has no such call), or the simulated reset.
 
-    Needs root, and no process on the device. Raises :class:`PreflightFailed`.
+    Needs root, and no process on the device. Raises :class:`PreflightFailed`, with ``details["needs_operator"]`` when
+    this machine cannot reset the GPU alone: trying again does not help.
     """
     problem = nvml.reset(uuid) if isinstance(nvml, SimulatedNvml) else _nvidia_smi_reset(uuid, timeout_s)
-    if problem is not None:
-        raise _unfit(uuid, f"reset failed: {problem}")
+    if problem is None:
+        return
+    if _NEEDS_ITS_PEERS.search(problem):
+        raise _unfit(
+            uuid,
+            "it cannot be reset alone, but only together with the GPUs that NVLink connects it with: drain the host "
+            f"until it is DRAINED, run nvidia-smi --gpu-reset there without -i, and put the GPU online ({problem})",
+            needs_operator=True,
+        )
+    raise _unfit(uuid, f"reset failed: {problem}")
 
 
 def _nvidia_smi_reset(uuid: str, timeout_s: float) -> str | None:
@@ -71,5 +85,5 @@ def _pids(nvml: Nvml, uuid: str, ask: Callable[[object], Iterable[Any]]) -> set[
         return set()
 
 
-def _unfit(uuid: str, problem: str) -> PreflightFailed:
-    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid)
+def _unfit(uuid: str, problem: str, *, needs_operator: bool = False) -> PreflightFailed:
+    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid, needs_operator=needs_operator)

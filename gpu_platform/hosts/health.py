@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,8 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts import conditions, gpu_signals
 from gpu_platform.hosts.conditions import Heat
-from gpu_platform.hosts.fault_policy import COMPANION_MS, Condition, FaultPolicy
+from gpu_platform.hosts.fault_policy import Condition, FaultPolicy
+from gpu_platform.hosts.fault_reports import FaultReports, now_ms
 from gpu_platform.hosts.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.kernel_log import KernelLog, place_of
@@ -37,17 +39,6 @@ _ERRORS_S = 1.0
 _FITNESS_S = 10.0
 """and this often what hardly ever changes."""
 _EVENT_WAIT_MS = 500
-CHANNEL_REMOVED = 45
-"""XID 45 follows every kill of a program that computes."""
-_XIDS_OF: dict[Condition, frozenset[int]] = {
-    "gpu_lost": frozenset({79}),
-    "ecc_uncorrectable": frozenset({48, 94, 95, 140}),
-    "remap_failed": frozenset({64}),
-    "remap_pending": frozenset({63}),
-}
-"""A condition and these XIDs are one fault when they come within ``COMPANION_MS``."""
-_BURST_MS = 1000
-"""The driver repeats an XID; within this time on one GPU it is the same fault."""
 
 
 class GpuObserver(Protocol):
@@ -76,13 +67,12 @@ class HealthMonitor:
     ) -> None:
         self._nvml = nvml
         self._policy = policy
-        self._host = host
-        self._on_fault = on_fault
         self._interval_s = interval_s
-        self._history = history or FaultHistory()
+        history = history or FaultHistory()
+        self._faults = FaultReports(policy, history, host=host, on_fault=on_fault)
         self._gpus = [WatchedGpu(info, heat=Heat(max_temperature_c)) for info in inventory.gpus]
         for gpu in self._gpus:
-            gpu.standing = self._history.standing(gpu.info.uuid)
+            gpu.standing = history.standing(gpu.info.uuid)
         self._errors_every = max(1, round(_ERRORS_S / interval_s))
         self._fitness_every = max(1, round(_FITNESS_S / interval_s))
         self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
@@ -133,7 +123,7 @@ class HealthMonitor:
         wanted = set(uuids)
         for gpu in self._gpus:
             if gpu.info.uuid in wanted:
-                gpu.killed_at_ms = _now_ms()
+                gpu.killed_at_ms = now_ms()
 
     def was_reset(self, uuid: str) -> None:
         """What the driver reports from now on is news, not an echo of what the reset was for."""
@@ -153,20 +143,13 @@ class HealthMonitor:
 
     def degraded(self) -> dict[str, str]:
         """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
-        host = self._host_reason()
+        host = self._faults.why_no_work_for_the_host()
         reasons = {gpu.info.uuid: why_no_work(gpu) or host for gpu in self._gpus}
         return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
 
-    def _host_reason(self) -> str | None:
-        limit = self._policy.node_reset_limit
-        if not limit:
-            return None
-        now_ms = _now_ms()
-        resets = sum(self._policy.earlier_resets(faults, now_ms) for faults in self._history.of_all().values())
-        if resets < limit:
-            return None
-        hours = self._policy.escalation_window_ms / 3_600_000
-        return f"GPUs of this host needed {resets} resets within {hours:g} h (limit {limit}): have the host inspected"
+    def excuse_resets(self, before_ms: int) -> None:
+        """An operator put the host online then (Unix ms): what was before does not count against it any more."""
+        self._faults.excused_before_ms = before_ms
 
     def observe_with(self, observer: GpuObserver) -> None:
         """From now on ``observer`` gets every reading, in the monitor's thread."""
@@ -208,8 +191,8 @@ class HealthMonitor:
         if gpu.lost is not None:
             log.info("health.gpu_back", gpu=gpu.info.uuid)
             gpu.lost = None
-        self._note(gpu, "gpu_lost", False)
-        self._note(gpu, "reset_required", False)
+        self._faults.note(gpu, "gpu_lost", False)
+        self._faults.note(gpu, "reset_required", False)
         was_hot, was_slow = gpu.heat.why, gpu.throttle.holds
         if (gpu.heat.look(reading.temperature_c) is None) != (was_hot is None):
             what = "cooled" if gpu.heat.why is None else "hot"
@@ -221,7 +204,7 @@ class HealthMonitor:
         for observer in self._observers:
             observer.on_ecc(gpu.info.uuid, counts.corrected_ecc + counts.uncorrected_ecc)
         for condition, holds, detail in conditions.of_errors(counts, gpu.counts):
-            self._note(gpu, condition, holds, detail, counts.recovery_action)
+            self._faults.note(gpu, condition, holds, detail, counts.recovery_action)
         gpu.counts = counts
         counters: dict[Condition, int] = {
             "ecc_correctable": counts.corrected_ecc,
@@ -232,14 +215,14 @@ class HealthMonitor:
             before = min(gpu.baselines.get(condition, 0), count)  # a reset counts from zero again
             gpu.baselines[condition] = before
             if count - before >= self._policy.thresholds[condition]:
-                self._report(gpu, condition, f": {count - before} more")
+                self._faults.report(gpu, condition, f": {count - before} more")
                 gpu.baselines[condition] = count
 
     def _read_fitness(self, gpu: WatchedGpu, fitness: Fitness) -> None:
         gpu.fitness = fitness
         gpu.nvlinks = max(gpu.nvlinks, fitness.nvlinks_up)
         for condition, holds, detail in conditions.of_fitness(fitness, gpu.nvlinks):
-            self._note(gpu, condition, holds, detail)
+            self._faults.note(gpu, condition, holds, detail)
 
     def _on_error(self, gpu: WatchedGpu, error: Any) -> None:
         """NVML refused. Only a GPU that is gone or must be reset is a fault; anything else may pass."""
@@ -254,7 +237,7 @@ class HealthMonitor:
             log.warning("health.gpu_silent", gpu=gpu.info.uuid, error=str(error))
         gpu.lost = f"NVML says: {error}"
         if condition is not None:
-            self._note(gpu, condition, True)
+            self._faults.note(gpu, condition, True)
 
     def _listen_for_ever(self) -> None:
         while not self._stopping.is_set():
@@ -282,7 +265,7 @@ class HealthMonitor:
                     continue
                 gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
                 if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
-                    self._on_xid(gpu, int(event.eventData))
+                    self._faults.on_xid(gpu, int(event.eventData), partial(self._recovery_action, gpu))
         finally:
             nvml.nvmlEventSetFree(event_set)
 
@@ -293,7 +276,7 @@ class HealthMonitor:
         try:
             for place, xid, fatal in self._kernel_log.follow(self._stopping):
                 if (gpu := by_place.get(place)) is not None:
-                    self._on_xid(gpu, xid, fatal=fatal)
+                    self._faults.on_xid(gpu, xid, partial(self._recovery_action, gpu), fatal=fatal)
         except OSError as error:
             log.warning("health.no_kernel_log", error=str(error))
 
@@ -311,84 +294,13 @@ class HealthMonitor:
             return False
         return True
 
-    def _on_xid(self, gpu: WatchedGpu, xid: int, *, fatal: bool = False) -> None:
-        with gpu.lock:
-            now_ms = _now_ms()
-            seen_ms = gpu.xids.get(xid, 0)
-            gpu.xids[xid] = now_ms
-            # The event set does not tell how grave it is; the kernel's log may, a moment later.
-            is_graver = fatal and self._policy.tells_severity(xid) and xid not in gpu.fatal
-            if is_graver:
-                gpu.fatal.add(xid)
-            elif now_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
-                return
-            gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
-            if xid in self._policy.sympathetic and self._is_a_consequence(gpu, xid, now_ms):
-                return
-            if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
-                return
-            try:
-                # The kernel's log may be heard before the event set is there.
-                handle = gpu.event_handle or self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
-                recovery = gpu_signals.recovery_action(self._nvml, handle)
-            except self._nvml.NVMLError:
-                recovery = 0  # it is lost: the table decides
-            self._report(gpu, xid, recovery_action=recovery, fatal=fatal)
-
-    def _is_a_consequence(self, gpu: WatchedGpu, xid: int, now_ms: int) -> bool:
-        """Of a kill of ours, or of another fault of the same GPU just now."""
-        killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
-        others = [
-            at_ms
-            for other, at_ms in gpu.xids.items()
-            if other != xid and (xid == CHANNEL_REMOVED or other not in self._policy.sympathetic)
-        ]
-        return now_ms - max([killed_ms, *others]) <= COMPANION_MS
-
-    def _note(
-        self, gpu: WatchedGpu, condition: Condition, holds: bool, detail: str = "", recovery_action: int = 0
-    ) -> None:
-        """Report a condition when it begins; forget it when it ends."""
-        with gpu.lock:
-            if not holds and condition in gpu.standing:
-                gpu.standing.discard(condition)
-                self._history.clear(gpu.info.uuid, condition)
-            elif holds and condition not in gpu.standing:
-                gpu.standing.add(condition)
-                xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
-                told_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
-                if _now_ms() - told_ms > COMPANION_MS:
-                    self._report(gpu, condition, detail, recovery_action=recovery_action)
-
-    def _report(
-        self,
-        gpu: WatchedGpu,
-        cause: int | Condition,
-        detail: str = "",
-        recovery_action: int = 0,
-        fatal: bool = False,
-    ) -> None:
-        now_ms = _now_ms()
-        uuid = gpu.info.uuid
-        action = self._policy.action(
-            cause, history=self._history.of(uuid), now_ms=now_ms, recovery_action=recovery_action, fatal=fatal
-        )
-        report = FaultReport(
-            fault_id=self._history.next_id(uuid),
-            host=self._host,
-            gpu_uuid=uuid,
-            gpu_index=gpu.info.index,
-            xid=cause if isinstance(cause, int) else None,
-            action=action.value,
-            message=f"{self._policy.describe(cause)} on GPU {gpu.info.index} of {self._host}{detail}",
-            at_ms=now_ms,
-        )
+    def _recovery_action(self, gpu: WatchedGpu) -> int:
         try:
-            self._on_fault(report)
-        except Exception:
-            log.exception("health.fault_not_delivered", fault=report.fault_id)
-        # After the delivery: a restart in between reports the same fault again, under the same id.
-        self._history.append(report, cause)
+            # The kernel's log may be heard before the event set is there.
+            handle = gpu.event_handle or self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
+            return gpu_signals.recovery_action(self._nvml, handle)
+        except self._nvml.NVMLError:
+            return 0  # it is lost: the table decides
 
 
 def _same_device(a: Any, b: Any) -> bool:
@@ -396,7 +308,3 @@ def _same_device(a: Any, b: Any) -> bool:
     if isinstance(a, ctypes._Pointer):
         return ctypes.cast(a, ctypes.c_void_p).value == ctypes.cast(b, ctypes.c_void_p).value
     return a is not None and a is b
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -47,6 +47,8 @@ class GpuCondition:
     """``nvmlClocksEventReason…`` bits."""
     fail_resets: int = 0
     """So many resets fail before one succeeds."""
+    resets_with_peers: bool = False
+    """It cannot be reset without the GPUs that NVLink connects it with."""
 
 
 def inject_fault(
@@ -76,6 +78,8 @@ def reset_condition(control_dir: Path, gpu_index: int) -> str | None:
         condition = read_condition(control_dir, gpu_index)
         if condition.lost:
             return "Unable to determine the device handle: GPU is lost. Reboot the system to recover this GPU"
+        if condition.resets_with_peers:
+            return "GPUs with NVLink connections to it must also be reset (simulated)"
         if condition.fail_resets > 0:
             rest = asdict(condition) | {"fail_resets": condition.fail_resets - 1}
             _replace(condition_path(control_dir, gpu_index), json.dumps(rest))

@@ -75,7 +75,7 @@ class MigHandle:
         self.index: int = gpu.index
         self.uuid = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu.uuid}/{gi}/{ci}')}"
         self.gi, self.ci = gi, ci
-        self.condition, self.stamp, self.processes = gpu.condition, gpu.stamp, gpu.processes
+        self.condition, self.stamp, self.living = gpu.condition, gpu.stamp, gpu.living
 
 
 class SimulatedMig:

@@ -107,8 +107,11 @@ def begin_reset(session: Session, uuid: str, reason: str, now: datetime) -> Gpu:
 
 
 @writing
-def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failures: int) -> GpuState:
-    """Count the reset; back in service if it succeeded, else DEGRADED, and OFFLINE after ``max_failures`` in a row.
+def finish_reset(
+    session: Session, uuid: str, ok: bool, now: datetime, max_failures: int, problem: str | None = None
+) -> GpuState:
+    """Count the reset; back in service if it succeeded, else DEGRADED, and OFFLINE after ``max_failures`` in a row,
+    with ``problem`` as the last one's.
 
     A no-op unless the GPU is RESETTING, so that it may be repeated. Returns the state it has now.
     """
@@ -124,7 +127,8 @@ def finish_reset(session: Session, uuid: str, ok: bool, now: datetime, max_failu
         _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)
         return GpuState.OFFLINE
     state = GpuState.OFFLINE if failures >= max_failures else GpuState.DEGRADED
-    why = f"{failures} reset{'s' if failures > 1 else ''} in a row failed; {row.reason or 'no reason given'}"
+    last = "" if problem is None else f": {problem}"
+    why = f"{failures} reset{'s' if failures > 1 else ''} in a row failed{last}; {row.reason or 'no reason given'}"
     _take_out(session, row, state, "remediation", why, "remediation", now)
     return state
 

@@ -55,7 +55,8 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     session.execute(_UPDATE_HOST.values(values), {"host_name": report.name})
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, report.name, now)
-    return LeaseAnswer(ttl_s=ttl_s, kill=kill)
+    online_ms = None if row.online_at is None else int(row.online_at.timestamp() * 1000)
+    return LeaseAnswer(ttl_s=ttl_s, kill=kill, online_ms=online_ms)
 
 
 @reading
@@ -179,6 +180,8 @@ def set_host_state(
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
     values: dict[str, Any] = {"cordoned": cordoned, "reason": reason if cordoned else None}
+    if wanted is HostState.READY:
+        values["online_at"] = now
     if current is not HostState.LOST and not settled:
         values["state"] = wanted.value
         append_event(session, "host.state", actor, now, host=name, data={"state": wanted.value, "reason": reason})

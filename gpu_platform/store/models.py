@@ -175,6 +175,8 @@ class HostRecord(Record, table=True):
     """Counts changes of the inventory, for caches."""
     lease_until: datetime = _time()
     registered_at: datetime = _time()
+    online_at: datetime | None = _optional_time()
+    """When an operator last put it online."""
     session: str = _text()
     address: str = _text()
     agent_url: str = _text()

@@ -53,7 +53,7 @@ async def look_after(directory: Path, profile: bool) -> None:
     monitor = host.monitor(lambda fault: None, interval_s=0.1)
     monitor.observe_with(accountant)
     watch = AttemptWatch(
-        host.settings.node, host.home, accountant, FaultPolicy.load("platform"), lambda fault: None, {}
+        host.settings.node, host.nvml, host.home, accountant, FaultPolicy.load("platform"), lambda fault: None, {}
     )
     plan = host.plan("sleep", "600", ranks=8, limits=RankLimits(hang_limit_s=3600, idle_limit_s=3600))
     host.launch(plan)

@@ -334,16 +334,59 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, struct fie
     }
     return OK;
 }
-static nvmlReturn_t processes(nvmlDevice_t device, uint *count, struct process *to) {
-    long pid = gpu_number(device, "pid", 0);
+/* gpu.<n>.process.<m>: "<pid> <memory MiB> <SM percent> [<GPU instance>]"; gpu.<n>.pid: one that does nothing. Without
+ * a GPU instance it is on the whole GPU. gpu.<n>.mps_process.<m>: a client of an MPS server. */
+enum { MAX_PROCESSES = 16, NO_INSTANCE = -1 };
+struct running { long pid, memory_mib, percent, gi; };
+static int is_mig_device(nvmlDevice_t device);
+static int gi_of(nvmlDevice_t device);
+static int running_on(nvmlDevice_t device, const char *kind, struct running *to) {
+    int found = 0;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        char what[32], text[64];
+        struct running own = {.gi = NO_INSTANCE};
+        snprintf(what, sizeof what, "%s.%d", kind, i);
+        if (!of_gpu(device, what, text, sizeof text)) continue;
+        if (sscanf(text, "%ld %ld %ld %ld", &own.pid, &own.memory_mib, &own.percent, &own.gi) < 3) continue;
+        if (!is_mig_device(device) || gi_of(device) == own.gi) to[found++] = own;
+    }
+    return found;
+}
+static nvmlReturn_t processes(nvmlDevice_t device, const char *kind, uint *count, struct process *to) {
+    struct running found[MAX_PROCESSES + 1];
     uint room = *count;
-    *count = pid ? 1 : 0;
-    if (!pid) return OK;
-    if (!to || room < 1) return INSUFFICIENT_SIZE;
-    to[0] = (struct process){.pid = (uint)pid, .memory = 1 << 20, .gpu_instance = ~0u, .compute_instance = ~0u};
+    long pid = gpu_number(device, "pid", 0);
+    *count = (uint)running_on(device, kind, found);
+    if (pid && !strcmp(kind, "process")) found[(*count)++] = (struct running){pid, 1, 0, NO_INSTANCE};
+    if (!*count) return OK;
+    if (!to || room < *count) return INSUFFICIENT_SIZE;
+    for (uint i = 0; i < *count; i++)
+        to[i] = (struct process){(uint)found[i].pid, (ull)found[i].memory_mib << 20, (uint)found[i].gi, (uint)found[i].gi};
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); return processes(device, count, to); }
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); return processes(device, "mps_process", count, to); }
+struct sample { uint pid; ull time_us; uint sm, memory, encoder, decoder; };
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struct sample *to, uint *count, ull since_us) {
+    CHECK(device);
+    struct running all[2 * MAX_PROCESSES];
+    struct timespec now;
+    uint room = *count;
+    char text[8];
+    if (is_mig_device(device) || (of_gpu(device, "mig", text, sizeof text) && atoi(text))) return NOT_SUPPORTED;
+    clock_gettime(CLOCK_REALTIME, &now);
+    ull now_us = (ull)now.tv_sec * 1000000 + (ull)now.tv_nsec / 1000;
+    int found = running_on(device, "process", all);
+    found += running_on(device, "mps_process", all + found);
+    *count = 0;
+    for (int i = 0; i < found; i++) {
+        if (!all[i].percent || since_us >= now_us) continue;
+        if (to && *count < room) to[*count] = (struct sample){(uint)all[i].pid, now_us, (uint)all[i].percent, 0, 0, 0};
+        ++*count;
+    }
+    if (!*count) return NOT_FOUND;
+    return !to || room < *count ? INSUFFICIENT_SIZE : OK;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); return processes(device, "process", count, to); }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, uint *count, struct process *to) { CHECK(device); (void)to; *count = 0; return OK; }
 #endif
 

@@ -12,6 +12,7 @@ import pytest
 
 from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts import paths
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
@@ -19,6 +20,7 @@ from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.power_cap import PowerCap
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, kill, parent_of, until
 
 
@@ -42,6 +44,7 @@ class Looked:
     def _watch(self) -> AttemptWatch:
         return AttemptWatch(
             self.host.settings.node,
+            self.host.nvml,
             self.host.home,
             self.accountant,
             FaultPolicy.load("platform"),
@@ -256,3 +259,90 @@ def _sample(looked: Looked) -> bool:
 def _cpu_s(looked: Looked, plan: HostPlan) -> float:
     [attempt] = [attempt for attempt in looked.accountant.live() if attempt.key == plan.key]
     return sum(counters.cpu_s for counters in attempt.counters.values())
+
+
+@pytest.fixture
+async def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Looked, FakeNvml]]:
+    """A host whose GPUs tell what each process does on them."""
+    if not has_compiler():
+        pytest.skip("no C compiler (Debian: apt-get install gcc libc6-dev)")
+    fake = FakeNvml(tmp_path / "fake")
+    monkeypatch.setenv("FAKE_NVML_STATE", str(fake.state_file))
+    rig = Looked(tmp_path / "state", nvml=fake.load(), isolation="plain")
+    yield rig, fake
+    rig.monitor.stop()
+    await rig.host.aclose()
+
+
+def _half(host: HostRig, mode: ShareMode, limits: RankLimits) -> HostPlan:
+    grant = ShareGrant(mode=mode, percent=50, memory_mib=40_000)
+    return host.plan("sleep", "600", shares=[grant], limits=limits)
+
+
+async def test_beside_a_busy_neighbour_an_idle_job_is_idle_and_each_has_its_own_figures(
+    shared: tuple[Looked, FakeNvml],
+) -> None:
+    looked, fake = shared
+    busy = _half(looked.host, ShareMode.TIME_SLICE, RankLimits(hang_limit_s=1, idle_limit_s=1))
+    idle = _half(looked.host, ShareMode.TIME_SLICE, RankLimits(hang_limit_s=1))
+    pids = [looked.host.launch(plan).ranks[0].pid for plan in (busy, idle)]
+    fake.set(
+        gpu__0__utilization=97,
+        gpu__0__memory_used_mib=31_000,
+        gpu__0__process__0=f"{pids[0]} 20000 90",
+        gpu__0__process__1=f"{pids[1]} 10000 0",
+    )
+    [fault] = await looked.until_told(idle)
+    assert (fault.attempt, fault.action) == (idle.key, "retry_job")
+    assert "1 GPU stood at 0 % with unchanged memory" in fault.message
+    [rank] = (await looked.host.stop(busy.key)).usage
+    assert (rank.peak_utilization_percent, rank.peak_gpu_memory_mib) == (90, 20_000)
+    [rank] = (await looked.host.stop(idle.key)).usage
+    assert (rank.peak_utilization_percent, rank.peak_gpu_memory_mib) == (0, 10_000)
+
+
+async def test_where_nobody_can_tell_what_a_job_computes_it_hangs_only_if_the_operator_allows_that(
+    shared: tuple[Looked, FakeNvml],
+) -> None:
+    looked, fake = shared
+    plan = _half(looked.host, ShareMode.MIG, RankLimits(hang_limit_s=1, idle_limit_s=1))
+    pid = looked.host.launch(plan).ranks[0].pid
+    fake.set(gpu__0__mig=1, gpu__0__gi__3="9 0 4 0", gpu__0__process__0=f"{pid} 5000 0 3")
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    await asyncio.sleep(1.2)
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    assert looked.faults == []
+    looked.host.settings.node.hang_without_utilization = True
+    [fault] = await looked.until_told(plan)
+    assert "its 1 GPU (whose utilisation NVML does not tell) had unchanged memory" in fault.message
+    [rank] = (await looked.host.stop(plan.key)).usage
+    assert (rank.peak_utilization_percent, rank.peak_gpu_memory_mib) == (None, 5000)
+
+
+async def test_a_hosts_own_hang_limit_counts_what_ranks_read_and_write(tmp_path: Path) -> None:
+    looked = Looked(tmp_path, hang_limit_s=1)
+    looked.host.strike(0, utilization_percent=0)
+    moving = looked.host.plan("sh", "-c", "while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.5; done")
+    looked.host.launch(moving)
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    [attempt] = looked.accountant.live()
+    before = attempt.counters[0].io_bytes
+    try:
+        await until(lambda: (looked.watch.sample(), attempt.counters[0].io_bytes > before)[1], "it reads")
+    finally:
+        await looked.host.aclose()
+
+
+async def test_processes_of_a_fenced_job_are_found_on_its_part_of_a_gpu(looked: Looked) -> None:
+    one, other = (_half(looked.host, ShareMode.TIME_SLICE, RankLimits()) for _ in range(2))
+    for plan in (one, other):
+        looked.host.launch(plan)
+    looked.watch.sample()
+    for _ in range(2):
+        looked.monitor.poll_once()
+    for plan in (one, other):
+        [rank] = (await looked.host.stop(plan.key)).usage
+        assert rank.peak_utilization_percent in (48, 97)  # the other one may have been stopped already

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.hosts.conditions import Throttle
+from gpu_platform.hosts.fault_reports import now_ms
 from gpu_platform.hosts.health import HealthMonitor, _same_device
 from gpu_platform.hosts.history import FaultHistory
+from gpu_platform.hosts.watched_gpu import WatchedGpu
 from tests.hosts_rig import HostRig, until
 
 
@@ -36,6 +38,9 @@ class Watched:
     def strike(self, gpu: int, **fault: Any) -> None:
         self.host.strike(gpu, **fault)
         self.monitor.poll_once()
+
+    def hears(self, gpu: WatchedGpu, xid: int, *, fatal: bool = False) -> None:
+        self.monitor._faults.on_xid(gpu, xid, lambda: 0, fatal=fatal)
 
     @property
     def seen(self) -> list[tuple[int, int | None, str]]:
@@ -212,31 +217,36 @@ def test_nvmls_handles_are_compared_as_the_pointers_they_are() -> None:
 
 def test_xid_43_counts_alone_and_is_ignored_after_another_fault(watched: Watched) -> None:
     first, second = watched.monitor._gpus[:2]
-    watched.monitor._on_xid(first, 43)
-    watched.monitor._on_xid(second, 31)
-    watched.monitor._on_xid(second, 43)
+    watched.hears(first, 43)
+    watched.hears(second, 31)
+    watched.hears(second, 43)
     assert watched.seen == [(0, 43, "reset"), (1, 31, "reset")]
 
 
 def test_an_nvlink_5_error_is_as_grave_as_the_kernels_log_says(watched: Watched) -> None:
     first, second, third = watched.monitor._gpus[:3]
-    watched.monitor._on_xid(first, 145)  # from the event set, which knows no severity
-    watched.monitor._on_xid(first, 145, fatal=True)  # the same a moment later from the log
-    watched.monitor._on_xid(first, 145, fatal=True)
-    watched.monitor._on_xid(second, 149, fatal=False)
-    watched.monitor._on_xid(third, 31, fatal=True)  # says nothing for others
+    watched.hears(first, 145)  # from the event set, which knows no severity
+    watched.hears(first, 145, fatal=True)  # the same a moment later from the log
+    watched.hears(first, 145, fatal=True)
+    watched.hears(second, 149, fatal=False)
+    watched.hears(third, 31, fatal=True)  # says nothing for others
     assert watched.seen == [(0, 145, "watch"), (0, 145, "reset"), (1, 149, "watch"), (2, 31, "reset")]
 
 
 def test_three_resets_on_a_host_keep_new_work_away_from_all_its_gpus(watched: Watched) -> None:
     for number, gpu in enumerate(watched.monitor._gpus[:3]):
         assert watched.monitor.degraded() == {}
-        watched.monitor._on_xid(gpu, 48)
-        history = watched.monitor._history._faults[gpu.info.uuid]
+        watched.hears(gpu, 48)
+        history = watched.monitor._faults._history._faults[gpu.info.uuid]
         history[:] = [replace(past, at_ms=past.at_ms - 60_000 * (number + 1)) for past in history]
     degraded = watched.monitor.degraded()
     assert len(degraded) == 8
     assert degraded[watched.uuids[7]].startswith("GPUs of this host needed 3 resets within 24 h (limit 3)")
+    watched.monitor.excuse_resets(now_ms())
+    assert watched.monitor.degraded() == {}
+    for gpu in watched.monitor._gpus[3:5]:
+        watched.hears(gpu, 48)
+    assert watched.monitor.degraded() == {}
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.booleans()), max_size=60))

@@ -18,8 +18,11 @@ import pytest
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.share import ShareMode
 from gpu_platform.hosts import gpu_reset, gpu_signals, paths
 from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.gpu_meter import OwnUse
+from gpu_platform.hosts.gpu_processes import SharedGpus
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
@@ -73,6 +76,13 @@ def struck(request: pytest.FixtureRequest, tmp_path: Path) -> Struck:
 @pytest.fixture
 def simulated(tmp_path: Path) -> SimulatedNvml:
     return SimulatedNvml(load_description("dgx-h100"), "box", paths.control_dir(tmp_path))
+
+
+@pytest.fixture
+def sleeping() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
 
 
 def test_every_gpu_can_be_read_as_inventory_and_health_do(nvml: Any) -> None:
@@ -378,3 +388,83 @@ def test_nvml_that_goes_away_is_nobodys_fault_and_comes_back(fake: FakeNvml) -> 
 
 def _monitor(nvml: Any, inventory: HostInventory, on_fault: Callable[[FaultReport], None]) -> HealthMonitor:
     return HealthMonitor(nvml, inventory, FaultPolicy.load("platform"), host="box", on_fault=on_fault)
+
+
+def test_what_each_process_uses_of_a_gpu_is_told(nvml: Any) -> None:
+    """Nobody computes on these: neither call fails, whatever NVML raises for an empty answer."""
+    uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0))
+    for mode in (ShareMode.TIME_SLICE, ShareMode.MPS):
+        use = SharedGpus(nvml).read(uuid, mode)
+        assert use.utilization_percent is not None
+        assert use.memory_mib is not None
+        assert os.getpid() not in use.memory_mib
+
+
+def test_a_process_on_a_shared_gpu_has_its_own_figures(simulated: SimulatedNvml, sleeping: int) -> None:
+    uuid = _uuid(simulated, 0)
+    simulated.occupy(uuid, sleeping)
+    simulated.occupy(uuid, os.getpid())
+    use = SharedGpus(simulated).read(uuid, ShareMode.TIME_SLICE)
+    assert use.memory_mib is not None
+    assert use.memory_mib.keys() == {sleeping, os.getpid()}
+    half = use.of({sleeping})
+    assert 40 < (half.utilization_percent or 0) < 50
+    whole = use.of({sleeping, os.getpid()})
+    assert (half.memory_mib or 0) * 2 == whole.memory_mib
+    assert use.of(set()) == OwnUse(0, 0)
+
+
+def test_processes_of_a_shared_gpu_are_told_apart(fake: FakeNvml) -> None:
+    fake.set(gpu__1__process__0="71 2048 30", gpu__1__process__1="72 1024 0", gpu__1__mps_process__0="72 1024 0")
+    use = SharedGpus(fake.load()).read(fake.uuid(1), ShareMode.TIME_SLICE)
+    assert use.of({71}) == OwnUse(30, 2048)
+    assert use.of({72}) == OwnUse(0, 1024)
+    assert use.of({71, 72}) == OwnUse(30, 3072)
+
+
+def test_who_computes_behind_an_mps_server_is_not_guessed(fake: FakeNvml) -> None:
+    fake.set(gpu__1__process__0="70 30 55", gpu__1__mps_process__0="71 2048 0")
+    use = SharedGpus(fake.load()).read(fake.uuid(1), ShareMode.MPS)
+    assert use.of({71}, server={70}) == OwnUse(None, 2048)
+    fake.set(gpu__1__mps_process__0="71 2048 40")
+    assert SharedGpus(fake.load()).read(fake.uuid(1), ShareMode.MPS).of({71}, server={70}) == OwnUse(40, 2048)
+
+
+def test_with_mig_the_memory_of_processes_is_told_and_their_utilisation_is_not(fake: FakeNvml) -> None:
+    fake.set(gpu__1__mig=1, gpu__1__gi__3="9 0 4 0", gpu__1__gi__4="9 4 4 0")
+    fake.set(gpu__1__process__0="71 2048 30 3", gpu__1__process__1="72 1024 90 4")
+    nvml = fake.load()
+    with pytest.raises(nvml.NVMLError_NotSupported):
+        nvml.nvmlDeviceGetProcessUtilization(nvml.nvmlDeviceGetHandleByIndex(1), 0)
+    use = SharedGpus(nvml).read(fake.uuid(1), ShareMode.MIG)
+    assert use.memory_mib == {71: 2048, 72: 1024}
+    assert use.of({72}) == OwnUse(None, 1024)
+
+
+def test_garbage_among_samples_is_no_work_and_a_silent_gpu_says_nothing(fake: FakeNvml) -> None:
+    fake.set(gpu__1__process__0="71 2048 2147483632")
+    nvml = fake.load()
+    assert SharedGpus(nvml).read(fake.uuid(1), ShareMode.TIME_SLICE).of({71}) == OwnUse(0, 2048)
+    fake.strike(1, lost=True)
+    assert SharedGpus(nvml).read(fake.uuid(1), ShareMode.TIME_SLICE).of({71}) == OwnUse(None, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "needs_operator"),
+    [
+        ("GPUs with NVLink connections to it must be reset in the same command: 00000000:07:00.0", True),
+        ("The following GPUs could not be reset:\n  GPU 00000000:1A:00.0: In use by another client", False),
+    ],
+)
+def test_a_reset_that_is_refused_for_the_gpus_peers_asks_for_an_operator(
+    fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, needs_operator: bool
+) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!/bin/sh\nprintf '%s\\n' '{answer}'\nexit 255\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(smi.parent), prepend=":")
+    with pytest.raises(PreflightFailed, match=answer.splitlines()[-1]) as refused:
+        gpu_reset.reset_gpu(fake.load(), fake.uuid(0), timeout_s=10)
+    assert refused.value.details["needs_operator"] is needs_operator
+    assert ("drain the host" in refused.value.message) is needs_operator

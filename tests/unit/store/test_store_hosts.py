@@ -185,6 +185,17 @@ def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets
     check_invariants(store)
 
 
+def test_a_node_worker_is_told_when_its_host_was_put_online(cluster: Cluster) -> None:
+    assert cluster.report("a", 2).online_ms is None
+    put = {"reason": None, "actor": "ops"}
+    hosts.set_host_state(cluster.store, "a", HostState.READY, now=NOW, **put)  # which it was
+    assert cluster.report("a", 2).online_ms == int(NOW.timestamp() * 1000)
+    hosts.set_host_state(cluster.store, "a", HostState.DRAINING, now=LATER, **put)
+    assert cluster.report("a", 2).online_ms == int(NOW.timestamp() * 1000)
+    hosts.set_host_state(cluster.store, "a", HostState.READY, now=LATER, **put)
+    assert cluster.report("a", 2).online_ms == int(LATER.timestamp() * 1000)
+
+
 def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Cluster) -> None:
     store = cluster.store
     held = cluster.running("held", {"a": [0]})
