@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -103,7 +104,7 @@ def _run(user: str | None, *command: object) -> None:
         raise RuntimeError(f"{command[0]} failed: {result.stderr}")
 
 
-def _as_user(user: str | None) -> dict[str, object]:
+def _as_user(user: str | None) -> dict[str, Any]:
     return {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
@@ -113,7 +114,7 @@ def _die_with_parent() -> list[str]:
     return [setpriv, "--pdeathsig", "QUIT"] if setpriv else []
 
 
-def _wait_until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_up(url: str, server: subprocess.Popen[Any], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         if server.poll() is not None:

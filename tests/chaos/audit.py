@@ -97,7 +97,7 @@ class Truth:
                     pairs = Path(entry.path, "environ").read_bytes().decode(errors="replace").split("\0")
                 except OSError:  # gone meanwhile
                     continue
-                environ = dict(pair.partition("=")[::2] for pair in pairs)
+                environ = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
                 if environ.get("GPU_PLATFORM_NODE_DIR", "").startswith(home):
                     found[int(entry.name)] = environ.get("GPU_PLATFORM_ATTEMPT_ID", "?")
         return found

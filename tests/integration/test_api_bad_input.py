@@ -151,7 +151,7 @@ async def test_more_than_the_cluster_could_ever_hold_says_what_it_could(http: ht
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "caf\u00e9"])
 async def test_a_bad_idempotency_key(http: httpx.AsyncClient, key: str) -> None:
-    headers = {"Idempotency-Key": key.encode("latin-1")}
+    headers = [(b"Idempotency-Key", key.encode("latin-1"))]
     answer = await http.post("/v1/jobs", json={"command": ["x"]}, headers=headers)
     problem = is_problem(answer, 422, "invalid_request")
     assert problem["errors"][0]["field"].lower() == "idempotency-key"

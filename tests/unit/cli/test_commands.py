@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.job import Failure, FailureKind, Job
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
@@ -87,7 +87,7 @@ class Platform:
             self.store, job_id, JobState.FAILED, now=NOW, actor="control", failure=failure, exit_code=exit_code
         )
 
-    async def submitted(self) -> str:
+    async def submitted(self) -> Job:
         return await until(lambda: (jobs.list_jobs(self.store)[0] or [None])[0], "the job")
 
 

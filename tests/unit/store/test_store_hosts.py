@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -49,7 +50,7 @@ def test_the_first_report_registers_and_later_ones_are_silent(store: Store) -> N
 
 
 @pytest.mark.parametrize("news", [{"session": "s2"}, {"leaf": "l2"}, {"agent_url": "http://127.0.0.1:2"}])
-def test_news_of_a_host_are_announced_once(cluster: Cluster, news: dict[str, str]) -> None:
+def test_news_of_a_host_are_announced_once(cluster: Cluster, news: dict[str, Any]) -> None:
     for _ in range(2):
         cluster.report("a", 2, **news)
     assert since(cluster.store, 1) == ["host.registered"]
