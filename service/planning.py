@@ -10,14 +10,15 @@ from datetime import timedelta
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.cluster_state import ClusterState
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow, as_scheduled
 from gpu_platform.scheduling.fair_share import HALF_LIVES
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, admission, leader, state
+from gpu_platform.store import Store, admission, jobs, leader, state
 from service.platform import now
 
 PROBE = "this-job"
@@ -62,6 +63,24 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         reason=reason.model_copy(update={"position": ahead + 1, "first_job": None}),
         preempts=[job for one in decision.preemptions if one.job_id == PROBE for job, _ in one.victims],
     )
+
+
+def why(store: Store, job_id: str) -> Reason:
+    """Why this one job waits, as things stand: what the leader tells, and what it has no time to find out.
+
+    Raises :class:`NotFound`, also if the job does not wait.
+    """
+    job = jobs.get_job(store, job_id)
+    with _one_at_a_time:
+        cluster = snapshot(store)
+        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
+        core.decide(cluster.at)
+        reason = core.why(job_id, cluster.at)
+    if reason is not None:
+        return reason.for_job(job_id, job.reason.position if job.reason else None)
+    if job.reason is not None:
+        return job.reason  # it is being placed
+    raise NotFound(f"job {job_id} does not wait: it is {job.state}", job_id=job_id)
 
 
 def _as_if_submitted(spec: JobSpec, at: float) -> QueueRow:

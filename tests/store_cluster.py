@@ -20,7 +20,9 @@ TTL_S = 10.0
 
 
 def spec(**fields: Any) -> JobSpec:
-    shape = {name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model") if name in fields}
+    shape = {
+        name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model", "share") if name in fields
+    }
     return JobSpec(command=["true"], gpus=GpuRequest(**shape), **fields)
 
 

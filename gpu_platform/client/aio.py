@@ -22,6 +22,7 @@ from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
+from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.domain.usage import JobUsage, UsageReport
 
@@ -44,6 +45,10 @@ class AsyncClient:
     async def dry_run(self, spec: JobSpec) -> DryRun:
         """Where and when it would start. Submits nothing."""
         return await self._send(calls.dry_run(spec), DryRun)
+
+    async def reason(self, job_id: str) -> Reason:
+        """Why this one job waits, worked out for it: may take a second where many jobs run."""
+        return await self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> AsyncIterator[WaitingJob]:
         """Jobs that wait, next first, each with its reason."""

@@ -56,6 +56,10 @@ def dry_run(spec: JobSpec) -> Call:
     return Call("POST", "/v1/jobs:dry-run", body=spec.model_dump_json(exclude_defaults=True).encode(), patience_s=60.0)
 
 
+def reason(job_id: str) -> Call:
+    return Call("GET", f"/v1/jobs/{_quoted(job_id)}/reason", patience_s=60.0)
+
+
 def queue(namespace: str | None, cursor: str | None, limit: int) -> Call:
     return Call("GET", "/v1/queue", _given(namespace=namespace, cursor=cursor, limit=limit))
 

@@ -21,6 +21,7 @@ from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
+from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.domain.usage import JobUsage, UsageReport
 
@@ -47,6 +48,10 @@ class Client:
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Where and when it would start. Submits nothing."""
         return self._send(calls.dry_run(spec), DryRun)
+
+    def reason(self, job_id: str) -> Reason:
+        """Why this one job waits, worked out for it: may take a second where many jobs run."""
+        return self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[WaitingJob]:
         """Jobs that wait, next first, each with its reason."""

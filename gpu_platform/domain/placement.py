@@ -181,8 +181,10 @@ class EstimateBasis(StrEnum):
     """None: hosts or GPUs must come back first, or hosts be added."""
     QUOTA = "quota"
     """None: it depends on what its namespace or user has."""
+    ALONE = "alone"
+    """As ``time_limits``, but as if nobody waited ahead."""
     PARTS = "parts"
-    """None: gangs of several groups and parts of GPUs are not estimated."""
+    """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
     TOO_FAR = "too_far"
     """None: more jobs are ahead than the estimate looks at."""
 

@@ -168,7 +168,7 @@ class Outlook:
             return _best(machine, free | freed, request) != 0
 
         chosen: list[Key] = []
-        for key in sorted(jobs, key=lambda key: (_ends_by(jobs[key]), -theirs[key].bit_count(), key)):
+        for key in sorted(jobs, key=lambda key: (ends_by(jobs[key]), -theirs[key].bit_count(), key)):
             if enough(chosen):
                 break
             chosen.append(key)
@@ -187,7 +187,7 @@ class Outlook:
             for key, count in holders.items():
                 gpus[key] = gpus.get(key, 0) + count
                 hosts.setdefault(key, []).append(self._snapshot.names[slot])
-        ends = {key: _ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
+        ends = {key: ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
         order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
         named = [
             Holder(
@@ -302,5 +302,6 @@ def _best(machine: Machine, free: int, request: GpuRequest) -> int:
     return 0 if best is None else best.gpus
 
 
-def _ends_by(row: RunningRow) -> float:
+def ends_by(row: RunningRow) -> float:
+    """By its time limit; infinity if it has none."""
     return math.inf if row.time_limit_s is None else row.started_at + row.time_limit_s

@@ -16,6 +16,7 @@ from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.estimate import Estimate, Estimates, is_foreseeable
 from gpu_platform.scheduling.explain import Kept, explain, over_quota
 from gpu_platform.scheduling.explain_gangs import explain_gang
+from gpu_platform.scheduling.opening import find_opening
 from gpu_platform.scheduling.outlook import Outlook
 from gpu_platform.scheduling.rounds import Round, State, Waiting
 
@@ -80,7 +81,20 @@ class ReasonBook:
         given = found.waiting.get(row.class_key)
         if given is None or given.row.job_id != row.job_id:
             given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
-        return self.reason(given, found, estimates)
+        reason = self.reason(given, found, estimates)
+        if reason.code is WaitCode.WAITING_FOR_GPUS and not is_foreseeable(row):
+            return self._tried(reason, row, now)
+        return reason
+
+    def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
+        opening = find_opening(row, self._state, now)
+        if opening is None:
+            return reason
+        update: dict[str, object] = {"holders": opening.holders, "more_holders": opening.more_holders}
+        if reason.starts_by is None:
+            basis = EstimateBasis.ALONE if opening.start is not None else EstimateBasis.NO_TIME_LIMIT
+            update |= {"estimated_start": opening.start, "estimate": basis}
+        return reason.model_copy(update=update)
 
     def reason(self, entry: Waiting, found: Round, estimates: Estimates | None) -> Reason:
         """Why a job waits, whatever it was told before."""

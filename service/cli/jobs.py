@@ -45,8 +45,12 @@ def list_jobs(
 @app.command()
 def describe(job: JobId, json: session.Json = False) -> None:
     """Everything about one job: where and why, attempts, what it waits for, and a timeline in milliseconds."""
+    from gpu_platform.domain.placement import EstimateBasis
+
     with session.service() as client:
         found = client.get(job)
+        if found.reason is not None and found.reason.estimate is EstimateBasis.PARTS:
+            found = found.model_copy(update={"reason": client.reason(job)})
         events = list(client.events(job))
         usage = client.job_usage(job)
     if json:

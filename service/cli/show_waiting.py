@@ -64,7 +64,8 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
     if reason.estimated_start is not None:
-        return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits"
+        alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
+        return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
     return None if reason.estimate is None else _NO_ESTIMATE.get(reason.estimate)
 
 
@@ -150,5 +151,6 @@ _NO_ESTIMATE = {
     EstimateBasis.NO_TIME_LIMIT: "nobody can say when: jobs that hold what it needs have no time limit",
     EstimateBasis.REPAIR: "nobody can say when: hosts or GPUs must come back first",
     EstimateBasis.QUOTA: "nobody can say when: it depends on what its namespace has",
+    EstimateBasis.PARTS: "estimated only where one job is asked about: see `jobs describe`",
     EstimateBasis.TOO_FAR: "nobody can say when: too many jobs are ahead",
 }

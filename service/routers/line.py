@@ -10,10 +10,12 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import DryRun, Page
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.job import JobSpec, WaitingJob
+from gpu_platform.domain.placement import Reason
 from gpu_platform.store import line
 from service import planning
 from service.paging import Cursor, offset_of
 from service.platform import PlatformDep
+from service.routers.jobs import JobId
 
 router = APIRouter(prefix="/v1", tags=["queue"])
 
@@ -35,6 +37,12 @@ def list_waiting(
 async def dry_run(spec: Annotated[JobSpec, Body()], platform: PlatformDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
     return await run_in_threadpool(planning.dry_run, platform.store, spec)
+
+
+@router.get("/jobs/{job_id}/reason")
+async def read_reason(job_id: JobId, platform: PlatformDep) -> Reason:
+    """Why this one job waits, worked out for it: also when gangs of groups and parts of GPUs would start."""
+    return await run_in_threadpool(planning.why, platform.store, job_id)
 
 
 @router.get("/snapshot")

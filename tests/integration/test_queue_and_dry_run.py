@@ -16,6 +16,7 @@ from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason, WaitCode
+from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -160,3 +161,17 @@ async def _says_what_happens(temporal: Client, store: Store, tmp_path: Path) -> 
         await it.ends(gang, JobState.COMPLETED)
         await it.signal(busy, "kill")
         await it.ends(busy, JobState.CANCELLED)
+
+
+async def test_one_job_that_is_asked_about_is_looked_at_more_closely(api: Api) -> None:
+    api.cluster.queued("long", time_limit_s=500, gpus_per_host=4)
+    began = datetime.now(UTC)
+    allocations.reserve_gang(api.store, key("long"), placement({"a": [0, 1, 2, 3]}), now=began)
+    api.cluster.queued("ahead", gpus_per_host=4, priority=5, share=Share(percent=50, memory_mib=100))
+    api.cluster.queued("part", share=Share(percent=60, memory_mib=100))
+    answer = await api.http.get("/v1/jobs/part/reason")
+    reason = Reason.model_validate_json(answer.content)
+    assert reason.estimated_start == pytest.approx(began.timestamp() + 500, abs=0.01)
+    assert [holder.job_id for holder in reason.holders] == ["long"]
+    running = await api.http.get("/v1/jobs/long/reason")
+    assert (running.status_code, "does not wait: it is ALLOCATED" in running.text) == (404, True)

@@ -157,3 +157,33 @@ def test_what_is_promised_to_the_first_of_a_kind_is_not_promised_to_those_behind
     behind = reason.for_job("b", 2)
     assert (behind.starts_by, behind.estimated_start, behind.estimate) == (None, 100.0, EstimateBasis.TIME_LIMITS)
     assert behind.position == 2
+
+
+def test_a_gang_of_groups_that_is_asked_about_has_a_start_and_holders() -> None:
+    machines = cluster().hosts(1).host("ada", "l40s-4x-dual-socket")
+    runs = [
+        job(8, name="a").lasting(50),
+        job(1, name="b").needs(model="L40S").lasting(90),
+        job(1, name="c").needs(model="L40S"),
+    ]
+    play = playing(machines, *runs)
+    play.submit(job(name="gang").groups(train=job(8), judge=job(4).needs(model="L40S").across_sockets()).lasting(5).row)
+    reason = why(play, "gang")
+    assert held(reason) == [("a", 8, ["dgx-h100-0"], 50.0), ("b", 1, ["ada"], 90.0), ("c", 1, ["ada"], None)]
+    assert (reason.estimated_start, reason.estimate) == (None, EstimateBasis.NO_TIME_LIMIT)
+    play.submit(job(name="less").groups(train=job(8), judge=job(3).needs(model="L40S").across_sockets()).lasting(5).row)
+    reason = why(play, "less")
+    assert [holder.job_id for holder in reason.holders] == ["a", "b"]
+    assert (reason.estimated_start, reason.estimate) == (90.0, EstimateBasis.ALONE)
+
+
+def test_a_part_that_is_asked_about_has_a_start_and_holders() -> None:
+    machines = cluster().host("a", "l40s-4x-dual-socket", mps=True)
+    runs = [job(4, name="whole").across_sockets().lasting(70)]
+    play = playing(machines, *runs)
+    play.submit(job(1, name="part").share(50).lasting(5).row)
+    reason = why(play, "part")
+    assert held(reason) == [("whole", 4, ["a"], 70.0)]
+    assert (reason.starts_by, reason.estimate) == (70.0, EstimateBasis.PROMISED)
+    play.submit(job(1, name="second").share(60).lasting(5).row)
+    assert (why(play, "second").estimated_start, why(play, "second").estimate) == (70.0, EstimateBasis.ALONE)
