@@ -86,4 +86,5 @@ def _pids(nvml: Nvml, uuid: str, ask: Callable[[object], Iterable[Any]]) -> set[
 
 
 def _unfit(uuid: str, problem: str, *, needs_operator: bool = False) -> PreflightFailed:
-    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid, needs_operator=needs_operator)
+    more = {"needs_operator": True} if needs_operator else {}
+    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid, **more)

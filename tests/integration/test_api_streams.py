@@ -276,7 +276,7 @@ async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store) -> N
             "inventory": {"machine": "m", "gpus": []}, "attempts": [{"job_id": "j-x", "attempt": 3}],
         }  # fmt: skip
         answer = await http.post("/v1/hosts/n/report", json=report)
-        assert answer.json() == {"ttl_s": 7.0, "kill": [{"job_id": "j-x", "attempt": 3}]}
+        assert answer.json() == {"ttl_s": 7.0, "kill": [{"job_id": "j-x", "attempt": 3}], "online_ms": None}
         assert (await http.get("/v1/hosts/n")).json()["lease_remaining_s"] > 6
 
 
