@@ -37,7 +37,14 @@ async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(("victims", "moment"), [("control", "RUNNING"), ("control", "parked"), ("all", "parked")])
+@pytest.mark.parametrize(
+    ("victims", "moment"),
+    [
+        ("control", "RUNNING"),
+        pytest.param("control", "parked", marks=pytest.mark.chaos),
+        pytest.param("all", "parked", marks=pytest.mark.chaos),
+    ],
+)
 async def test_a_gang_keeps_its_place_whatever_is_killed(
     cluster: LocalCluster, client: AsyncClient, tmp_path: Path, victims: str, moment: str
 ) -> None:
