@@ -24,6 +24,7 @@ from gpu_platform.domain.lease import HostReport
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.boot import boot_id
 from gpu_platform.hosts.cpus import CpuBinding
 from gpu_platform.hosts.cuda import CudaStage
 from gpu_platform.hosts.exec import ExecSessions
@@ -80,12 +81,14 @@ def report_maker(
     unusable: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[], HostReport]:
     session = uuid.uuid4().hex
+    boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
 
     def make_report() -> HostReport:
         attempts = agent.attempts()
         return HostReport(
             name=settings.node.name,
             session=session,
+            boot_id=boot,
             address=settings.node.address,
             agent_url=agent_url,
             leaf=settings.node.leaf,

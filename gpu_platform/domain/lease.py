@@ -32,6 +32,8 @@ class HostReport(BaseModel):
     name: str
     session: str
     """New at every start of the node worker."""
+    boot_id: str | None = None
+    """New at every boot of the machine; None: the host does not tell."""
     address: str
     """Where ranks of other hosts reach this one."""
     agent_url: str

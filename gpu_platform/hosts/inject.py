@@ -49,6 +49,8 @@ class GpuCondition:
     """So many resets fail before one succeeds."""
     resets_with_peers: bool = False
     """It cannot be reset without the GPUs that NVLink connects it with."""
+    survives_reboots: int = 0
+    """So many reboots change nothing."""
 
 
 def inject_fault(
@@ -88,6 +90,34 @@ def reset_condition(control_dir: Path, gpu_index: int) -> str | None:
         kept = GpuCondition(temperature_c=condition.temperature_c, remap_failed=condition.remap_failed)
         _replace(condition_path(control_dir, gpu_index), json.dumps(asdict(kept)))
         return None
+
+
+def reset_all_conditions(control_dir: Path) -> dict[int, str]:
+    """What a reset of all GPUs together does. Returns, per index, why it failed."""
+    failed: dict[int, str] = {}
+    for path in sorted(control_dir.glob("gpu-*.json")):
+        index = int(path.stem.removeprefix("gpu-"))
+        with _locked(control_dir):
+            condition = read_condition(control_dir, index)
+            _replace(path, json.dumps(asdict(replace(condition, resets_with_peers=False))))
+        problem = reset_condition(control_dir, index)
+        if problem is not None:
+            failed[index] = problem
+        if condition.resets_with_peers and problem is not None:
+            inject_fault(control_dir, index, resets_with_peers=True)
+    return failed
+
+
+def power_cycle(control_dir: Path) -> None:
+    """What a reboot of the host does to its GPUs: those that fell off the bus are found again."""
+    with _locked(control_dir):
+        for path in sorted(control_dir.glob("gpu-*.json")):
+            condition = read_condition(control_dir, int(path.stem.removeprefix("gpu-")))
+            if condition.survives_reboots > 0:
+                kept = replace(condition, survives_reboots=condition.survives_reboots - 1)
+            else:
+                kept = GpuCondition(remap_failed=condition.remap_failed)
+            _replace(path, json.dumps(asdict(kept)))
 
 
 def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:

@@ -263,7 +263,12 @@ def _announce(session: Session, report: HostReport, changed: list[str], now: dat
 
 
 def _identity(report: HostReport) -> dict[str, Any]:
-    return {"session": report.session, "address": report.address, "agent_url": report.agent_url}
+    return {
+        "session": report.session,
+        "boot_id": report.boot_id,
+        "address": report.address,
+        "agent_url": report.agent_url,
+    }
 
 
 def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:

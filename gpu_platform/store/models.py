@@ -178,6 +178,8 @@ class HostRecord(Record, table=True):
     online_at: datetime | None = _optional_time()
     """When an operator last put it online."""
     session: str = _text()
+    boot_id: str | None = _optional_text()
+    """Of the last report."""
     address: str = _text()
     agent_url: str = _text()
     leaf: str | None = _optional_text()
@@ -250,6 +252,8 @@ class GpuRecord(Record, table=True):
     reset_count: int = 0
     reset_failures: int = 0
     """In a row; a reset that succeeds sets it to 0."""
+    healed_at: datetime | None = _optional_time()
+    """When remediation last put it back: repaired and verified."""
     state_source: str | None = _optional_text()
     """Who took it out of service (``host``, ``inventory``, ``fault``, …): only they put it back by themselves."""
     reason: str | None = _optional_text()
@@ -382,6 +386,39 @@ class FaultRecord(Record, table=True):
     at: datetime = _time()
 
 
+class RepairRecord(Record, table=True):
+    """The latest repair of a whole host (a reset of all its GPUs, a reboot), and who may act on it meanwhile."""
+
+    host: str = Field(primary_key=True, sa_type=Text)
+    gpu_uuid: str = _text()
+    """For whose sake; its remediation does it."""
+    step: str = _text()
+    began_at: datetime = _time()
+    renewed_at: datetime = _time()
+    """Whoever repairs says so again and again: one that is silent for long has died."""
+    ended_at: datetime | None = _optional_time()
+    """None: it goes on."""
+    cordoned: bool
+    """An operator had taken the host out of service before: it stays so."""
+    boot_id: str | None = _optional_text()
+    """The boot that it began in."""
+    reboots: str = _text()
+    """JSON list: when the host was rebooted lately, Unix seconds."""
+
+
+class FlappingRecord(Record, table=True):
+    """GPUs and hosts that fail again and again; see ``flapping``."""
+
+    kind: str = Field(primary_key=True, sa_type=Text)
+    """``gpu`` or ``host``."""
+    name: str = Field(primary_key=True, sa_type=Text)
+    failures: int
+    """In a row, each within the window of the one before."""
+    last_at: datetime = _time()
+    until: datetime | None = _optional_time()
+    """Kept out of service until then; None: not."""
+
+
 class LeaderRecord(Record, table=True):
     """One row: who decides, and the fencing token."""
 
@@ -407,4 +444,6 @@ allocation = _tables["allocation"]
 usage = _tables["usage"]
 event = _tables["event"]
 fault = _tables["fault"]
+repair = _tables["repair"]
+flapping = _tables["flapping"]
 leader = _tables["leader"]
