@@ -74,6 +74,9 @@ class NodeSettings(_Section):
     """Shared by hosts whose NVLinks meet in one rack's switches."""
     cuda_roots: list[Path] = []
     """Directories of CUDA installations beside the usual ones (``/usr/local/cuda*``, ``/opt/cuda*``)."""
+    cuda_default: Literal["newest", "none"] = "newest"
+    """What a job with GPUs gets that names no CUDA: ``newest``: ``CUDA_HOME`` and ``PATH`` (at its end) of the newest
+    installation that the driver can run; ``LD_LIBRARY_PATH`` stays, for programs that bring their own libraries."""
     health_interval_s: Annotated[float, Field(gt=0)] = 0.1
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0

@@ -150,7 +150,12 @@ async def main() -> None:
         inventory,
         health,
         stages=[
-            CudaStage(inventory.cuda_installations, inventory.cuda_version, inventory.unusable_cuda),
+            CudaStage(
+                inventory.cuda_installations,
+                inventory.cuda_version,
+                inventory.unusable_cuda,
+                default=settings.node.cuda_default == "newest",
+            ),
             accountant,
             PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
             fitness,

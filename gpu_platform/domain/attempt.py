@@ -45,7 +45,7 @@ class Program(BaseModel):
     env: dict[str, str] = {}
     """The user's; the host adds ranks, devices, rendezvous and checkpoint directories."""
     cuda: str | None = None
-    """The CUDA installation to run with, e.g. ``12.4``."""
+    """The CUDA installation to run with: ``12``, ``12.4`` or ``>=12.4``."""
 
 
 class RankLimits(BaseModel):
@@ -91,7 +91,7 @@ class HostPlan(BaseModel):
     shares: list[ShareGrant] = []
     """Per GPU what part of it; empty: all of each."""
     cuda: str | None = None
-    """The CUDA installation to run with, e.g. ``12.4``."""
+    """The CUDA installation to run with: ``12``, ``12.4`` or ``>=12.4``."""
     groups: dict[str, Program] = {}
     """Of a gang of several groups, what the ranks of each run; ``command``, ``env`` and ``cuda`` are not used then."""
     limits: RankLimits = RankLimits()

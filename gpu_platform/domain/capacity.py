@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from gpu_platform.domain.cuda import accepts_cuda, cuda_pair, newest_cuda
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import ReasonCode
@@ -49,7 +50,7 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         message = f"asked for {asked}; {hosts} of {len(inventories)} hosts could hold a part of it"
     elif gpus == 0:
         message = f"asked for {asked}; the cluster has no such GPU, only {_models(inventories)}"
-    elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
+    elif request.cuda is not None and newest_cuda(request.cuda, _versions(inventories)) is None:
         message = f"asked for {asked}; {_without_cuda(inventories, request.cuda)}"
     elif refusal := _never_granted(inventories, request):
         message = f"asked for {asked}; {refusal}"
@@ -80,7 +81,7 @@ def _largest_total(
         message += "no host is registered yet"
     elif gpus == 0:
         message += f"the cluster has no such GPU, only {_models(inventories)}"
-    elif request.cuda is not None and not any(request.cuda in one.cuda_installations for one in inventories):
+    elif request.cuda is not None and newest_cuda(request.cuda, _versions(inventories)) is None:
         message += _without_cuda(inventories, request.cuda)
     elif refusal := _never_granted(inventories, request):
         message += refusal
@@ -186,9 +187,8 @@ def _has_room(inventory: HostInventory, request: GpuRequest) -> bool:
 
 def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
     """Why no host could give it, and which ones there are."""
-    versions = {version for one in inventories for version in one.cuda_installations}
-    there = ", ".join(sorted(versions, key=capability))
-    unusable = [one.unusable_cuda[version] for one in inventories if version in one.unusable_cuda]
+    there = ", ".join(sorted(_versions(inventories), key=cuda_pair))
+    unusable = [why for one in inventories for found, why in one.unusable_cuda.items() if accepts_cuda(version, found)]
     if unusable:
         hosts = "a host has" if len(unusable) == 1 else f"{len(unusable)} hosts have"
         ask = f"ask for one of {there}, or install" if there else "install"
@@ -197,8 +197,13 @@ def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
     return f"no host has CUDA {version}, only {there}" if there else "no host reports any CUDA installation"
 
 
+def _versions(inventories: Sequence[HostInventory]) -> set[str]:
+    """Of all CUDA installations that a driver can run."""
+    return {version for one in inventories for version in one.cuda_installations}
+
+
 def _most_together(inventory: HostInventory, request: GpuRequest) -> int:
-    if request.cuda is not None and request.cuda not in inventory.cuda_installations:
+    if request.cuda is not None and newest_cuda(request.cuda, inventory.cuda_installations) is None:
         return 0
     if not _has_room(inventory, request):
         return 0

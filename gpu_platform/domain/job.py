@@ -6,8 +6,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gpu_platform.domain.cuda import check_cuda
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
@@ -57,7 +58,9 @@ class GpuRequest(BaseModel):
     cpus_per_host: Annotated[int, Field(ge=0, le=4096, description="CPUs on each host that nobody else gets")] = 0
     ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory of each host that nobody else gets, MiB")] = 0
     cuda: Annotated[
-        str | None, Field(pattern=r"^\d{1,2}\.\d{1,2}$", description="A CUDA installation of the host, e.g. 12.4")
+        str | None,
+        AfterValidator(check_cuda),
+        Field(description="A CUDA installation of the host: 12 (any 12.x), 12.4, or >=12.4", examples=["12.4"]),
     ] = None
     memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
     min_compute_capability: Annotated[

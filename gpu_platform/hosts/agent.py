@@ -30,6 +30,7 @@ from gpu_platform.domain.attempt import (
     StopRequest,
     WatchRequest,
 )
+from gpu_platform.domain.cuda import newest_cuda
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
@@ -269,8 +270,10 @@ class HostAgent:
             self.verify_gpu(uuid)
         for program in plan.programs:
             environ = base_environ(program)
-            if (cuda := self._inventory.cuda_installations.get(program.cuda or "")) is not None:
-                environ["PATH"] = f"{cuda}/bin:{environ['PATH']}"
+            version = newest_cuda(program.cuda, self._inventory.cuda_installations)
+            if version is not None:
+                cuda = f"{self._inventory.cuda_installations[version]}/bin"
+                environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
             preflight.check_command(plan, program.command, environ)
         if self._fencing is not None:
             self._fencing.check(plan)

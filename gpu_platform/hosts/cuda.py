@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpu_platform.domain.attempt import HostPlan, Program
+from gpu_platform.domain.cuda import cuda_pair, newest_cuda
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.hosts.stages import Provision, Stage
 
@@ -32,20 +33,29 @@ def find_cuda(more: Iterable[Path] = (), places: Iterable[str] = USUAL_PLACES) -
         if version is not None:
             # The link /usr/local/cuda moves; what it points to now is what this job is promised.
             found.setdefault(version, os.path.realpath(directory))
-    return dict(sorted(found.items(), key=lambda item: _pair(item[0])))
+    return dict(sorted(found.items(), key=lambda item: cuda_pair(item[0])))
 
 
 def runs_on(driver: str | None, version: str, directory: str) -> bool:
     """``driver``: the newest CUDA of the driver; None: not known, and then nothing is refused."""
-    return driver is None or _pair(version)[0] <= _pair(driver)[0] or _compat(directory) is not None
+    return driver is None or cuda_pair(version)[0] <= cuda_pair(driver)[0] or _compat(directory) is not None
 
 
 class CudaStage(Stage):
-    """Gives each rank the installation that it asked for. Fenced ranks see it read-only, as all of the system."""
+    """Gives each rank the installation that it asked for. Fenced ranks see it read-only, as all of the system.
+
+    ``default``: ranks with GPUs that asked for none get the newest, without its libraries.
+    """
 
     def __init__(
-        self, installations: dict[str, str], driver_cuda: str | None, unusable: Mapping[str, str] | None = None
+        self,
+        installations: dict[str, str],
+        driver_cuda: str | None,
+        unusable: Mapping[str, str] | None = None,
+        *,
+        default: bool = False,
     ) -> None:
+        self._default = default
         self._installations = installations
         self._unusable = unusable or {}
         self._driver_cuda = driver_cuda
@@ -56,37 +66,50 @@ class CudaStage(Stage):
                 self._check(plan.host, program.cuda)
 
     def provides(self, plan: HostPlan) -> Provision:
-        return Provision(rank_environ={spec.rank: self._environ(plan.program(spec)) for spec in plan.ranks})
+        environs = {spec.rank: self._environ(plan.program(spec), has_gpus=bool(spec.gpu_uuids)) for spec in plan.ranks}
+        # An installation below /tmp, or below what a fence hides, must be shown.
+        shown = {environ["CUDA_HOME"] for environ in environs.values() if environ}
+        return Provision(rank_environ=environs, readable=sorted(shown))
 
-    def _check(self, host: str, version: str) -> None:
-        if version in self._unusable:
+    def _check(self, host: str, wanted: str) -> None:
+        version = newest_cuda(wanted, self._installations)
+        unusable = newest_cuda(wanted, self._unusable)
+        if version is None and unusable is not None:
             raise PreflightFailed(
-                f"CUDA {version} was asked for; {host} has it, but {self._unusable[version]}: ask for that or an older "
+                f"CUDA {wanted} was asked for; {host} has it, but {self._unusable[unusable]}: ask for that or an older "
                 "one, or install a newer driver or cuda-compat there",
                 kind="user",
             )
-        directory = self._installations.get(version)
-        if directory is None or not os.path.isdir(directory):
+        if version is None:
             there = ", ".join(self._installations) or "none"
             raise PreflightFailed(
-                f"CUDA {version} was asked for; {host} has {there}: install it there, or name its place in "
+                f"CUDA {wanted} was asked for; {host} has {there}: install it there, or name its place in "
                 "node.cuda_roots",
+                kind="user",
+            )
+        directory = self._installations[version]
+        if not os.path.isdir(directory):
+            raise PreflightFailed(
+                f"CUDA {wanted} was asked for; {host} had {version} in {directory}, which is not there any more: "
+                "install it again, and restart the node worker",
                 kind="user",
             )
         if not runs_on(self._driver_cuda, version, directory):
             raise PreflightFailed(
-                f"CUDA {version} was asked for, which the driver of {host} cannot run: it goes up to CUDA "
+                f"CUDA {wanted} was asked for, which the driver of {host} cannot run: it goes up to CUDA "
                 f"{self._driver_cuda}; ask for that or an older one, or install a newer driver or cuda-compat there",
                 kind="user",
             )
 
-    def _environ(self, program: Program) -> dict[str, str]:
+    def _environ(self, program: Program, has_gpus: bool) -> dict[str, str]:
+        version = newest_cuda(program.cuda, self._installations)
         if program.cuda is None:
-            return {}
-        directory = self._installations[program.cuda]
+            return self._default_environ(program, version) if has_gpus else {}
+        assert version is not None, "prepare checked it"
+        directory = self._installations[version]
         inherited = {name: program.env.get(name) or os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH")}
         libraries = [f"{directory}/lib64"]
-        if self._driver_cuda is not None and _pair(program.cuda) > _pair(self._driver_cuda):
+        if self._driver_cuda is not None and cuda_pair(version) > cuda_pair(self._driver_cuda):
             compat = _compat(directory)
             libraries[:0] = [] if compat is None else [compat]
         return {
@@ -95,6 +118,16 @@ class CudaStage(Stage):
             "PATH": _joined(f"{directory}/bin", inherited["PATH"] or os.defpath),
             "LD_LIBRARY_PATH": _joined(*libraries, inherited["LD_LIBRARY_PATH"]),
         }
+
+    def _default_environ(self, program: Program, version: str | None) -> dict[str, str]:
+        """Nothing where the job brings its own; what the job finds without it, it still finds."""
+        if not self._default or version is None or program.env.keys() & {"CUDA_HOME", "CUDA_PATH"}:
+            return {}
+        directory = self._installations[version]
+        if not os.path.isdir(directory):
+            return {}
+        path = program.env.get("PATH") or os.environ.get("PATH", os.defpath)
+        return {"CUDA_HOME": directory, "CUDA_PATH": directory, "PATH": _joined(path, f"{directory}/bin")}
 
 
 def _version_of(directory: Path) -> str | None:
@@ -126,11 +159,6 @@ def _ask_nvcc(nvcc: Path) -> str:
 def _compat(directory: str) -> str | None:
     path = os.path.join(directory, "compat")
     return path if os.path.exists(os.path.join(path, "libcuda.so.1")) else None
-
-
-def _pair(version: str) -> tuple[int, int]:
-    major, _, minor = version.partition(".")
-    return int(major), int(minor or 0)
 
 
 def _joined(*parts: str) -> str:

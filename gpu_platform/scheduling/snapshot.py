@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.cuda import accepts_cuda
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import HostSlice
@@ -297,7 +298,12 @@ class Snapshot(HostArrays):
             # What the host can offer stays the same; what that is worth may not.
             self._touch(slot, Change.USE)
 
-    def cuda_bit(self, version: str) -> int:
+    def cuda_bits(self, wanted: str) -> np.uint64:
+        """The bits of ``cuda`` of all installations that meet ``wanted``."""
+        bits = {self._cuda_bit(version) for version in list(self._cuda_bits) if accepts_cuda(wanted, version)}
+        return np.uint64(sum(1 << bit for bit in bits))
+
+    def _cuda_bit(self, version: str) -> int:
         """Which bit of ``cuda`` stands for this installation. A cluster has far fewer than 64."""
         return self._cuda_bits.setdefault(version, len(self._cuda_bits)) % 64
 
@@ -346,7 +352,7 @@ class Snapshot(HostArrays):
         self.shared.clear(slot)
         self.cpus[slot], self.ram_mib[slot] = inventory.cpus or 0, inventory.ram_mib or 0
         self.mps[slot] = inventory.mps
-        self.cuda[slot] = sum(1 << self.cuda_bit(version) for version in inventory.cuda_installations)
+        self.cuda[slot] = sum(1 << self._cuda_bit(version) for version in inventory.cuda_installations)
         for bit, uuid in enumerate(self._uuids[slot]):
             flags = self._gpus.setdefault(uuid, GpuFlags())
             flags.slot, flags.bit = slot, bit

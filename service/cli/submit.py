@@ -69,7 +69,9 @@ def submit(
         int | None,
         typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each host that nobody else gets."),
     ] = None,
-    cuda: Annotated[str | None, typer.Option(metavar="X.Y", help="A CUDA installation of the hosts: 12.4.")] = None,
+    cuda: Annotated[
+        str | None, typer.Option(metavar="X[.Y]", help="A CUDA installation of the hosts: 12, 12.4, >=12.4.")
+    ] = None,
     spares: Annotated[int | None, typer.Option(help="Hosts more, held in reserve for a fault.")] = None,
     keep: Annotated[
         int | None,

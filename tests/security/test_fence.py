@@ -18,6 +18,7 @@ import pytest
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.hosts import device_filter
 from gpu_platform.hosts.cgroup import Cgroup, find_hierarchies
+from gpu_platform.hosts.cuda import CudaStage
 from gpu_platform.hosts.fence import Fence
 from gpu_platform.hosts.isolation import choose_isolation
 from gpu_platform.hosts.paths import attempt_dir
@@ -374,3 +375,20 @@ def test_hosts_say_what_they_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
             choose_isolation(NodeSettings(isolation="required"))
     finally:
         isolation._probe.cache_clear()
+
+
+async def test_a_cuda_installation_below_tmp_is_seen_and_read_only(tmp_path: Path, dev: Path) -> None:
+    directory = tmp_path / "opt" / "cuda-12.4"
+    (directory / "bin").mkdir(parents=True)
+    (directory / "version.json").write_text('{"cuda": {"version": "12.4.0"}}')
+    rig = HostRig(tmp_path / "state", isolation="required", dev=dev, cuda_roots=[directory])
+    assert str(directory).startswith("/tmp/"), "below what the fence replaces"
+    rig.restart([CudaStage(rig.inventory.cuda_installations, rig.inventory.cuda_version)])
+    try:
+        shell = 'ls "$CUDA_HOME"; touch "$CUDA_HOME/mine" 2>/dev/null && echo written'
+        plan = rig.plan("sh", "-c", f"{shell}; true", cuda="12")
+        rig.launch(plan)
+        assert (await rig.watch(plan)).first_failure is None
+        assert rig.log(plan).split() == ["bin", "version.json"]
+    finally:
+        await rig.aclose()

@@ -43,8 +43,8 @@ class HasCuda:
         return ask.request.cuda is not None
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
-        bit = np.uint64(1 << snapshot.cuda_bit(ask.request.cuda or ""))
-        return np.where(snapshot.cuda[hosts] & bit, snapshot.everything[hosts], np.uint64(0))
+        bits = snapshot.cuda_bits(ask.request.cuda or "")
+        return np.where(snapshot.cuda[hosts] & bits, snapshot.everything[hosts], np.uint64(0))
 
 
 class TooFew:

@@ -113,3 +113,36 @@ async def test_a_real_rank_finds_the_compiler_of_its_cuda(tmp_path: Path) -> Non
         assert "release 11.8" in rig.log(plan)
     finally:
         await rig.aclose()
+
+
+def test_a_job_with_gpus_that_names_none_gets_the_newest_but_not_its_libraries(tmp_path: Path) -> None:
+    old, new = (str(install(tmp_path / f"cuda-{v}", f"{v}.0", "json")) for v in ("12.4", "12.10"))
+    stage = CudaStage({"12.4": old, "12.10": new}, "12.10", default=True)
+    plan = plan_with(tmp_path, None)
+    provision = stage.provides(plan)
+    assert provision.of_rank(0) == {"CUDA_HOME": new, "CUDA_PATH": new, "PATH": f"/my/bin:{new}/bin"}
+    assert provision.readable == [new]
+    assert CudaStage({"12.4": old}, "12.4").provides(plan).of_rank(0) == {}, "not by default"
+    own = plan.model_copy(update={"env": {"CUDA_HOME": "/mine"}})
+    assert stage.provides(own).of_rank(0) == {}
+    without = plan.model_copy(update={"ranks": [plan.ranks[0].model_copy(update={"gpu_uuids": []})]})
+    assert stage.provides(without).of_rank(0) == {}
+
+
+@pytest.mark.parametrize(("wanted", "given"), [("12", "12.10"), (">=12.4", "13.0"), ("12.4", "12.4"), ("11", None)])
+def test_versions_are_asked_for_as_people_say_them(tmp_path: Path, wanted: str, given: str | None) -> None:
+    installed = {v: str(install(tmp_path / f"cuda-{v}", f"{v}.0", "json")) for v in ("12.4", "12.10", "13.0")}
+    stage = CudaStage(installed, "13.0")
+    plan = plan_with(tmp_path, wanted)
+    if given is None:
+        with pytest.raises(PreflightFailed, match=r"CUDA 11 was asked for; box has 12.4, 12.10, 13.0"):
+            stage.prepare(plan)
+        return
+    stage.prepare(plan)
+    assert stage.provides(plan).of_rank(0)["CUDA_HOME"] == installed[given]
+
+
+def test_an_installation_that_went_away_is_named(tmp_path: Path) -> None:
+    stage = CudaStage({"12.4": str(tmp_path / "gone")}, "12.4")
+    with pytest.raises(PreflightFailed, match=r"box had 12.4 in .*gone, which is not there any more: install it again"):
+        stage.prepare(plan_with(tmp_path, "12"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import GpuRequest
@@ -78,3 +80,24 @@ def test_it_is_placed_where_it_is_and_waits_with_words_where_it_is_busy() -> Non
     found = {count.code: (count.hosts, count.asked, count.available) for count in reason.counts}
     assert found[ReasonCode.NO_CUDA] == (2, "CUDA 12.4", "11.8")
     assert "2 without CUDA 12.4 (there is 11.8)" in reason.message
+
+
+def test_a_major_version_or_a_least_one_will_do() -> None:
+    machines = cluster().hosts(1).host("b", "dgx-h100")
+    for name, version in (("b", "12.10"), ("dgx-h100-0", "11.8")):
+        row = machines.host_rows[name]
+        inventory = row.inventory.model_copy(update={"cuda_installations": {version: f"/usr/local/cuda-{version}"}})
+        machines.host_rows[name] = replace(row, inventory=inventory)
+    for wanted, hosts in (("12", ["b"]), (">=12.4", ["b"]), ("11", ["dgx-h100-0"])):
+        scheduler = machines.scheduler()
+        scheduler.add(job().cuda(wanted).row)
+        [(_, placement)] = scheduler.decide(0.0).placements
+        assert placement.hosts == hosts, wanted
+    assert not largest_gang([row.inventory for row in machines.host_rows.values()], GpuRequest(cuda=">=13")).fits
+
+
+def test_what_is_no_version_is_answered_in_words() -> None:
+    assert GpuRequest(cuda=">= 12.4").cuda == ">=12.4"
+    for text in ("twelve", "12.4.1", "<12", ""):
+        with pytest.raises(ValueError, match=r"is no CUDA version: write 12 \(any 12.x\), 12.4, or >=12.4"):
+            GpuRequest(cuda=text)
