@@ -185,8 +185,8 @@ class DecisionLoop:
         current = state.read_state(self._store, utc_now(), since)
         self._core = restore(Scheduler(self._policy, self._epoch), current)
         self._seq = current.seq
-        self._learns = any(score.name == "history" for score, _ in self._core.framework.scores)
-        for run in jobs.completed_runs(self._store) if self._learns else ():
+        self._speeds = JobSpeeds()
+        for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():
             self._learn(run)
         for victim, reason in state.read_preempting(self._store).items():
             self._evictions.resume(victim, reason, time.monotonic())
@@ -231,7 +231,7 @@ class DecisionLoop:
         self._follow_holders(news)
         if news.queue:
             self._requeue(news.queue)
-        if news.completed and self._learns:
+        if news.completed and self._policy.uses_history:
             for run in jobs.completed_runs(self._store, news.completed):
                 self._learn(run)
         return news.matters

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -80,8 +81,9 @@ class RoomMaker:
         leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
         staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
         self._leaving &= {(row.job_id, row.attempt) for row in leaving}
-        waiting = sorted((e for e in found.waiting.values() if e.denial is None), key=lambda entry: entry.turn)
+        waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
         decided = self._preempt(waiting, staying, leaving, now) if policy.preemption else None
+        waiting = [entry for entry in waiting if entry.denial is None]
         if decided is None and not leaving and not self._claims:
             decided = self._move(waiting, staying, now)
         decided = decided or []
@@ -94,23 +96,37 @@ class RoomMaker:
         """Make room for the first job that waits and may have it made. None: there is none."""
         state = self._state
         excess = state.quotas.excess(row.namespace for row in staying)
-        for entry in waiting[:PREEMPTORS]:
+        lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
+        # Who has no quota left may still have some made by jobs of lower priority.
+        candidates = [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest]
+        for entry in candidates[:PREEMPTORS]:
             row = entry.row
             reclaims = state.quotas.lends and state.quotas.is_guaranteed(row.namespace, row.gpu_count)
             borrowed = None
             if state.quotas.lends:
                 own = row.namespace if reclaims else None
                 borrowed = {name: more for name, more in excess.items() if name != own}
-            eligible = eligible_victims(row.priority, staying, state.policy.min_run_s, now, borrowed, reclaims)
+            eligible = eligible_victims(
+                row.priority, staying, state.policy.min_run_s, now, borrowed, reclaims, row.namespace
+            )
             if not eligible:
                 continue
-            victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs)
+            allowed = None if state.quotas.idle else partial(self._allowed, row)
+            victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs, allowed)
             if victims:
                 self._claim_without(row, (*leaving, *victims), now)
                 return [Preemption(row.job_id, row.attempt, _keys(victims))]
             if victims is not None and leaving:
                 return []  # it only has to wait for them
         return None
+
+    def _allowed(self, row: QueueRow, ended: Iterable[RunningRow]) -> bool:
+        """Would the quotas allow ``row`` once these jobs have ended?"""
+        quotas, snapshot = self._state.quotas, self._state.snapshot
+        charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
+        free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum()) - sum(gpus for _, _, gpus in charges)
+        with quotas.supposing(charges):
+            return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
     def _move(self, waiting: list[Waiting], staying: list[RunningRow], now: float) -> list[Preemption]:
         policy = self._state.policy

@@ -90,6 +90,11 @@ class Policy:
     system_ram_mib: int = 0
     fabric: FabricConfig = field(default_factory=FabricConfig)
 
+    @property
+    def uses_history(self) -> bool:
+        """Does it count how fast earlier jobs ran, in the score ``history`` or in the choice of a gang's domain?"""
+        return bool(self.weights.get("history") or self.domain_weights.history)
+
 
 def framework_of(policy: Policy) -> Framework:
     """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""

@@ -7,7 +7,7 @@ is; for gangs among many jobs it is a greedy one, of which no victim can be spar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -68,17 +68,23 @@ def choose_victims(
     now: float,
     leaving: Iterable[RunningRow] = (),
     placer: GangPlacer | None = None,
+    allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
 ) -> tuple[RunningRow, ...] | None:
     """The victims for ``row`` out of ``eligible``; None if not even all of them would do.
 
     GPUs that are free, and those of jobs that are ``leaving`` anyway, count. Empty if they are enough.
     ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
+    ``allowed``: do the quotas allow ``row`` once these jobs have ended? None: whatever ends.
     """
+    leaving = list(leaving)
+    room: _Space
     if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
         room = Room(row, snapshot, framework, leaving)
     else:
         assert placer is not None, "only plain gangs of whole GPUs can do without"
         room = _GangRoom(row, snapshot, placer, leaving)
+    if allowed is not None:
+        room = _QuotaRoom(room, snapshot, leaving, allowed)
     jobs = [job for job in eligible if room.helps(job)]
     if room.fits(()):
         return ()
@@ -196,6 +202,40 @@ class _GangRoom:
         return np.zeros(len(self._snapshot), np.intp)
 
 
+class _QuotaRoom:
+    """Another space, where the quotas must allow the gang as well: ending a job may help wherever it runs."""
+
+    one_host = False
+
+    def __init__(
+        self,
+        room: _Space,
+        snapshot: Snapshot,
+        leaving: Sequence[RunningRow],
+        allowed: Callable[[Iterable[RunningRow]], bool],
+    ) -> None:
+        self._room, self._snapshot, self._leaving, self._allowed = room, snapshot, leaving, allowed
+        self.exact_up_to = room.exact_up_to
+
+    def of(self, job: RunningRow) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for uuid in job.gpu_uuids:
+            place = self._snapshot.locate(uuid)
+            if place is not None:
+                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+        return found
+
+    def helps(self, job: RunningRow) -> bool:
+        return bool(self.of(job))
+
+    def fits(self, without: Iterable[RunningRow]) -> bool:
+        without = list(without)
+        return self._allowed([*self._leaving, *without]) and self._room.fits(without)
+
+    def domains(self) -> NDArray[np.intp]:
+        return np.zeros(len(self._snapshot), np.intp)
+
+
 def _cheapest(room: _Space, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
     costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
     jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
@@ -271,6 +311,7 @@ def eligible_victims(
     now: float,
     excess: dict[str, int] | None = None,
     reclaims: bool = False,
+    namespace: str | None = None,
 ) -> list[RunningRow]:
     """Who may be stopped for a job of ``priority``: preemptible jobs that had their guaranteed run time.
 
@@ -279,7 +320,8 @@ def eligible_victims(
     broken; and next one that is borrowed only in part: were it spared, its namespace could keep more than its own for
     ever. If the job is within its own guarantee it ``reclaims``: it may stop them whatever their priority, which counts
     as below all others; and those of lower priority that are not borrowed.
-    Else whoever is within a guarantee is safe from it: it would be served first again, and nothing won.
+    Else whoever is within a guarantee is safe from it: it would be served first again, and nothing won. Not so in its
+    own ``namespace``: there priority decides, whoever is borrowed.
     """
     left = dict(excess or {})
     newest = sorted(running, key=lambda job: (-job.started_at, job.job_id))
@@ -302,4 +344,6 @@ def eligible_victims(
         found = [replace(job, priority=min(job.priority, rank)) for job, rank in borrowed]
     else:
         found = [job for job, _ in borrowed if job.priority < priority]
-    return found + [job for job in owned if job.priority < priority and (reclaims or excess is None)]
+    return found + [
+        job for job in owned if job.priority < priority and (reclaims or excess is None or job.namespace == namespace)
+    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
@@ -36,6 +37,19 @@ class QuotaBook:
         for node in self._path(namespace):
             self._held[node.name] += gpus
             self._of_user[node.name, user] += gpus
+
+    @contextmanager
+    def supposing(self, charges: Iterable[tuple[str, str, int]]) -> Iterator[None]:
+        """As if each (namespace, user) held so many GPUs more (or less)."""
+        made: list[tuple[str, str, int]] = []
+        try:
+            for namespace, user, gpus in charges:
+                self.charge(namespace, user, gpus)
+                made.append((namespace, user, gpus))
+            yield
+        finally:
+            for namespace, user, gpus in made:
+                self.charge(namespace, user, -gpus)
 
     def held(self, namespace: str) -> int:
         return self._held[namespace]

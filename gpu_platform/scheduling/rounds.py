@@ -101,7 +101,7 @@ class Round:
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
         self._tentative = 0
-        self._denials: dict[tuple[str, str, int], str | None] = {}
+        self._denials: dict[tuple[str, str, int, str], str | None] = {}
         self._unchanging: Counter[NeedKey] = Counter()
         """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
@@ -162,10 +162,21 @@ class Round:
         if quotas.idle:
             return None
         asks = (row.namespace, row.user, row.gpu_count)
-        if asks not in self._denials:
-            free = int(np.bitwise_count(self.state.snapshot.free & ~self.state.snapshot.held).sum())
-            self._denials[asks] = quotas.denial(*asks, free)
-        return self._denials[asks]
+        claims = [claim for claim in self.claims if claim.job_id != row.job_id]
+        key = (*asks, row.job_id if len(claims) < len(self.claims) else "")
+        if key not in self._denials:
+            # What was cleared for others counts as theirs, or a quota that was made for them is had by who comes first.
+            owners = [owner for claim in claims if (owner := self.state.queue.get(claim.job_id)) is not None]
+            with quotas.supposing((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
+                self._denials[key] = quotas.denial(*asks, self._free(claims))
+        return self._denials[key]
+
+    def _free(self, claims: Sequence[Reservation]) -> int:
+        """GPUs that nobody has, without those that are claimed."""
+        free = self.state.snapshot.free & ~self.state.snapshot.held
+        for claim in claims:
+            free[claim.hosts] &= ~claim.gpus
+        return int(np.bitwise_count(free).sum())
 
     def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
         """Who waits because ``row`` does: see ``Turns.waits``."""

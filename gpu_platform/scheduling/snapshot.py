@@ -28,7 +28,7 @@ __all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]
 
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
-LOAD_STEP, HEAT_STEP_C = 0.1, 5.0
+LOAD_STEP, HEAT_STEP_C, SPEED_STEP = 0.1, 5.0, 0.05
 SPEED_WEIGHT = 0.2
 """Of the newest job in the average."""
 _FIRST_CAPACITY = 64
@@ -55,6 +55,8 @@ class Snapshot(HostArrays):
         self.machines: list[Machine] = []
         self.states: list[HostState] = []
         self._slot_of: dict[str, int] = {}
+        self._mean_speed: dict[tuple[int, int], float] = {}
+        """Of jobs that ran on this (leaf, kind of GPU), against what was expected of them."""
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
         self._gpus: dict[str, GpuFlags] = {}
@@ -197,8 +199,12 @@ class Snapshot(HostArrays):
         """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
         slots = [slot for host in hosts if (slot := self._slot_of.get(host)) is not None]
         for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
-            alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind))
-            self.speed[alike] += SPEED_WEIGHT * (speed - self.speed[alike])
+            mean = self._mean_speed.get((leaf, kind), 1.0)
+            mean = self._mean_speed[leaf, kind] = mean + SPEED_WEIGHT * (speed - mean)
+            shown = round(mean / SPEED_STEP) * SPEED_STEP
+            # In steps, as a change makes every host under the leaf be looked at again.
+            alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind) & (self.speed != shown))
+            self.speed[alike] = shown
             for slot in alike.tolist():
                 self._touch(slot, Change.USE)
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 from temporalio.client import Client
 
 from activities import host_telemetry
+from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.job import FailureKind, Job, JobSpec
+from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, hosts, leader, state
+from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leader, state
 from gpu_platform.store.events import read_events
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
@@ -243,6 +245,45 @@ async def test_labels_and_heat_of_a_host_reach_the_scheduler(start: Start) -> No
         await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
         print(f"new labels placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
         await platform.ends(waiting, JobState.COMPLETED)
+
+
+def ran(platform: Platform, job_id: str, hosts_: list[str], seconds: float) -> None:
+    """A run of the job "train" that completed on all GPUs of ``hosts_``; the scheduler never saw it wait."""
+    store, now = platform.store, datetime.now(UTC)
+    jobs.submit_job(store, job_id, shell("true", hosts=2, name="train"), actor="ada", now=now, idempotency_key=None)
+    jobs.admit_job(store, job_id, now)
+    slices = [
+        HostSlice(host=name, gpu_uuids=[gpu.info.uuid for gpu in found], gpu_indices=list(range(8)))
+        for name in hosts_
+        if (found := gpus.list_gpus(store, host=name))
+    ]
+    place = Placement(slices=slices, level=TopologyLevel.LEAF, bandwidth_gb_s=12.0, score=1.0, why="for a test")
+    key = AttemptKey(job_id=job_id, attempt=1)
+    allocations.reserve_gang(store, key, place, now=now)
+    allocations.mark_running(store, key, now)
+    end = now + timedelta(seconds=seconds)
+    attempts.end_attempt(store, key, [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+async def test_a_gang_goes_where_earlier_jobs_ran_faster(start: Start, new_leader: bool) -> None:
+    """With the weights as they are by default; alike in all else, the first leaf by name would be chosen."""
+    async with start(dict.fromkeys(("a1", "a2", "b1", "b2"), "dgx-h100")) as platform:
+        for name, node in platform.nodes.items():
+            report = node.made_report().model_copy(update={"leaf": name[0]})
+            await asyncio.to_thread(hosts.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
+        before = await platform.ends(await platform.submit(shell("true", hosts=2)), JobState.COMPLETED)
+        assert before.placement is not None
+        assert before.placement.hosts == ["a1", "a2"]
+        for number, (leaf, seconds) in enumerate((("b", 100.0), ("a", 400.0), ("a", 400.0), ("b", 100.0))):
+            ran(platform, f"train-{number}", [f"{leaf}1", f"{leaf}2"], seconds)
+        if new_leader:
+            await platform.change_leader()
+        after = await platform.ends(await platform.submit(shell("true", hosts=2)), JobState.COMPLETED)
+        assert after.placement is not None
+        assert after.placement.hosts == ["b1", "b2"]
+        table = after.placement.scores.rows
+        assert table[0].parts["history"] > table[1].parts["history"]
 
 
 async def test_sighup_is_a_new_policy_and_a_wrong_one_changes_nothing(

@@ -80,7 +80,8 @@ def test_speed_is_that_of_earlier_runs_over_this_one() -> None:
     assert ran(100) is None, "nothing to compare with"
     assert ran(50) == 2.0
     assert ran(150) == 0.5, "the median of 100 and 50 is 75"
-    assert ran(1) == 4.0, "no run says more than four times"
+    assert ran(10) == 4.0, "no run says more than four times"
+    assert ran(9.9) is None, "what is short says nothing"
     assert ran(100, "other") is None
 
 

@@ -158,3 +158,72 @@ def test_no_quota_is_ever_broken(
         assert (held["a"], held["b"], held["c"]) <= (guarantees[0], guarantees[1], 0)
         assert held["b"] <= guarantees[1]
         assert held["c"] == 0
+
+
+def hybrid_lab(priority: int, low_namespace: str = "lab") -> VirtualTime:
+    """A low job of ``low_namespace`` holds the whole host; one of ``lab`` with ``priority`` asks for half of it."""
+    rules = quotas("hybrid", Namespace(name="prod", guaranteed_gpus=8), Namespace(name="lab"), reserved_ratio=0.0)
+    machines = cluster().hosts(1)
+    policy = Policy(quotas=rules, preemption=True, min_run_s=0.0)
+    play = VirtualTime(machines, machines.scheduler(policy), lambda row: 1e6)
+    play.submit(job(8, name="low").of(low_namespace).row)
+    assert list(play.running) == ["low"]
+    play.now = 10.0
+    play.submit(job(4, name="high").of("lab").priority(priority).row)
+    return play
+
+
+def victims(play: VirtualTime) -> list[str]:
+    return [job_id for preemption in play.last.preemptions for job_id, _ in preemption.victims]
+
+
+def test_priority_preempts_inside_a_namespace_without_a_guarantee() -> None:
+    play = hybrid_lab(priority=10)
+    assert victims(play) == ["low"]
+    play.end("low")
+    assert list(play.running) == ["high"]
+
+
+def test_equal_priority_preempts_nobody_under_hybrid_quotas() -> None:
+    assert victims(hybrid_lab(priority=0)) == []
+
+
+def test_a_borrower_of_higher_priority_preempts_a_borrower_of_another_namespace() -> None:
+    assert victims(hybrid_lab(priority=10, low_namespace="other")) == ["low"]
+
+
+def test_a_borrower_does_not_preempt_who_is_within_a_guarantee() -> None:
+    assert victims(hybrid_lab(priority=10, low_namespace="prod")) == []
+
+
+def test_inside_a_namespace_priority_decides_who_has_the_guarantee() -> None:
+    rules = quotas(
+        "hybrid", Namespace(name="a", guaranteed_gpus=4), Namespace(name="b", guaranteed_gpus=4), reserved_ratio=1.0
+    )
+    machines = cluster().hosts(1)
+    play = VirtualTime(
+        machines, machines.scheduler(Policy(quotas=rules, preemption=True, min_run_s=0.0)), lambda row: 1e6
+    )
+    play.submit(job(4, name="low").of("a").row)
+    play.now = 10.0
+    play.submit(job(4, name="high").of("a").priority(10).row)
+    assert victims(play) == ["low"], "nothing may be borrowed, so the guarantee goes to the job of higher priority"
+    play.submit(job(2, name="passer").of("a").priority(5).row)
+    play.end("low")
+    assert list(play.running) == ["high"], "the quota that was made is had by whom it was made for"
+
+
+def test_at_a_limit_the_job_of_higher_priority_gets_the_quota() -> None:
+    rules = quotas("dynamic", Namespace(name="lab", limit_gpus=4))
+    machines = cluster().hosts(2)
+    play = VirtualTime(
+        machines, machines.scheduler(Policy(quotas=rules, preemption=True, min_run_s=0.0)), lambda row: 1e6
+    )
+    play.submit(job(2, name="x").of("lab").row, job(2, name="y").of("lab").row, job(2, name="z").of("other").row)
+    play.now = 10.0
+    play.submit(job(2, name="high").of("lab").priority(10).row, job(1, name="small").of("lab").row)
+    [victim] = victims(play)
+    assert victim in ("x", "y")
+    play.end(victim)
+    assert "high" in play.running
+    assert "small" not in play.running
