@@ -58,6 +58,16 @@ async def take_gpu_offline(platform: Platform, reference: str, actor: str, reaso
     return gpu
 
 
+async def drain_gpu(platform: Platform, reference: str, actor: str, reason: str, force: bool) -> Gpu:
+    """No new work on it. ``force``: what runs on it is preempted, so that it goes on elsewhere."""
+    gpu = await run_in_threadpool(_set_gpu, platform, reference, GpuState.DRAINING, actor, reason)
+    if not force:
+        return gpu
+    held = await run_in_threadpool(allocations.holders, platform.store, gpu.info.uuid)
+    await _stop_jobs(platform, held, "preempt", actor, reason or f"GPU {gpu.host}:{gpu.info.index} is drained")
+    return await run_in_threadpool(gpus.get_gpu, platform.store, gpu.info.uuid)
+
+
 def put_gpu_online(platform: Platform, reference: str, actor: str, reason: str) -> Gpu:
     return _set_gpu(platform, reference, GpuState.AVAILABLE, actor, reason)
 

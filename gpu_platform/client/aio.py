@@ -181,6 +181,10 @@ class AsyncClient:
     async def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return await self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
+    async def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
+        """No new work on it; ``force`` preempts what runs on it."""
+        return await self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
+
     async def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         return await self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 

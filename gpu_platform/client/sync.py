@@ -184,6 +184,10 @@ class Client:
     def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
+    def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
+        """No new work on it; ``force`` preempts what runs on it."""
+        return self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
+
     def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 

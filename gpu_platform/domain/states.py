@@ -43,6 +43,10 @@ class GpuState(StrEnum):
     ALLOCATED = "ALLOCATED"
     """Reserved for a job whose ranks do not run yet."""
     IN_USE = "IN_USE"
+    DRAINING = "DRAINING"
+    """Takes no new work; what runs on it goes on."""
+    DRAINED = "DRAINED"
+    """Takes no new work, and nobody holds it, until an operator puts it back."""
     DEGRADED = "DEGRADED"
     """A fault was seen; no new work until it is verified or reset."""
     RESETTING = "RESETTING"
@@ -98,13 +102,18 @@ JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 }
 
 _UNHEALTHY = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
+_DRAIN = frozenset({GpuState.DRAINING, GpuState.DRAINED})
 GPU_TRANSITIONS: dict[GpuState, frozenset[GpuState]] = {
-    GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _UNHEALTHY,
-    GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE}) | _UNHEALTHY,
-    GpuState.IN_USE: frozenset({GpuState.AVAILABLE}) | _UNHEALTHY,
-    GpuState.DEGRADED: frozenset({GpuState.AVAILABLE, GpuState.RESETTING, GpuState.OFFLINE}),
-    GpuState.RESETTING: frozenset({GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE}),
-    GpuState.OFFLINE: frozenset({GpuState.RESETTING, GpuState.AVAILABLE}),
+    GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _DRAIN | _UNHEALTHY,
+    GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE, GpuState.DRAINING}) | _UNHEALTHY,
+    GpuState.IN_USE: frozenset({GpuState.AVAILABLE, GpuState.DRAINING}) | _UNHEALTHY,
+    GpuState.DRAINING: frozenset({GpuState.DRAINED, GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
+    | _UNHEALTHY,
+    GpuState.DRAINED: frozenset({GpuState.AVAILABLE}) | _UNHEALTHY,
+    # A GPU that was drained when it failed is drained again once it is healed.
+    GpuState.DEGRADED: frozenset({GpuState.AVAILABLE, GpuState.RESETTING, GpuState.OFFLINE}) | _DRAIN,
+    GpuState.RESETTING: frozenset({GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE}) | _DRAIN,
+    GpuState.OFFLINE: frozenset({GpuState.RESETTING, GpuState.AVAILABLE}) | _DRAIN,
 }
 
 HOST_TRANSITIONS: dict[HostState, frozenset[HostState]] = {

@@ -183,7 +183,7 @@ _INSIDE = {
 }
 
 _REMEDIES = {
-    ReasonCode.UNHEALTHY: "GPUs must come back to health",
+    ReasonCode.UNHEALTHY: "GPUs must come back to health (or online, if drained)",
     ReasonCode.TOO_HOT: "GPUs must cool down",
     ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
     ReasonCode.EXCLUDED: "add hosts, or submit again: earlier attempts failed on the only GPUs that fit",
@@ -226,7 +226,7 @@ _PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
     ReasonCode.CPUS: lambda count: f"{count.hosts} too few CPUs (best has {count.available})",
     ReasonCode.RAM: lambda count: f"{count.hosts} too little memory (best has {count.available})",
     ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
-    ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy (best has {count.available} working)",
+    ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy or drained (best has {count.available} working)",
     ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
     ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
     ReasonCode.SHARED_BY_ANOTHER: lambda count: f"{count.hosts} shared by others",

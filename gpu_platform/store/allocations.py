@@ -29,7 +29,8 @@ from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.queue import leave_queue
 
 _ACTOR = "control"
-_IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
+_HELD_IN_SERVICE = [state.value for state in (GpuState.ALLOCATED, GpuState.IN_USE, GpuState.DRAINING)]
+_IN_SERVICE = [GpuState.AVAILABLE.value, GpuState.DRAINED.value, *_HELD_IN_SERVICE]
 
 
 @writing
@@ -107,8 +108,10 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
     parts.give_back_parts(session, key)
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
     for row in held:
-        if row.uuid in quarantine and row.state in (GpuState.ALLOCATED, GpuState.IN_USE):
+        if row.uuid in quarantine and row.state in _HELD_IN_SERVICE:
             quarantine_gpu(session, row.uuid, quarantine[row.uuid], now)
+        elif row.state == GpuState.DRAINING:
+            _announce_drained(session, row.uuid, now)
     data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held})}
     append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data=data)
     for name in draining:
@@ -170,6 +173,13 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
     done = update(host).where(host.c.name == name, host.c.state == HostState.DRAINING.value, ~held)
     if change(session, done.values(state=HostState.DRAINED.value)):
         append_event(session, "host.state", _ACTOR, now, host=name, data={"state": HostState.DRAINED.value})
+
+
+def _announce_drained(session: Session, uuid: str, now: datetime) -> None:
+    row = session.execute(_DRAINED_GPU, {"of_uuid": uuid}).one_or_none()
+    if row is not None:
+        data = {"state": GpuState.DRAINED.value, "reason": row.reason}
+        append_event(session, "gpu.state", _ACTOR, now, host=row.host, gpu_uuid=uuid, data=data)
 
 
 # ---- the steps ----
@@ -383,12 +393,16 @@ _FREE_GPUS = (
         memory_used_mib=0,
         state=case(
             (gpu.c.state.in_([GpuState.ALLOCATED.value, GpuState.IN_USE.value]), GpuState.AVAILABLE.value),
+            (gpu.c.state == GpuState.DRAINING.value, GpuState.DRAINED.value),
             else_=gpu.c.state,
         ),
     )
 )
 _END_ALLOCATIONS = (
     update(allocation).where(_OURS, allocation.c.released_at.is_(None)).values(released_at=bindparam("now"))
+)
+_DRAINED_GPU = select(gpu.c.host, gpu.c.reason).where(
+    gpu.c.uuid == bindparam("of_uuid"), gpu.c.state == GpuState.DRAINED.value
 )
 _DEGRADE = (
     update(gpu)

@@ -23,6 +23,7 @@ from gpu_platform.store.parts import grant_of
 
 _VANISHED = "its host no longer reports it"
 _IN_SERVICE = (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
+_DRAIN = (GpuState.DRAINING, GpuState.DRAINED)
 
 
 @reading
@@ -68,7 +69,9 @@ def set_gpu_state(
 ) -> Gpu:
     """Take a GPU out of service or put it back, as an operator asks.
 
-    Back in service while a gang still holds it, it is ALLOCATED or IN_USE, as that gang is. Raises
+    Back in service while a gang still holds it, it is ALLOCATED or IN_USE, as that gang is. DRAINING and DRAINED are
+    one wish: it is DRAINED at once when nobody holds it, else when the last gang is released; one that is faulty is
+    healed first. Raises
     :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU that
     its host does not report cannot be put back).
     """
@@ -85,7 +88,10 @@ def set_gpu_state(
             )
         if row.state not in _IN_SERVICE:
             check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
-            _put_back(session, row, actor, now)
+            session.execute(_UPDATE.values(cordoned=False, cordon_reason=None), {"of_uuid": row.uuid})
+            _put_back(session, _lock(session, row.uuid), actor, now, reason)
+    elif state in _DRAIN:
+        _drain(session, row, reason, actor, now)
     else:
         check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
         _take_out(session, row, state, "operator", reason, actor, now)
@@ -216,7 +222,7 @@ def follow_self_reports(
         return
     query = select(gpu).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
     for row in session.execute(query.with_for_update(key_share=True)).all():
-        if row.uuid in after and row.state in _IN_SERVICE:
+        if row.uuid in after and row.state in (*_IN_SERVICE, *_DRAIN):
             _take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
         elif row.uuid not in after and row.state == GpuState.DEGRADED and row.state_source == "host":
             _put_back(session, row, f"node/{name}", now)
@@ -257,14 +263,29 @@ def _take_out(
         append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
 
 
-def _put_back(session: Session, row: Row[Any], actor: str, now: datetime) -> GpuState:
-    """AVAILABLE, unless a gang still holds it: then what that gang is."""
+def _drain(session: Session, row: Row[Any], reason: str | None, actor: str, now: datetime) -> None:
+    session.execute(_UPDATE.values(cordoned=True, cordon_reason=reason), {"of_uuid": row.uuid})
+    if row.state in (*_IN_SERVICE, *_DRAIN):
+        held = session.execute(_HOLDERS, {"of_uuid": row.uuid}).first() is not None
+        _take_out(session, row, GpuState.DRAINING if held else GpuState.DRAINED, "operator", reason, actor, now)
+        return
+    data = {"state": row.state, "reason": reason, "drained_later": True}
+    append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
+
+
+def _put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: str | None = None) -> GpuState:
+    """AVAILABLE, unless a gang still holds it: then what that gang is. A cordoned GPU is drained instead."""
     held_by = session.execute(_HOLDERS, {"of_uuid": row.uuid}).all()
+    if row.cordoned:
+        state = GpuState.DRAINING if held_by else GpuState.DRAINED
+        _take_out(session, row, state, "operator", row.cordon_reason, actor, now)
+        return state
     state = GpuState.AVAILABLE
     if held_by:
         state = GpuState.IN_USE if any(holder.running_at for holder in held_by) else GpuState.ALLOCATED
     session.execute(_UPDATE.values(state=state.value, state_source=None, reason=None), {"of_uuid": row.uuid})
-    append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data={"state": state.value})
+    data = {"state": state.value, **({"reason": why} if why else {})}
+    append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
     return state
 
 

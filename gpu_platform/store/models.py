@@ -22,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     Text,
     TypeDecorator,
+    false,
     text,
 )
 from sqlalchemy.orm import declared_attr
@@ -257,6 +258,9 @@ class GpuRecord(Record, table=True):
     state_source: str | None = _optional_text()
     """Who took it out of service (``host``, ``inventory``, ``fault``, …): only they put it back by themselves."""
     reason: str | None = _optional_text()
+    cordoned: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """An operator drains it: once it is healed, or its host reports it again, it goes on DRAINING."""
+    cordon_reason: str | None = _optional_text()
     facts: str = _text()
 
 

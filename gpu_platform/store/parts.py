@@ -241,7 +241,11 @@ _GIVE_BACK_PART = (
     update(gpu)
     .where(gpu.c.uuid == bindparam("of_uuid"))
     .values(
-        state=case((_WAS_LAST & gpu.c.state.in_(_TAKEN), GpuState.AVAILABLE.value), else_=gpu.c.state),
+        state=case(
+            (_WAS_LAST & gpu.c.state.in_(_TAKEN), GpuState.AVAILABLE.value),
+            (_WAS_LAST & (gpu.c.state == GpuState.DRAINING.value), GpuState.DRAINED.value),
+            else_=gpu.c.state,
+        ),
         share_mode=case((_WAS_LAST, null()), else_=gpu.c.share_mode),
         tenant=case((_WAS_LAST, literal("")), else_=gpu.c.tenant),
         sm_percent_used=gpu.c.sm_percent_used - bindparam("percent_"),

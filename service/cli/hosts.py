@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,11 +18,24 @@ _LOOK_S = 1.0
 
 HostName = Annotated[str, typer.Argument(metavar="HOST", help="Host name.", show_default=False)]
 Target = Annotated[
-    str, typer.Argument(metavar="HOST|GPU", help="Host name; or one GPU as host:index or uuid.", show_default=False)
+    str | None,
+    typer.Argument(metavar="HOST|GPU", help="Host name; or one GPU as host:index or uuid.", show_default=False),
+]
+GpuId = Annotated[
+    str | None, typer.Option("--gpu-id", metavar="GPU", help="One GPU, instead of HOST|GPU: host:index or uuid.")
 ]
 
 
 hosts = typer.Typer(help="What is done to hosts for good.", no_args_is_help=True)
+
+
+_MEANING = {
+    "DRAINING": "no new work; what runs there goes on",
+    "DRAINED": "no work until `gpu-platform online {name}`",
+    "OFFLINE": "no work until `gpu-platform online {name}`",
+    "LOST": "it does not report",
+}
+"""Of states that a command may leave behind."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,40 +53,55 @@ def remove(host: HostName) -> None:
 
 
 def drain(
-    host: HostName,
+    target: Target = None,
+    gpu_id: GpuId = None,
     force: session.Yes = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
     reason: session.Why = "",
     json: session.Json = False,
 ) -> None:
-    """No new work for a host; what runs there goes on. With --force it is preempted and goes on elsewhere."""
+    """No new work for a host, or a GPU; what runs there goes on. With --force it is preempted and goes on elsewhere."""
+    name, is_gpu = _meant(target, gpu_id)
     with session.service(session.FOLLOW_PATIENCE_S if wait else 5.0) as client:
-        found = client.drain(host, force=force, reason=reason)
+        look: Callable[[str], Host | Gpu] = client.gpu if is_gpu else client.host
+        found = (client.gpu_drain if is_gpu else client.drain)(name, force=force, reason=reason)
         while wait and found.state == "DRAINING":
             time.sleep(_LOOK_S)
-            found = client.host(host)
+            found = look(name)
         _tell(found, json)
     if wait and found.state != "DRAINED":
         raise typer.Exit(session.FAILED)
 
 
-def online(target: Target, reason: session.Why = "", json: session.Json = False) -> None:
+def online(target: Target = None, gpu_id: GpuId = None, reason: session.Why = "", json: session.Json = False) -> None:
     """Put a host, or a GPU, back into service."""
+    name, is_gpu = _meant(target, gpu_id)
     with session.service() as client:
-        _tell(client.gpu_online(target, reason) if _is_gpu(target) else client.online(target, reason), json)
+        _tell((client.gpu_online if is_gpu else client.online)(name, reason), json)
 
 
-def offline(target: Target, force: session.Yes = False, reason: session.Why = "", json: session.Json = False) -> None:
+def offline(
+    target: Target = None,
+    gpu_id: GpuId = None,
+    force: session.Yes = False,
+    reason: session.Why = "",
+    json: session.Json = False,
+) -> None:
     """Take a host, or a GPU, out of service at once. Refused while jobs run there; --force kills them."""
+    name, is_gpu = _meant(target, gpu_id)
     with session.service() as client:
-        if _is_gpu(target):
-            _tell(client.gpu_offline(target, force=force, reason=reason), json)
-        else:
-            _tell(client.offline(target, force=force, reason=reason), json)
+        _tell((client.gpu_offline if is_gpu else client.offline)(name, force=force, reason=reason), json)
 
 
-def _is_gpu(target: str) -> bool:
-    return ":" in target or target.startswith(("GPU-", "MIG-"))
+def _meant(target: str | None, gpu_id: str | None) -> tuple[str, bool]:
+    """The name, and whether it is a GPU's."""
+    if (target is None) == (gpu_id is None):
+        given = "neither was given" if target is None else "both were given"
+        raise typer.BadParameter(f"name a HOST or a GPU, or one GPU with --gpu-id; {given}")
+    if gpu_id is not None:
+        return gpu_id, True
+    assert target is not None
+    return target, ":" in target or target.startswith(("GPU-", "MIG-"))
 
 
 def _tell(thing: Host | Gpu, json: bool) -> None:
@@ -80,4 +109,6 @@ def _tell(thing: Host | Gpu, json: bool) -> None:
         session.print_json(thing)
         return
     name = getattr(thing, "name", None) or f"{thing.host}:{thing.info.index}"  # type: ignore[union-attr]
-    session.say(f"{name} is {thing.state}" + (f": {thing.reason}" if thing.reason else ""))
+    meaning = _MEANING.get(thing.state.value, "").format(name=name)
+    told = f"{name} is {thing.state}" + (f": {thing.reason}" if thing.reason else "")
+    session.say(f"{told}; {meaning}" if meaning else told)

@@ -24,6 +24,8 @@ _COLORS = {
     JobState.CANCELLED: "yellow",
     JobState.QUEUED: "cyan",
     GpuState.AVAILABLE: "green",
+    GpuState.DRAINING: "yellow",
+    GpuState.DRAINED: "yellow",
     GpuState.DEGRADED: "yellow",
     GpuState.RESETTING: "yellow",
     GpuState.OFFLINE: "red",

@@ -59,7 +59,7 @@ def health(
         session.show(show.gpus_table(gpus))
         if events:
             session.show(show.gpu_history(events))
-    ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE}
+    ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE, GpuState.DRAINING, GpuState.DRAINED}
     raise typer.Exit(session.FAILED if any(gpu.state in ill for gpu in gpus) else 0)
 
 

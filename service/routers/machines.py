@@ -106,6 +106,18 @@ def get_gpu_events(
     return Page(items=events.read_gpu_events(platform.store, uuid, limit))
 
 
+@router.post("/gpus/{gpu_id}/drain", tags=["GPUs"])
+async def drain_gpu(
+    gpu_id: GpuId,
+    platform: PlatformDep,
+    actor: ActorDep,
+    why: WhyBody = None,
+    force: Annotated[bool, Query(description="Preempt what runs on it")] = False,
+) -> Gpu:
+    """No new work; what runs on it goes on. DRAINED when nobody holds it any more; faults are healed as ever."""
+    return await operations.drain_gpu(platform, gpu_id, _actor(actor), _reason(why), force)
+
+
 @router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])
 async def take_gpu_offline(
     gpu_id: GpuId,
@@ -120,7 +132,7 @@ async def take_gpu_offline(
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
 def put_gpu_online(gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Gpu:
-    """Back in service, for a GPU that is DEGRADED or OFFLINE."""
+    """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE."""
     return operations.put_gpu_online(platform, gpu_id, _actor(actor), _reason(why))
 
 

@@ -177,6 +177,7 @@ async def test_unknown_machines(http: httpx.AsyncClient) -> None:
         ("POST", "/v1/hosts/x/offline"),
         ("POST", "/v1/hosts/x/online"),
         ("GET", "/v1/gpus/x:1"),
+        ("POST", "/v1/gpus/x:1/drain"),
         ("POST", "/v1/gpus/x:1/offline"),
         ("POST", "/v1/gpus/x:1/online"),
     ):

@@ -181,6 +181,19 @@ async def test_draining_with_force_preempts_and_offline_with_force_kills(api: Ap
     assert (await api.http.post("/v1/hosts/a/online")).json()["state"] == "READY"
 
 
+async def test_draining_a_gpu_finishes_what_runs_and_with_force_preempts_it(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=2)
+    job = await api.submit()
+    api.running(job)
+    drained = (await api.http.post("/v1/gpus/a:0/drain", json={"reason": "bad fan"})).json()
+    assert (drained["state"], drained["reason"]) == ("DRAINING", "bad fan")
+    assert await api.heard(job.id) == []
+    assert (await api.http.post("/v1/gpus/a:1/drain")).json()["state"] == "DRAINED"
+    assert (await api.http.post("/v1/gpus/a:0/drain", params={"force": True})).json()["state"] == "DRAINING"
+    assert await api.heard(job.id) == [["preempt", "anonymous", "GPU a:0 is drained"]]
+    assert (await api.http.post("/v1/gpus/a:0/online")).json()["state"] == "IN_USE"
+
+
 async def test_a_workflow_that_vanished_is_told_as_such(api: Api) -> None:
     Cluster(api.store).host("a", gpus=1)
     job = await api.submit()

@@ -23,7 +23,14 @@ from tests.property.test_scheduling_state import can_form
 from tests.virtual_time import VirtualTime
 
 MACHINES = ("dgx-1v", "l40s-4x-dual-socket", "dgx-h100")
-STATES = (GpuState.AVAILABLE, GpuState.AVAILABLE, GpuState.IN_USE, GpuState.IN_USE, GpuState.DEGRADED)
+STATES = (
+    GpuState.AVAILABLE,
+    GpuState.AVAILABLE,
+    GpuState.IN_USE,
+    GpuState.IN_USE,
+    GpuState.DEGRADED,
+    GpuState.DRAINING,
+)
 
 
 @st.composite

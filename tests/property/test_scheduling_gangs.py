@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -40,6 +41,10 @@ def clusters(draw: st.DrawFn) -> cluster:
         busy = draw(st.sets(st.integers(0, 3), max_size=3))
         if busy:
             machines.busy(f"h{number}", *busy)
+    for uuid, row in machines.gpu_rows.items():
+        if draw(st.integers(0, 7)) == 0:
+            state = GpuState.DRAINED if row.state is GpuState.AVAILABLE else GpuState.DRAINING
+            machines.gpu_rows[uuid] = replace(row, state=state, free=False)
     return machines
 
 

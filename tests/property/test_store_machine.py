@@ -60,6 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.reset_failures: dict[tuple[str, int], int] = {}
         self.host_state: dict[str, HostState] = {}
         self.cordoned: set[str] = set()
+        self.cordoned_gpus: set[tuple[str, int]] = set()
         self.lease: dict[str, float] = {}
 
     def teardown(self) -> None:
@@ -151,8 +152,17 @@ class StoreMachine(RuleBasedStateMachine):
         act()
         if state is GpuState.AVAILABLE:
             self.out.pop(gpu, None)
+            self.cordoned_gpus.discard(gpu)
         else:
             self.out[gpu] = (state, "operator")
+
+    @rule(gpu=a_gpu)
+    def operator_drains_gpu(self, gpu: tuple[str, int]) -> None:
+        before = self.gpu_state(gpu)
+        found = gpus.set_gpu_state(self.store, uuid_of(*gpu), GpuState.DRAINING, reason="fan", actor="op", now=NOW)
+        self.cordoned_gpus.add(gpu)
+        assert found.state is self.gpu_state(gpu)
+        assert (found.reason == "fan") == (found.state in (GpuState.DRAINING, GpuState.DRAINED)), before
 
     @rule(gpu=a_gpu)
     def begin_reset(self, gpu: tuple[str, int]) -> None:
@@ -245,6 +255,8 @@ class StoreMachine(RuleBasedStateMachine):
         if gpu in self.out:
             return self.out[gpu][0]
         holder = next((this for this, taken in self.held.items() if gpu in taken), None)
+        if gpu in self.cordoned_gpus:
+            return GpuState.DRAINED if holder is None else GpuState.DRAINING
         if holder is None:
             return GpuState.AVAILABLE
         return GpuState.IN_USE if holder in self.running else GpuState.ALLOCATED

@@ -63,6 +63,7 @@ class StoreParts(RuleBasedStateMachine):
         self.cluster = Cluster(self.store)
         self.held: dict[AttemptKey, Held] = {}
         self.degraded: set[int] = set()
+        self.drained: set[int] = set()
         self.count = 0
 
     def teardown(self) -> None:
@@ -114,12 +115,26 @@ class StoreParts(RuleBasedStateMachine):
         if faulty:
             self.degraded.add(freed.gpus[0])
 
+    @rule(index=st.integers(0, GPUS - 1))
+    def drain(self, index: int) -> None:
+        gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.DRAINING, reason="fan", actor="op", now=NOW)
+        self.drained.add(index)
+
+    @precondition(lambda self: self.drained)
+    @rule(data=st.data())
+    def end_drain(self, data: st.DataObject) -> None:
+        index = data.draw(st.sampled_from(sorted(self.drained)))
+        gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+        self.drained.discard(index)
+        self.degraded.discard(index)
+
     @precondition(lambda self: self.degraded)
     @rule(data=st.data())
     def put_back(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from(sorted(self.degraded)))
         gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
         self.degraded.discard(index)
+        self.drained.discard(index)
 
     @invariant()
     def the_database_agrees(self) -> None:
@@ -128,8 +143,11 @@ class StoreParts(RuleBasedStateMachine):
             holders = {this: held for this, held in self.held.items() if gpu.info.index in held.gpus}
             told = {AttemptKey(job_id=h.job_id, attempt=h.attempt): h.share for h in gpu.holders}
             assert told == {this: held.grant for this, held in holders.items()}
-            assert (gpu.state is GpuState.DEGRADED) == (gpu.info.index in self.degraded)
-            if gpu.state is not GpuState.DEGRADED:
+            if gpu.info.index in self.degraded:
+                assert gpu.state is GpuState.DEGRADED
+            elif gpu.info.index in self.drained:
+                assert gpu.state is (GpuState.DRAINING if holders else GpuState.DRAINED)
+            else:
                 assert (gpu.state is GpuState.AVAILABLE) == (not holders)
             assert set(allocations.holders(self.store, gpu.info.uuid)) == set(holders)
         rows = hosts.read_gpus(self.store)
@@ -156,7 +174,7 @@ class StoreParts(RuleBasedStateMachine):
     def gpu_fits(self, index: int, asked: Held) -> bool:
         others = [held for held in self.held.values() if index in held.gpus]
         parts = [held.grant for held in others if held.grant is not None]
-        if index in self.degraded or len(parts) < len(others) or (asked.grant is None and others):
+        if index in self.degraded | self.drained or len(parts) < len(others) or (asked.grant is None and others):
             return False
         if asked.grant is None:
             return True

@@ -267,6 +267,17 @@ async def test_operating_hosts_and_gpus(platform: Platform) -> None:
     assert "a:1 is OFFLINE: noisy" in (await run("offline", "a:1", "--reason", "noisy", url=url)).err
     assert (await run("health", "--gpu-id", "a:1", url=url)).code == 1
     assert json.loads((await run("online", "a:1", "--json", url=url)).out)["state"] == "AVAILABLE"
+    assert "a:1 is DRAINED: bad fan" in (await run("drain", "--gpu-id", "a:1", "--reason", "bad fan", url=url)).err
+    out = (await run("health", "--gpu-id", "a:1", url=url)).out
+    assert "DRAINED" in out
+    assert "bad fan" in out
+    assert "1 AVAILABLE, 1 DRAINED" in (await run("status", url=url)).out
+    assert "a:1 is AVAILABLE" in (await run("online", "--gpu-id", "a:1", url=url)).err
+    assert "a:0 is DRAINED" in (await run("drain", "a:0", "--wait", url=url)).err
+    assert (await run("online", "a:0", url=url)).code == 0
+    for arguments in (("drain",), ("offline", "a", "--gpu-id", "a:0")):
+        ran = await run(*arguments, url=url)
+        assert (ran.code, "name a HOST or a GPU" in ran.err) == (2, True)
     assert "a is DRAINED" in (await run("drain", "a", url=url)).err
     assert "a is READY" in (await run("online", "a", url=url)).err
     status = json.loads((await run("status", "--json", url=url)).out)

@@ -33,7 +33,7 @@ def test_every_host_is_counted_under_the_first_filter_that_refused_it() -> None:
     }
     assert reason.message == (
         "needs 8 GPUs (H100) of one NVLink island or socket: 6 hosts; 2 not ready (1 draining, 1 lost), "
-        "1 other model, 1 unhealthy (best has 7 GPUs working), 2 busy (best has 5 free)"
+        "1 other model, 1 unhealthy or drained (best has 7 GPUs working), 2 busy (best has 5 free)"
     )
     assert reason.next_step == "running jobs must free 3 more GPUs on a host"
 
@@ -83,7 +83,7 @@ def test_an_empty_cluster_asks_for_hosts() -> None:
 
 def test_unhealthy_gpus_must_come_back() -> None:
     machines = cluster().hosts(1).broken("dgx-h100-0", 0).host("ada", "l40s-4x-dual-socket")
-    assert why(machines.scheduler(), job(8)).next_step == "GPUs must come back to health"
+    assert why(machines.scheduler(), job(8)).next_step == "GPUs must come back to health (or online, if drained)"
 
 
 def test_exclusions_are_the_platforms_and_never_called_impossible() -> None:
