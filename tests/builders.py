@@ -72,6 +72,9 @@ class cluster:
     def broken(self, host: str, *indices: int) -> cluster:
         return self._set(host, indices, GpuState.DEGRADED, free=False)
 
+    def resetting(self, host: str, *indices: int) -> cluster:
+        return self._set(host, indices, GpuState.RESETTING, free=False)
+
     def draining(self, host: str) -> cluster:
         return self._become(host, HostState.DRAINING)
 

@@ -62,8 +62,9 @@ STOP: dict[str, Any] = {
 }
 """GPUs are free only when the host confirms; so this is tried until it does, or the host is lost."""
 
-EXCLUSION_PATIENCE = timedelta(seconds=30)
-"""How long a retry insists on other GPUs than those that failed it, before it takes any."""
+EXCLUSION_PATIENCE = timedelta(seconds=3)
+"""How long a retry insists on other GPUs than those that failed it, before it takes any. Those that were reset and
+verified since are avoided no longer, however soon that is."""
 
 PARKED_LOOK = timedelta(seconds=0.5)
 """How soon a parked gang first looks whether its GPUs work again."""

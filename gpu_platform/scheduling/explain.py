@@ -18,6 +18,9 @@ from gpu_platform.scheduling.framework import CODES, FITS
 from gpu_platform.scheduling.plugins.gang import is_between_hosts, together
 from gpu_platform.scheduling.snapshot import Snapshot
 
+NAMED = 3
+"""Of several GPUs so many are named."""
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -112,9 +115,19 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
         short = request.gpus_per_host - best
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
         return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
-    lacking = {CODES[code] for code in candidates.offers.code[candidates.after_health & ~candidates.after_use].tolist()}
+    unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
+    lacking = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
     steps = [step for code, step in _REMEDIES.items() if code in lacking]
+    healing = snapshot.being_reset(unfit)
+    if healing and ReasonCode.UNHEALTHY in lacking | {ReasonCode.EXCLUDED}:
+        steps.insert(0, _healing(healing))
     return " or ".join(steps) or "wait for hosts to come back"
+
+
+def _healing(gpus: list[str]) -> str:
+    named = ", ".join(gpus[:NAMED]) + (", …" if len(gpus) > NAMED else "")
+    what = f"{_plural(len(gpus), 'GPU')} ({named}) {'is' if len(gpus) == 1 else 'are'} being reset"
+    return f"{what}: usable again as soon as the check after it passes, usually within a minute"
 
 
 def _smaller(request: GpuRequest, snapshot: Snapshot) -> str:
@@ -186,7 +199,8 @@ _REMEDIES = {
     ReasonCode.UNHEALTHY: "GPUs must come back to health (or online, if drained)",
     ReasonCode.TOO_HOT: "GPUs must cool down",
     ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
-    ReasonCode.EXCLUDED: "add hosts, or submit again: earlier attempts failed on the only GPUs that fit",
+    ReasonCode.EXCLUDED: "other GPUs than those that the earlier attempt failed on must become free; "
+    "after a few seconds it takes any",
 }
 
 _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {

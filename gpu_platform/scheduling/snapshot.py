@@ -69,6 +69,7 @@ class Snapshot(HostArrays):
         self._ranks: NDArray[np.int64] | None = None
         self.shared = SharedGpus()
         self.facts = GpuFacts()
+        self._resetting: set[str] = set()
         super().__init__(self._fabric.levels, _FIRST_CAPACITY)
         self.shared.resize(_FIRST_CAPACITY, 0)
 
@@ -107,6 +108,16 @@ class Snapshot(HostArrays):
 
     def host_row(self, host: str) -> HostRow:
         return self._rows[self._slot_of[host]]
+
+    def being_reset(self, hosts: Slots) -> list[str]:
+        """GPUs of ``hosts`` that remediation is healing, as ``host:index``."""
+        places = (place for uuid in self._resetting if (place := self.locate(uuid)) is not None)
+        wanted, machines = set(hosts.tolist()), self.machines
+        return sorted(
+            f"{self.names[slot]}:{machines[self.machine[slot]].gpus[bit].index}"
+            for slot, bit in places
+            if slot in wanted
+        )
 
     def uuid(self, slot: int, position: int) -> str:
         return self._uuids[slot][position]
@@ -155,6 +166,10 @@ class Snapshot(HostArrays):
         """A GPU whose host is not known yet is remembered until it is."""
         for row in rows:
             flags = self._gpus.setdefault(row.uuid, GpuFlags())
+            if (row.state is GpuState.RESETTING) != (row.uuid in self._resetting):
+                self._resetting ^= {row.uuid}
+                if flags.slot >= 0:
+                    self._touch(flags.slot, Change.HEALTH)
             working = row.state in _WORKING
             free = row.free and row.state is GpuState.AVAILABLE
             if (flags.working, flags.free, flags.use) == (working, free, row.use):

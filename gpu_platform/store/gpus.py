@@ -20,6 +20,7 @@ from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, fault, gpu, host
 from gpu_platform.store.parts import grant_of
+from gpu_platform.store.queue import forgive
 
 _VANISHED = "its host no longer reports it"
 _IN_SERVICE = (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
@@ -128,6 +129,8 @@ def finish_reset(
     counts = {"reset_count": row.reset_count + 1, "reset_failures": failures}
     session.execute(_UPDATE.values(counts), {"of_uuid": uuid})
     if ok and row.present:
+        session.execute(_UPDATE.values(healed_at=now), {"of_uuid": uuid})
+        forgive(session, uuid, now)
         return _put_back(session, row, "remediation", now)
     if ok:
         _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)

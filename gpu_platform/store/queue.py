@@ -11,17 +11,17 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, bindparam, delete, func, select
+from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import Groups, QueueRow, as_scheduled
-from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
+from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.models import job, queue_entry, waiting_reason
+from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
 _FORGET_REASONS_AFTER = timedelta(hours=1)
 _GROUPS = TypeAdapter(Groups)
@@ -53,6 +53,7 @@ def enqueue(
             wanted="waiting for a placement",
             allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
         )
+    excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
     spec = JobSpec.model_validate_json(row.spec)
     gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
     entry = {
@@ -74,6 +75,18 @@ def enqueue(
     }
     upsert(session, queue_entry, entry)
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
+
+
+def forgive(session: Session, gpu_uuid: str, now: datetime) -> None:
+    """Inside a transaction: the GPU was repaired and verified, so waiting jobs have no reason to avoid it any more."""
+    for row in session.execute(_AVOIDING, {"pattern": f'%"{gpu_uuid}"%'}).all():
+        excluded = sorted(_names(row.excluded_gpus) - {gpu_uuid})
+        key = class_key(
+            _request(row.gpus), excluded, sorted(_names(row.excluded_hosts)), row.namespace, _groups(row.groups)
+        )
+        values = {"excluded_gpus": json.dumps(excluded), "class_key": key}
+        session.execute(update(queue_entry).where(queue_entry.c.job_id == row.job_id).values(values))
+        append_event(session, "queue.added", "remediation", now, job_id=row.job_id, attempt=row.attempt)
 
 
 @writing
@@ -159,6 +172,25 @@ def leave_queue(
         append_event(session, "queue.removed", "control", now, job_id=job_id, attempt=left)
 
 
+def _still_avoided(session: Session, job_id: str, excluded: Sequence[str]) -> list[str]:
+    """Without those that were repaired and verified since the job last had them."""
+    if not excluded:
+        return []
+    query = (
+        select(gpu.c.uuid)
+        .join(allocation, allocation.c.gpu_uuid == gpu.c.uuid)
+        .where(gpu.c.uuid.in_(excluded), allocation.c.job_id == job_id, gpu.c.state.in_(_IN_SERVICE))
+        .group_by(gpu.c.uuid, gpu.c.healed_at)
+        .having(gpu.c.healed_at > func.max(allocation.c.reserved_at))
+    )
+    healed = set(session.scalars(query))
+    return [uuid for uuid in excluded if uuid not in healed]
+
+
+_IN_SERVICE = [state.value for state in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)]
+_AVOIDING = (
+    select(queue_entry).where(queue_entry.c.excluded_gpus.like(bindparam("pattern"))).order_by(queue_entry.c.job_id)
+)
 _JOB = (
     select(job.c.state, job.c.spec, job.c.priority, job.c.namespace, job.c.user, job.c.queued_at)
     .where(job.c.id == bindparam("job_id"))

@@ -89,7 +89,13 @@ def test_unhealthy_gpus_must_come_back() -> None:
 def test_exclusions_are_the_platforms_and_never_called_impossible() -> None:
     reason = why(cluster().hosts(1).scheduler(), job(8).avoiding(hosts=["dgx-h100-0"]))
     assert reason.code == "waiting_for_gpus"
-    assert reason.next_step.startswith("add hosts, or submit again")
+    assert reason.next_step.startswith("other GPUs than those that the earlier attempt failed on")
+
+
+def test_a_gpu_that_is_being_reset_is_named_with_what_to_expect() -> None:
+    machines = cluster().hosts(1).resetting("dgx-h100-0", 3)
+    reason = why(machines.scheduler(), job(8))
+    assert reason.next_step.startswith("1 GPU (dgx-h100-0:3) is being reset: usable again as soon as")
 
 
 def test_a_reason_is_told_once_until_it_changes() -> None:
