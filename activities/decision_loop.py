@@ -94,7 +94,7 @@ class _News:
 _WHY = {
     MoveReason.PREEMPTION: "job {job} needs its GPUs",
     MoveReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
-    MoveReason.RECOVERY: "moved to another place: job {job} lost its hosts",
+    MoveReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
 }
 
 

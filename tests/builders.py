@@ -75,6 +75,9 @@ class cluster:
     def resetting(self, host: str, *indices: int) -> cluster:
         return self._set(host, indices, GpuState.RESETTING, free=False)
 
+    def offline(self, host: str, *indices: int) -> cluster:
+        return self._set(host, indices, GpuState.OFFLINE, free=False)
+
     def draining(self, host: str) -> cluster:
         return self._become(host, HostState.DRAINING)
 

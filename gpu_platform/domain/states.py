@@ -101,15 +101,15 @@ JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.CANCELLED: frozenset(),
 }
 
-_UNHEALTHY = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
+OUT_OF_SERVICE = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
 _DRAIN = frozenset({GpuState.DRAINING, GpuState.DRAINED})
 GPU_TRANSITIONS: dict[GpuState, frozenset[GpuState]] = {
-    GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _DRAIN | _UNHEALTHY,
-    GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE, GpuState.DRAINING}) | _UNHEALTHY,
-    GpuState.IN_USE: frozenset({GpuState.AVAILABLE, GpuState.DRAINING}) | _UNHEALTHY,
+    GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _DRAIN | OUT_OF_SERVICE,
+    GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE, GpuState.DRAINING}) | OUT_OF_SERVICE,
+    GpuState.IN_USE: frozenset({GpuState.AVAILABLE, GpuState.DRAINING}) | OUT_OF_SERVICE,
     GpuState.DRAINING: frozenset({GpuState.DRAINED, GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
-    | _UNHEALTHY,
-    GpuState.DRAINED: frozenset({GpuState.AVAILABLE}) | _UNHEALTHY,
+    | OUT_OF_SERVICE,
+    GpuState.DRAINED: frozenset({GpuState.AVAILABLE}) | OUT_OF_SERVICE,
     # A GPU that was drained when it failed is drained again once it is healed.
     GpuState.DEGRADED: frozenset({GpuState.AVAILABLE, GpuState.RESETTING, GpuState.OFFLINE}) | _DRAIN,
     GpuState.RESETTING: frozenset({GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE}) | _DRAIN,

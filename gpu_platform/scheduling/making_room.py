@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,8 @@ PREEMPTORS = 8
 """Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
 CLAIM_S = 600.0
 """So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
+HEAL_PATIENCE_S = 30.0
+"""A reset and its check take less; moving other jobs costs them at least their grace and what they had not saved."""
 
 Key = tuple[str, int]
 
@@ -41,14 +43,23 @@ class _Claim:
     """Positions of GPUs may have changed after it."""
 
 
+@dataclass
+class _Displaced:
+    """A job that lost hosts or GPUs."""
+
+    not_before: float = -math.inf
+    """Others are moved for it from then on: its own GPUs may be healed sooner than that is done."""
+    gpus: set[str] = field(default_factory=set)
+
+
 class RoomMaker:
     def __init__(self, state: State, proposals: Proposals) -> None:
         self._state, self._proposals = state, proposals
         self._mover = Mover(state.snapshot, state.framework, state.candidates, state.gangs)
         self._leaving: set[Key] = set()
         """Who was told to make room and still holds GPUs."""
-        self._displaced: dict[str, None] = {}
-        """Jobs that lost their hosts and have no place again."""
+        self._displaced: dict[str, _Displaced] = {}
+        """Jobs that lost hosts or GPUs and have no place again."""
         self._claims: dict[str, _Claim] = {}
         self._next_look = -math.inf
 
@@ -58,7 +69,19 @@ class RoomMaker:
 
     def lost(self, jobs: Iterable[RunningRow]) -> None:
         """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
-        self._displaced |= {job.job_id: None for job in jobs}
+        self._displaced |= {job.job_id: _Displaced() for job in jobs}
+
+    def broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
+        """A GPU of these jobs left service. ``heals``: it may be back soon, so others are moved only after a while."""
+        for job in jobs:
+            known = self._displaced.get(job.job_id)
+            if known is None:
+                known = self._displaced[job.job_id] = _Displaced(now + HEAL_PATIENCE_S)
+            known.gpus.add(gpu_uuid)
+        if not heals:
+            for displaced in self._displaced.values():
+                if gpu_uuid in displaced.gpus:
+                    displaced.not_before = -math.inf
 
     def placed(self, job_id: str) -> None:
         """Also: it waits no longer."""
@@ -132,9 +155,10 @@ class RoomMaker:
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
         held = {row.job_id for row in staying}
-        self._displaced = {job: None for job in self._displaced if job in held or job in self._state.queue}
+        self._displaced = {job: why for job, why in self._displaced.items() if job in held or job in self._state.queue}
         if policy.recovery and self._displaced:
-            displaced = [row for job_id in self._displaced if (row := self._state.queue.get(job_id))]
+            due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
+            displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
             moves = recover(displaced, self._mover, self._state.snapshot, movable, policy.recovery_budget, now)
             if moves:
                 return [self._moved(row, found, MoveReason.RECOVERY, now) for row, found in moves]

@@ -66,7 +66,7 @@ class Policy:
     defragmentation_budget: MoveBudget = field(default_factory=MoveBudget)
     """For one gang."""
     recovery: bool = False
-    """May jobs that checkpoint be moved for those that lost their hosts?"""
+    """May jobs that checkpoint be moved for those that lost hosts or GPUs?"""
     recovery_budget: MoveBudget = field(default_factory=lambda: MoveBudget(jobs=16, lost_gpu_s=32 * 3600.0))
     """For all jobs of a loss."""
     quotas: Quotas = field(default_factory=Quotas)

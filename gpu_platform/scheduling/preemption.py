@@ -42,7 +42,7 @@ class MoveReason(StrEnum):
     DEFRAGMENTATION = "defragmentation"
     """It has a place elsewhere, and the GPUs together are what a gang needs."""
     RECOVERY = "recovery"
-    """It has a place elsewhere, and a job that lost its hosts needs this one."""
+    """It has a place elsewhere, and a job that lost hosts or GPUs needs this one."""
 
 
 @dataclass(frozen=True)

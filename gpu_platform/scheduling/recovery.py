@@ -1,4 +1,4 @@
-"""Room for jobs that lost their hosts: by priority, each with the fewest moves, all within one budget."""
+"""Room for jobs that lost hosts or GPUs: by priority, each with the fewest moves, all within one budget."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 from gpu_platform.domain.share import ShareGrant
-from gpu_platform.domain.states import HostState
+from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.candidates import CandidateIndex
 from gpu_platform.scheduling.fair_share import FairShare
@@ -107,6 +107,9 @@ class Scheduler:
         for row in rows:
             for holder in self.ledger.holders(row.uuid) if row.free else ():
                 self._end_unless_proposed(holder)
+            if row.state in OUT_OF_SERVICE:
+                heals = row.state is not GpuState.OFFLINE  # DEGRADED: remediation has only not begun yet
+                self._room.broke(self.ledger.holders(row.uuid), row.uuid, self._now, heals=heals)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """What jobs have of hosts' CPUs and memory."""
