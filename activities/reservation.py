@@ -42,6 +42,8 @@ class EndAttempt(BaseModel):
     """What its hosts measured; lost ones told nothing."""
     quarantine: dict[str, str] = {}
     """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
+    retry_in_s: float | None = None
+    """QUEUED, it asks for GPUs again only after so long."""
 
 
 class HandOver(BaseModel):
@@ -135,6 +137,7 @@ class ReservationActivities:
                 hardware_retries=progress.hardware_retries,
                 preemptions=progress.preemptions,
                 usage=request.usage,
+                retry_in_s=request.retry_in_s,
             )
         except (IllegalTransition, NotFound) as error:
             # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.

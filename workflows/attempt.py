@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost
 from gpu_platform.domain.faults import FaultAction
@@ -41,6 +42,8 @@ class Attempt:
     """By host."""
     usage: dict[str, list[RankUsage]] = field(default_factory=dict)
     """By host, once its ranks ended."""
+    running_since: datetime | None = None
+    """By the workflow's clock; None: its ranks never all ran."""
 
     def interrupted(self) -> bool:
         return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())

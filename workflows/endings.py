@@ -26,6 +26,8 @@ class Ending(BaseModel):
     """What the ranks that still run get between SIGTERM and SIGKILL."""
     anew: bool = False
     """It must not go on where it was."""
+    retry_in_s: float | None = None
+    """The next attempt begins only then."""
 
 
 def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
@@ -61,6 +63,9 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
         return _failed(failure, grace_s)
     if failure.kind is FailureKind.USER:
         if progress.user_retries >= spec.max_retries:
+            if spec.max_retries:
+                used = f"{failure.message}; all {spec.max_retries} retries are used"
+                failure = failure.model_copy(update={"message": used})
             return _failed(failure, grace_s)
         progress.user_retries += 1
         charged = f"retry {progress.user_retries} of {spec.max_retries}"

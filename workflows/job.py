@@ -15,6 +15,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from workflows.attempt import Attempt, Stop
+from workflows.back_off import is_programs_fault, wait_before_retry
 from workflows.endings import Ending, after_failure, interruption, not_healed, out_of_time
 from workflows.failures import job_failed, rank_failure, step_failure
 from workflows.launching import launch_hosts, prepare_hosts
@@ -169,6 +170,8 @@ class JobWorkflow:
                 raise job_failed(ending.failure)
             if ending.state.is_terminal:
                 return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
+            if ending.retry_in_s is not None:
+                await until(lambda: self._stop.wanted, timedelta(seconds=ending.retry_in_s))
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._kept is None:
                 workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
 
@@ -180,8 +183,10 @@ class JobWorkflow:
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
         ending = await self._forward(attempt, undo, kept)
+        if is_programs_fault(ending) and workflow.patched("wait-before-retry"):
+            ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
         if ending.note:
-            self._note(ending.note)
+            self._note(ending.note + (f" in {ending.retry_in_s:.1f} s" if ending.retry_in_s is not None else ""))
         for step in reversed(undo):
             await step(ending)
         return ending
@@ -203,6 +208,7 @@ class JobWorkflow:
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_running, attempt.key, **policies.DATABASE_STEP
             )
+            attempt.running_since = workflow.now()
             self._enter(JobState.RUNNING, f"{plans[0].world_size} ranks run on {', '.join(placement.hosts)}")
             workflow.upsert_search_attributes(
                 [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
@@ -336,6 +342,7 @@ class JobWorkflow:
                 progress=self._progress,
                 usage=attempt.ranks_usage(),
                 quarantine=attempt.quarantine(),
+                retry_in_s=ending.retry_in_s,
             ),
             **policies.DATABASE_STEP,
         )

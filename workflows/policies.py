@@ -66,6 +66,12 @@ EXCLUSION_PATIENCE = timedelta(seconds=3)
 """How long a retry insists on other GPUs than those that failed it, before it takes any. Those that were reset and
 verified since are avoided no longer, however soon that is."""
 
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 300.0
+"""A program that fails at once is tried again after this, then after twice as long each time, up to the longest."""
+
+LONG_RUN = timedelta(minutes=10)
+"""An attempt that ran for so long before its program failed begins the waits between retries anew."""
+
 PARKED_LOOK = timedelta(seconds=0.5)
 """How soon a parked gang first looks whether its GPUs work again."""
 

@@ -279,6 +279,8 @@ class JobProgress(BaseModel):
     """Attempts that a check of the hardware ended before any rank ran; not charged, but bounded."""
     excluded_gpus: list[str] = []
     excluded_hosts: list[str] = []
+    quick_failures: int = 0
+    """So many attempts in a row failed by the program's fault before they had run for long."""
 
 
 class Interrupt(BaseModel):
@@ -335,6 +337,8 @@ class Job(BaseModel):
     preemptions: int = 0
     created_at: datetime
     queued_at: datetime | None = None
+    retry_at: datetime | None = None
+    """QUEUED after a failure of its program: it asks for GPUs again only then."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     checkpoint_at: datetime | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
@@ -33,11 +33,13 @@ def end_attempt(
     hardware_retries: int | None = None,
     preemptions: int | None = None,
     usage: Sequence[RankUsage] = (),
+    retry_in_s: float | None = None,
 ) -> Job:
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
 
     One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
-    otherwise meanwhile keeps its state (what the attempt held is released all the same). Raises :class:`NotFound`
+    otherwise meanwhile keeps its state (what the attempt held is released all the same). ``retry_in_s``: a job that is
+    QUEUED again does not ask for GPUs before that. Raises :class:`NotFound`
     and :class:`IllegalTransition`; nothing was released then.
     """
     held = close_reservation(session, key, now)
@@ -52,5 +54,8 @@ def end_attempt(
     leave_queue(session, key.job_id, now, key.attempt)
     if goes_on:
         columns, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions)
+        columns["retry_at"] = None if retry_in_s is None else now + timedelta(seconds=retry_in_s)
+        if retry_in_s is not None:
+            data["retry_in_s"] = round(retry_in_s, 3)
         row = change_job(session, row, states[-1], now, actor, columns, data)
     return job_of(row)

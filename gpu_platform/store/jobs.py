@@ -321,6 +321,7 @@ def job_of(row: Mapping[str, Any]) -> Job:
         preemptions=row["preemptions"],
         created_at=row["created_at"],
         queued_at=row["queued_at"],
+        retry_at=row["retry_at"] if row["state"] == JobState.QUEUED else None,
         started_at=row["started_at"],
         finished_at=row["finished_at"],
     )

@@ -113,6 +113,8 @@ class JobRecord(Record, table=True):
     """When it entered its state."""
     queued_at: datetime | None = _optional_time()
     """Since when it is in line; a retry keeps its place, a preempted job goes to the end."""
+    retry_at: datetime | None = _optional_time()
+    """QUEUED, it gets into line only then."""
     started_at: datetime | None = _optional_time()
     """When the last attempt that ran began to."""
     finished_at: datetime | None = _optional_time()

@@ -111,9 +111,13 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[Q
 
 @reading
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the line: nobody will place them."""
+    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the line: nobody will place them.
+
+    One that is to be tried again later is not yet missed.
+    """
     waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
-    query = select(job.c.id).where(job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, ~waits)
+    due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
+    query = select(job.c.id).where(job.c.state == JobState.QUEUED.value, job.c.state_at < older_than, due, ~waits)
     return list(session.scalars(query.order_by(job.c.id)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -40,6 +41,8 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
     yield "state", show.state(job.state)
     yield "command", escape(" ".join(spec.command))
     yield "asked", escape(", ".join([*wishes(spec), *_ways(spec)]))
+    if (retry := retry_text(job)) is not None:
+        yield "retries", escape(retry)
     if job.reason is not None:
         place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
         yield "waits", escape(job.reason.message + place)
@@ -73,6 +76,18 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         yield "took", show.duration((job.finished_at - job.created_at).total_seconds())
     if job.workflow_url:
         yield "workflow", job.workflow_url
+
+
+def retry_text(job: Job, now: datetime | None = None) -> str | None:
+    """``retry 3 of 5 in 8 s, after exit code 1``; None: no retry is due later."""
+    left_s = 0.0 if job.retry_at is None else (job.retry_at - (now or datetime.now(UTC))).total_seconds()
+    if left_s <= 0:
+        return None
+    why = ""
+    if job.failure is not None:
+        code = job.failure.exit_code
+        why = f", after {job.failure.message if code is None else f'exit code {code}'}"
+    return f"retry {job.user_retries} of {job.spec.max_retries} in {show.duration(math.ceil(left_s))}{why}"
 
 
 def wishes(spec: JobSpec) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec, RankPer
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, gpus, hosts
+from gpu_platform.store import Store, gpus, hosts, queue
+from gpu_platform.store.events import read_events
+from service.cli.show_job import retry_text
 from tests.harness import Platform, eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -83,8 +87,35 @@ async def test_a_users_failure_is_retried_as_often_as_asked_and_no_more(platform
     assert (job.attempt, job.user_retries, job.hardware_retries, job.exit_code) == (3, 2, 0, 3)
     assert job.failure is not None
     assert job.failure.kind is FailureKind.USER
+    assert "; all 2 retries are used" in job.failure.message
     with pytest.raises(WorkflowFailureError):
         await platform.workflow(job_id).result()
+    await platform.nothing_leaked()
+
+
+async def test_a_program_that_crashes_is_tried_again_ever_later(platform: Platform) -> None:
+    job_id = await platform.submit(shell("exit 3", max_retries=2))
+    waiting = await eventually(lambda: (job := platform.job(job_id)).retry_at and job, "the first wait")
+    told = retry_text(waiting, now=waiting.retry_at - timedelta(seconds=0.5))
+    assert told == "retry 1 of 2 in 1s, after exit code 3"
+    assert queue.queued_without_row(platform.store, waiting.retry_at) == [], "nobody has to ask for it again"
+    ended = await platform.ends(job_id, JobState.FAILED)
+    assert ended.retry_at is None
+    story = read_events(platform.store, 0, job_id=job_id)
+    failed = [event.at for event in story if event.kind == "job.retrying"]
+    placed = [event.at for event in story if event.kind == "job.placed"]
+    waits = [(again - since).total_seconds() for since, again in zip(failed, placed[1:], strict=True)]
+    assert waits[0] >= 0.75, waits
+    assert waits[1] >= 1.5, waits
+
+
+async def test_a_cancel_ends_the_wait_for_a_retry(platform: Platform) -> None:
+    job_id = await platform.submit(shell("exit 3", max_retries=100))
+    await eventually(lambda: platform.job(job_id).user_retries == 3, "a wait of three seconds at least")
+    await platform.signal(job_id, "cancel")
+    began = time.monotonic()
+    await platform.ends(job_id, JobState.CANCELLED)
+    assert time.monotonic() - began < 2.5
     await platform.nothing_leaked()
 
 

@@ -1,0 +1,50 @@
+"""How long a job whose program failed waits before it is tried again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.states import JobState
+from workflows.attempt import Attempt, Stop
+from workflows.back_off import is_programs_fault, wait_before_retry
+from workflows.endings import Ending, after_failure
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+SPEC = JobSpec(command=["false"], max_retries=100)
+
+
+def attempt(ran_s: float | None = None) -> Attempt:
+    made = Attempt(SPEC, AttemptKey(job_id="j", attempt=1), Stop())
+    made.running_since = None if ran_s is None else NOW - timedelta(seconds=ran_s)
+    return made
+
+
+def test_each_wait_is_twice_as_long_up_to_five_minutes() -> None:
+    progress, random = JobProgress(), Random(1)
+    waits = [wait_before_retry(attempt(1.0), progress, NOW, random) for _ in range(60)]
+    for wait, longest in zip(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, *[300] * 51], strict=True):
+        assert 0.75 * longest <= wait <= longest
+    assert len(set(waits)) == len(waits), "jobs that failed together must not come back together"
+
+
+def test_after_a_long_run_the_waits_begin_anew() -> None:
+    progress, random = JobProgress(), Random(1)
+    for _ in range(5):
+        wait_before_retry(attempt(599.0), progress, NOW, random)
+    assert progress.quick_failures == 5
+    assert wait_before_retry(attempt(601.0), progress, NOW, random) <= 1.0
+    assert wait_before_retry(attempt(), progress, NOW, random) > 1.0, "one that never ran is no long run"
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits"), [(FailureKind.USER, True), (FailureKind.HARDWARE, False), (FailureKind.REJECTED, False)]
+)
+def test_only_the_programs_own_failures_wait(kind: FailureKind, waits: bool) -> None:
+    ending = after_failure(Failure(kind=kind, message="for a test"), SPEC, JobProgress())
+    assert is_programs_fault(ending) is waits
+    assert not is_programs_fault(Ending(state=JobState.PREEMPTED))
