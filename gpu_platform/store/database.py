@@ -3,6 +3,9 @@
 SQLite (WAL) and PostgreSQL (READ COMMITTED) run the same statements. On SQLite a write transaction begins
 IMMEDIATE, so that it never fails half-way for want of the lock; on PostgreSQL every function takes its row locks in
 one order (reservation, job, leader, host, gpu, allocation, queue, event); what still ends in a deadlock is repeated.
+
+A write returns when its commit is on disk: PostgreSQL's own ``synchronous_commit``, and ``group_commit`` on SQLite.
+What may be lost in a power cut because it is soon written again uses :func:`writing_unsynced`.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.store import models
+from gpu_platform.store.group_commit import GroupCommit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,9 +75,11 @@ class Store:
             self._engine = _sqlite_engine(self.url, writes=False)
             self._write_engine = _sqlite_engine(self.url, writes=True)
             self._turn = threading.Lock()  # threads queue up here, so that only one per process asks for the lock
+            self._group_commit = GroupCommit(Path(self.url.database or ""))
         else:
             self._engine = self._write_engine = _postgresql_engine(self.url)
             self._turn = nullcontext()
+            self._group_commit = None
         self._token = _ChangeToken(self)
         self.memo: dict[str, Any] = {}
         """Derived values that functions keep between calls, each with the version it was derived from."""
@@ -88,9 +94,13 @@ class Store:
 
         with self._translating():
             upgrade(self._write_engine)
+        if self._group_commit is not None:
+            self._group_commit.wait()
 
     def close(self) -> None:
         self._token.close()
+        if self._group_commit is not None:
+            self._group_commit.close()
         self._engine.dispose()
         self._write_engine.dispose()
 
@@ -109,12 +119,17 @@ class Store:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
-        """A transaction: commits at the end of the block, or rolls everything back when it raises."""
+    def write(self, *, synced: bool = True) -> Iterator[Session]:
+        """A transaction: commits at the end of the block, or rolls everything back when it raises.
+
+        ``synced``: what was committed is on disk before this returns, and survives a power cut.
+        """
         with self._translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
             yield session
             _insert_events(session)
             session.commit()
+        if synced and self._group_commit is not None:
+            self._group_commit.wait()  # nobody waits for the lock meanwhile
 
     def change_token(self) -> int:
         return self._token.read()
@@ -133,13 +148,22 @@ def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
     """Make a function of a session a function of the store: one transaction, repeated after a deadlock.
 
     Nothing was committed when a statement fails, so that repeating is safe; a failed COMMIT is never repeated.
+    When it returns, its commit is on disk.
     """
+    return _transaction(function, synced=True)
 
+
+def writing_unsynced(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """As :func:`writing`, for what nobody was promised: the last seconds of it may be gone after a power cut."""
+    return _transaction(function, synced=False)
+
+
+def _transaction(function: Callable[Concatenate[Session, P], R], *, synced: bool) -> Callable[Concatenate[Store, P], R]:
     @functools.wraps(function)
     def transaction(store: Store, *args: P.args, **kwargs: P.kwargs) -> R:
         for attempt in range(1, MAX_TRIES + 1):
             try:
-                with store.write() as session:
+                with store.write(synced=synced) as session:
                     try:
                         return function(session, *args, **kwargs)
                     except DBAPIError as error:
@@ -267,6 +291,7 @@ def _sqlite_engine(url: URL, *, writes: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver must not begin transactions of its own
+        # NORMAL: a commit is not synced under the write lock; see group_commit.
         for pragma in ("foreign_keys=ON", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-16384"):
             connection.execute(f"PRAGMA {pragma}")
         if writes:

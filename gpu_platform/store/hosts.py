@@ -19,7 +19,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
-from gpu_platform.store.database import insert_new, reading, writing
+from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.models import allocation, gpu, host
@@ -33,7 +33,7 @@ class LostHost:
     """The attempts that held GPUs there when it was lost, and still do."""
 
 
-@writing
+@writing_unsynced
 def report_host(session: Session, report: HostReport, *, ttl_s: float, now: datetime) -> LeaseAnswer:
     """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
 

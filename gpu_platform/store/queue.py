@@ -19,7 +19,7 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import Groups, QueueRow, as_scheduled
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
-from gpu_platform.store.database import reading, upsert, writing
+from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
@@ -121,7 +121,7 @@ def queued_without_row(session: Session, older_than: datetime) -> list[str]:
     return list(session.scalars(query.order_by(job.c.id)))
 
 
-@writing
+@writing_unsynced
 def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) -> None:
     """Say, by ``class_key``, why jobs wait."""
     for key, reason in sorted(reasons.items()):
