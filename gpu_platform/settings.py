@@ -133,8 +133,10 @@ class NodeSettings(_Section):
     """When a GPU's memory is overwritten and verified: after each job, or before the first job of another namespace."""
     scrub_namespaces: dict[str, Literal["never", "between_namespaces", "always"]] = {}
     """Namespaces whose data is handled otherwise, e.g. ``{medical: always}``."""
-    scrub_timeout_s: float = 60.0
-    """A scrub that takes longer has failed. 80 GB take about a second."""
+    scrub_timeout_s: float = 120.0
+    """A scrub that takes longer has failed. Overwriting takes seconds; reading it all back is what takes time."""
+    scrub_verify_every: Annotated[int, Field(ge=1)] = 1
+    """After a scrub every how-many-th window of 32 MiB is read back and compared; 1: all of them."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""

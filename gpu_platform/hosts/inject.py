@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 FALLEN_OFF_THE_BUS = 79
+_COUNT = "gpu-count"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,20 @@ def inject_fault(
     if xid is not None:
         name = f"{time.time_ns():020}-{os.getpid()}.json"
         _replace(events_dir(control_dir) / name, json.dumps({"gpu": gpu_index, "xid": xid}))
+
+
+def tell_count(control_dir: Path, gpus: int) -> None:
+    """How many GPUs the simulated host has, for whoever strikes one."""
+    if told_count(control_dir) != gpus:
+        _replace(control_dir / _COUNT, str(gpus))
+
+
+def told_count(control_dir: Path) -> int | None:
+    """None: no simulated host ran here yet."""
+    try:
+        return int((control_dir / _COUNT).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def reset_condition(control_dir: Path, gpu_index: int) -> str | None:

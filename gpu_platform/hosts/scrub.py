@@ -7,6 +7,7 @@ API: cuMemGetInfo, cuMemAlloc, cuMemsetD32, cuMemcpyDtoH. Standard library only;
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
@@ -35,6 +36,7 @@ class Cuda:
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(library)
+        self._ordinary: ctypes.Array[ctypes.c_char] | None = None
         self._call("cuInit", 0)
         device = ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), 0)
@@ -65,8 +67,18 @@ class Cuda:
     def wait(self) -> None:
         self._call("cuCtxSynchronize")
 
-    def read(self, buffer: ctypes.Array[ctypes.c_char], address: int, size: int) -> None:
-        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size))
+    def host_buffer(self, size: int) -> int:
+        """The address of memory that the device copies into at full speed (page-locked); ordinary if there is none."""
+        address = ctypes.c_void_p()
+        with contextlib.suppress(CudaError, AttributeError):
+            self._call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        if not address.value:
+            self._ordinary = ctypes.create_string_buffer(size)
+            return ctypes.addressof(self._ordinary)
+        return address.value
+
+    def read(self, buffer: int, address: int, size: int) -> None:
+        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(buffer), ctypes.c_uint64(address), ctypes.c_size_t(size))
 
     def free(self, address: int) -> None:
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
@@ -92,15 +104,16 @@ def take_all(cuda: Cuda) -> list[tuple[int, int]]:
 
 def first_dirty_byte(cuda: Cuda, pieces: list[tuple[int, int]], every: int) -> int | None:
     """The address of a byte that is not zero in every ``every``-th window, the last of each piece included."""
-    buffer = ctypes.create_string_buffer(_WINDOW)
-    zeros = bytes(_WINDOW)
+    buffer, zeros = cuda.host_buffer(_WINDOW), bytes(_WINDOW)
+    differ = ctypes.CDLL(None).memcmp
+    differ.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
     for address, size in pieces:
         offsets = list(range(0, size, _WINDOW))
         for offset in sorted({*offsets[::every], offsets[-1]}):
             length = min(_WINDOW, size - offset)
             cuda.read(buffer, address + offset, length)
-            window = buffer.raw[:length]
-            if window != zeros[:length]:
+            if differ(buffer, zeros, length):
+                window = ctypes.string_at(buffer, length)
                 return address + offset + next(position for position, byte in enumerate(window) if byte)
     return None
 

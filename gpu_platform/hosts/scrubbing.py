@@ -1,7 +1,8 @@
 """When a GPU's memory is scrubbed, and what happens when that fails.
 
 The policy belongs to the namespace whose data it is: ``always`` after each of its jobs, ``between_namespaces`` before
-the first job of another one (so that a tenant's next job does not pay), ``never``. A MIG instance is scrubbed before it
+the first job of another one (so that a tenant's next job does not pay), ``never``. What nobody recorded (a host that
+is new here, or lost its records) counts as another tenant's. A MIG instance is scrubbed before it
 is destroyed, since who gets its memory next cannot be known. Whose data a GPU holds is on disk.
 """
 
@@ -27,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 ScrubPolicy = Literal["never", "between_namespaces", "always"]
 
+_CLEAN = ""
+"""Recorded in place of a namespace once the memory was overwritten and verified."""
 _NO_CUDA = "CUDA cannot be used here"
-_VERIFY_EVERY = 16
-"""One window of 32 MiB in so many is read back: all of it would take as long as copying the memory to the host."""
 
 
 class Scrubber:
@@ -59,17 +60,16 @@ class Scrubber:
         if self._simulated:
             return
         owner = self._owner(gpu_uuid)
-        if owner not in (None, namespace) and self._policy(owner) != "never":
+        if owner not in (_CLEAN, namespace) and self._policy(owner) != "never":
             self._clean(gpu_uuid)
-            owner = None
+            owner = _CLEAN
         if namespace not in (None, owner):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            records.write_record(str(self._record(gpu_uuid)), {"namespace": namespace}, durable=True)
+            self._write(gpu_uuid, namespace)
 
     def after(self, gpu_uuid: str) -> None:
         """Its last job has ended. A failure is reported: it must not keep the job from ending."""
-        owner = None if self._simulated else self._owner(gpu_uuid)
-        if owner is not None and self._policy(owner) == "always":
+        owner = _CLEAN if self._simulated else self._owner(gpu_uuid)
+        if owner != _CLEAN and self._policy(owner) == "always":
             try:
                 self._clean(gpu_uuid)
             except PlatformError:
@@ -91,7 +91,7 @@ class Scrubber:
             message = f"its memory cannot be scrubbed: {problem}"
             self._on_failure(gpu_uuid, message)
             raise PreflightFailed(f"GPU {gpu_uuid}: {message}", kind="hardware", gpu_uuid=gpu_uuid)
-        self._record(gpu_uuid).unlink(missing_ok=True)
+        self._write(gpu_uuid, _CLEAN)
 
     def _clear_by_reset(self, gpu_uuid: str) -> str | None:
         try:
@@ -103,7 +103,7 @@ class Scrubber:
     def _overwrite(self, device: str) -> str | None:
         """Why it failed, or None. ``device``: a GPU's uuid, or a MIG device's."""
         environ = os.environ | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        command = [sys.executable, "-m", "gpu_platform.hosts.scrub", str(_VERIFY_EVERY)]
+        command = [sys.executable, "-m", "gpu_platform.hosts.scrub", str(self._node.scrub_verify_every)]
         try:
             done = subprocess.run(
                 command, env=environ, capture_output=True, text=True, timeout=self._node.scrub_timeout_s, check=False
@@ -123,8 +123,13 @@ class Scrubber:
         return self._node.scrub_namespaces.get(namespace or "", self._node.scrub)
 
     def _owner(self, gpu_uuid: str) -> str | None:
+        """Whose data it holds: a namespace, ``_CLEAN``, or None for nobody knows whose, which is another tenant's."""
         record = records.read_record(str(self._record(gpu_uuid)))
         return None if record is None else record["namespace"]
+
+    def _write(self, gpu_uuid: str, owner: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        records.write_record(str(self._record(gpu_uuid)), {"namespace": owner}, durable=True)
 
     def _record(self, gpu_uuid: str) -> Path:
         return self._directory / f"{gpu_uuid}.json"

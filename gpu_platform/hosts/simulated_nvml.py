@@ -21,7 +21,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
 
-from gpu_platform.hosts.inject import GpuCondition, condition_path, events_dir, read_condition, reset_condition
+from gpu_platform.hosts.inject import (
+    GpuCondition,
+    condition_path,
+    events_dir,
+    read_condition,
+    reset_condition,
+    tell_count,
+)
 from gpu_platform.hosts.process_tree import read_stat
 from gpu_platform.hosts.simulated_events import EventSet
 from gpu_platform.hosts.simulated_gpu import POWER_LIMITS_MW, SimulatedGpu
@@ -71,6 +78,7 @@ class SimulatedNvml(SimulatedMig):
         self._ports = nvlink_ports(description)
         self._lock = threading.RLock()
         events_dir(control_dir).mkdir(parents=True, exist_ok=True)
+        tell_count(control_dir, len(self._gpus))
 
     def __getattr__(self, name: str) -> Any:
         """Constants and exceptions are pynvml's; a function that is not simulated is one this driver lacks."""

@@ -72,9 +72,10 @@ def set_gpu_state(
 
     Back in service while a gang still holds it, it is ALLOCATED or IN_USE, as that gang is. DRAINING and DRAINED are
     one wish: it is DRAINED at once when nobody holds it, else when the last gang is released; one that is faulty is
-    healed first. Raises
-    :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU that
-    its host does not report cannot be put back).
+    healed first. One that its own host calls unfit (lost, too hot) is DEGRADED until the host does so no more.
+
+    Raises :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU
+    that its host does not report cannot be put back).
     """
     row = _lock(session, _resolve(session, reference))
     if state in (GpuState.ALLOCATED, GpuState.IN_USE):
@@ -90,7 +91,11 @@ def set_gpu_state(
         if row.state not in _IN_SERVICE:
             check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
             session.execute(_UPDATE.values(cordoned=False, cordon_reason=None), {"of_uuid": row.uuid})
-            _put_back(session, _lock(session, row.uuid), actor, now, reason)
+            unfit = _reported_unfit(session, row)
+            if unfit is None:
+                _put_back(session, _lock(session, row.uuid), actor, now, reason)
+            else:
+                _take_out(session, row, GpuState.DEGRADED, "host", unfit, actor, now)
     elif state in _DRAIN:
         _drain(session, row, reason, actor, now)
     else:
@@ -232,6 +237,15 @@ def follow_self_reports(
 
 
 # ---- the steps ----
+
+
+def _reported_unfit(session: Session, row: Row[Any]) -> str | None:
+    """What its host says against it by its last report, with what was known before: that is what must be done."""
+    degraded = session.scalar(select(host.c.degraded).where(host.c.name == row.host))
+    told = json.loads(degraded or "{}").get(row.uuid)
+    if told is None or not row.reason or row.reason in told:
+        return told
+    return row.reason if told in row.reason else f"{told}; {row.reason}"
 
 
 def _new(name: str, info: GpuInfo) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import scrub
+from gpu_platform.hosts import records, scrub
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing import mig
@@ -89,9 +89,9 @@ def test_a_host_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Host:
-    """The stage with its scrubber, on a fake NVML and a fake CUDA."""
+    """The stage with its scrubber, on a fake NVML and a fake CUDA; ``unknown``: nobody recorded whose data it holds."""
 
-    def __init__(self, nvml: Any, home: Path, **node: Any) -> None:
+    def __init__(self, nvml: Any, home: Path, *, unknown: bool = False, **node: Any) -> None:
         self.node = NodeSettings(name="box", isolation="plain", **node)
         self.nvml, self.home = nvml, home
         self.inventory = read_inventory(nvml, self.node)
@@ -103,6 +103,10 @@ class Host:
             self.node, nvml, home, reset=self._reset, on_failure=lambda _, problem: self.failures.append(problem)
         )
         self.stage = Sharing(self.node, nvml, self.inventory, home, reset=self._reset, scrubber=scrubber)
+        record = home / "scrub" / f"{self.uuid}.json"
+        if not unknown and not record.exists():
+            record.parent.mkdir(parents=True, exist_ok=True)
+            records.write_record(str(record), {"namespace": ""}, durable=False)
 
     def _reset(self, uuid: str) -> None:
         if self.reset_fails:
@@ -144,6 +148,30 @@ def test_memory_is_scrubbed_when_the_gpu_goes_to_another_namespace(nvml: Any, tm
     host.start("c", "blue")
     assert cuda.devices == [host.uuid]
     assert cuda.is_clean
+
+
+def test_what_nobody_recorded_is_another_tenants_data(nvml: Any, tmp_path: Path, cuda: FakeCuda) -> None:
+    host = Host(nvml, tmp_path, unknown=True)
+    host.run("a", "red")
+    assert cuda.devices == [host.uuid]
+    assert cuda.is_clean
+    cuda.soil()
+    host.run("b", "red")
+    assert len(cuda.devices) == 1
+
+
+@pytest.mark.parametrize(("every", "found"), [(None, True), (3, False)])
+def test_every_window_is_read_back_unless_the_operator_wants_fewer(
+    nvml: Any, tmp_path: Path, cuda: FakeCuda, every: int | None, found: bool
+) -> None:
+    fewer = {} if every is None else {"scrub_verify_every": every}
+    host = Host(nvml, tmp_path, scrub="always", **fewer)
+    memory = bytearray(cuda.memory.read_bytes())
+    memory[33 << 20] = 7  # in the second of three windows
+    cuda.memory.write_bytes(memory)
+    cuda.fail(f"stuck={33 << 20}")
+    host.run("a", "red")
+    assert bool(host.failures) is found
 
 
 def test_whose_data_it_is_outlives_the_node_worker(nvml: Any, tmp_path: Path, cuda: FakeCuda) -> None:

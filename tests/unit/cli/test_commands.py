@@ -23,6 +23,10 @@ from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
+from gpu_platform.hosts.inject import events_dir
+from gpu_platform.hosts.nvml import open_nvml
+from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store, allocations, attempts, gpus, jobs, queue
 from tests.store_cluster import NOW, Cluster, key, placement, spec, uuid_of
 from tests.unit.service.api_server import (
@@ -309,6 +313,15 @@ async def test_exit_codes_of_errors(platform: Platform) -> None:
     assert (await run("jobs", "preempt", job_id, url=platform.url)).code == 4
     assert (await run("submit", "--gpus", "3", "--", "x", url=platform.url)).code == 2
     assert "is being cancelled" in (await run("jobs", "cancel", job_id, url=platform.url)).err
+
+
+async def test_inject_refuses_a_gpu_that_the_host_does_not_have(tmp_path: Path) -> None:
+    open_nvml(NodeSettings(name="x", simulate="dgx-h100"), node_dir(tmp_path, "x"))
+    inject = ("inject", "--host", "x", "--xid", "31", "--state-dir", str(tmp_path), "--gpu")
+    ran = await run(*inject, "99")
+    assert (ran.code, "it has 8, numbered 0 to 7" in ran.err) == (3, True)
+    assert not list(events_dir(control_dir(node_dir(tmp_path, "x"))).iterdir())
+    assert (await run(*inject, "7")).code == 0
 
 
 async def test_inject_names_a_host_that_is_not_there(tmp_path: Path) -> None:

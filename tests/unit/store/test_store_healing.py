@@ -63,3 +63,18 @@ def test_a_gpu_that_failed_after_it_was_healed_is_avoided(cluster: Cluster) -> N
     attempts.end_attempt(cluster.store, key, [JobState.QUEUED], now=after(2), actor="workflow")
     cluster.enqueue("j", 2, now=after(3), excluded_gpus=[uuid])
     assert avoided(cluster) == {uuid}
+
+
+def test_online_of_a_gpu_that_its_host_calls_lost_says_so_and_keeps_what_must_be_done(cluster: Cluster) -> None:
+    uuid, lost = cluster.uuid("a", 1), "NVML says: GPU is lost"
+    gpus.set_gpu_state(
+        cluster.store, uuid, GpuState.OFFLINE, reason="XID 79: the host needs a reboot", actor="remediation", now=NOW
+    )
+    cluster.report("a", 4, degraded={uuid: lost})
+    gpu = gpus.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
+    assert gpu.state is GpuState.DEGRADED
+    assert gpu.reason == f"{lost}; XID 79: the host needs a reboot"
+    cluster.report("a", 4, degraded={uuid: lost})
+    assert gpus.get_gpu(cluster.store, uuid).reason == gpu.reason
+    cluster.report("a", 4)
+    assert gpus.get_gpu(cluster.store, uuid).state is GpuState.AVAILABLE
