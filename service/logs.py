@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import httpx
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import PROBLEM_JSON, LogChunk, problem_of_response
-from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
+from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound, PlatformError
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.ranks import most_ranks, number_ranks
@@ -24,6 +24,11 @@ from service.streams import end, message
 
 POLL_S = 0.2
 CHUNK_BYTES = 64 * 1024
+"""What a follower is sent at once."""
+PIECE_BYTES = 256 * 1024
+"""What passes through the service at once."""
+ALL_BYTES = 1 << 50
+"""More than any log has. An older node worker answers with at most a MiB."""
 AWAY_AFTER_END_S = 5.0
 """How long a follower of an attempt that has ended waits for a host that does not answer."""
 
@@ -59,19 +64,32 @@ async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
     source = await _Source.find(platform, job, attempt or job.attempt, rank)
-    first = await source.read(0)
+    pieces = _pieces(source)
+    first = await anext(pieces, b"")
 
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        piece = first
-        while True:
-            if piece.note is not None:
-                yield f"[gpu-platform: {piece.note}]\n".encode()
-            yield piece.data
-            if not piece.data or piece.end >= first.size:
-                return
-            piece = await source.read(piece.end)
+    async def all_pieces() -> AsyncGenerator[bytes, None]:
+        yield first
+        async for piece in pieces:
+            yield piece
 
-    return pieces()
+    return all_pieces()
+
+
+async def _pieces(source: _Source) -> AsyncGenerator[bytes, None]:
+    """One long answer of the host; more of them if it ends early, because the oldest of the log went meanwhile."""
+    at, size = 0, None
+    while size is None or at < size:
+        began = at
+        async with source.open(at, ALL_BYTES) as (head, body):
+            size = head.size if size is None else size
+            at = head.offset
+            if head.note is not None:
+                yield f"[gpu-platform: {head.note}]\n".encode()
+            async for data in body:
+                at += len(data)
+                yield data
+        if at <= began:
+            return
 
 
 async def follow_log(
@@ -150,12 +168,18 @@ def decode(data: bytes, final: bool) -> tuple[str, int]:
     return text, len(data) - len(decoder.getstate()[0])
 
 
+class _Head(NamedTuple):
+    offset: int
+    """Where the answer begins; later than asked for if what was there is gone."""
+    size: int
+    """Of all that was ever written."""
+    note: str | None
+
+
 class _Piece(NamedTuple):
     data: bytes
     offset: int
-    """Where it begins; later than asked for if what was there is gone."""
     size: int
-    """Of all that was ever written."""
     note: str | None
 
     @property
@@ -164,7 +188,11 @@ class _Piece(NamedTuple):
 
 
 class _Source:
-    """One rank's log at the node agent of the host that ran it."""
+    """One rank's log at the node agent of the host that ran it.
+
+    Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the host does
+    not answer.
+    """
 
     def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
         self._agents = agents
@@ -178,26 +206,34 @@ class _Source:
         return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
     async def read(self, offset: int) -> _Piece:
-        """At most ``CHUNK_BYTES`` from ``offset`` on.
+        """At most ``CHUNK_BYTES`` from ``offset`` on."""
+        async with self.open(offset, CHUNK_BYTES) as (head, body):
+            return _Piece(b"".join([data async for data in body]), *head)
 
-        Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the
-        host does not answer.
-        """
+    @asynccontextmanager
+    async def open(self, offset: int, limit: int) -> AsyncGenerator[tuple[_Head, AsyncIterator[bytes]], None]:
+        """At most ``limit`` bytes from ``offset`` on, as they come."""
+        params = {"offset": offset, "limit": limit}
         try:
-            answer = await self._agents.get(self._url, params={"offset": offset, "limit": CHUNK_BYTES})
+            async with self._agents.stream("GET", self._url, params=params) as answer:
+                head = answer.headers
+                if not answer.is_success:
+                    await answer.aread()
+                    raise self._error(answer)
+                found = _Head(int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
+                yield found, answer.aiter_raw(PIECE_BYTES)
         except httpx.TransportError as error:
             raise HostUnavailable(
                 f"the log is on host {self._host}, which does not answer; it can be read when the host is back",
                 host=self._host,
             ) from error
+
+    def _error(self, answer: httpx.Response) -> PlatformError:
         if answer.headers.get("content-type", "").startswith(PROBLEM_JSON):
-            raise problem_of_response(answer.status_code, answer.headers, answer.content).error()
+            return problem_of_response(answer.status_code, answer.headers, answer.content).error()
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise NotFound(f"host {self._host} has no log of this rank", host=self._host)
-        if not answer.is_success:
-            raise HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
-        head = answer.headers
-        return _Piece(answer.content, int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
+            return NotFound(f"host {self._host} has no log of this rank", host=self._host)
+        return HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
 
 
 def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:

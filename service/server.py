@@ -7,6 +7,8 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from service.connections import EndingConnection
+
 
 class Server(uvicorn.Server):
     """Ends every stream when it is told to stop; their clients go on with another server where they were.
@@ -17,7 +19,15 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         self._application = app
         super().__init__(
-            uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                http=EndingConnection,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=3,
+            )
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -11,7 +11,7 @@ import base64
 import hmac
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,6 +28,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.exec import ExecSessions
+from service.connections import EndingConnection
 from workers.node_exec import exec_routes
 
 USER = "service"
@@ -37,22 +38,40 @@ MAX_CHUNK = 1024 * 1024
 def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None) -> Starlette:
     async def logs(request: Request) -> Response:
         """``?offset=&limit=`` in bytes. Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` of all that
-        was ever written, ``X-Log-Note`` what the reader should know."""
+        was ever written, ``X-Log-Note`` what the reader should know. May end before ``limit``: then ask again."""
         try:
             key = AttemptKey(job_id=request.path_params["job"], attempt=int(request.path_params["attempt"]))
             rank = int(request.path_params["rank"])
             offset = max(0, int(request.query_params.get("offset", "0")))
-            limit = min(MAX_CHUNK, int(request.query_params.get("limit", str(MAX_CHUNK))))
+            limit = int(request.query_params.get("limit", str(MAX_CHUNK)))
         except ValueError as error:
             return PlainTextResponse(str(error), status_code=422)
         try:
-            found = await run_in_threadpool(agent.read_log, key, rank, offset, limit)
+            found = await run_in_threadpool(agent.read_log, key, rank, offset, min(limit, MAX_CHUNK))
         except FileNotFoundError:
             return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
         headers = {"X-Log-Offset": str(found.offset), "X-Log-Size": str(found.size)}
         if found.note is not None:
             headers["X-Log-Note"] = found.note
-        return Response(found.data, media_type="application/octet-stream", headers=headers)
+        if limit <= MAX_CHUNK:
+            return Response(found.data, media_type="application/octet-stream", headers=headers)
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            """Up to what was there when it was asked for; ends early where the log was removed meanwhile."""
+            piece, end = found, min(found.size, found.offset + limit)
+            while piece.data:
+                yield piece.data
+                at = piece.offset + len(piece.data)
+                if at >= end:
+                    return
+                try:
+                    piece = await run_in_threadpool(agent.read_log, key, rank, at, min(MAX_CHUNK, end - at))
+                except (FileNotFoundError, PlatformError):
+                    return
+                if piece.offset != at:
+                    return
+
+        return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
@@ -104,6 +123,7 @@ class NodeHttp:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 node_app(agent, token, sessions),
+                http=EndingConnection,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -1,0 +1,70 @@
+"""HTTP connections that end: a request that does not come whole, and a peer that is gone, are not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_TIMEOUT_S = 10.0
+"""A request, with its body, arrives within this of the connection's or the request's first byte."""
+_PEER_IDLE_S = 30
+_PEER_TIMEOUT_MS = 60_000
+"""A peer that acknowledges nothing for so long is gone: it lost power, or the network between us did."""
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class EndingConnection(H11Protocol):
+    """For ``uvicorn.Config(http=…)``. uvicorn itself limits only how long a connection idles between two requests."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        _notice_lost_peers(transport.get_extra_info("socket"))
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._look()
+
+    def _look(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._request_came()
+        elif self._waiting is None and (self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]):
+            self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        self._waiting = self.loop.call_later(REQUEST_TIMEOUT_S, self._give_up)
+
+    def _request_came(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        self._waiting = None
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
+            self.transport.write(_TOO_SLOW)  # nothing of an answer was sent yet
+        self.transport.close()
+
+
+def _notice_lost_peers(connection: socket.socket | None) -> None:
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PEER_IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PEER_IDLE_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PEER_TIMEOUT_MS)
