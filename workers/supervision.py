@@ -47,6 +47,7 @@ class Child:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
+        self._stopping = False
         await self._spawn()
         self._keeper = asyncio.create_task(self._keep())
 
@@ -64,6 +65,15 @@ class Child:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+    async def kill(self) -> None:
+        """SIGKILL; it stays down until :meth:`start`."""
+        self._stopping = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
 
     def last_lines(self, count: int = 15) -> str:
         try:

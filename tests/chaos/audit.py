@@ -1,19 +1,23 @@
-"""What must be true of a cluster whatever was done to it, read from its store, Temporal, and the machine."""
+"""What is read of a cluster to judge it: its store, Temporal and the machine, past every process of the platform."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
 
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, events, jobs, queue
+from gpu_platform.domain.usage import AttemptUsage
+from gpu_platform.store import Store, allocations, events, jobs, queue, usage
+from tests.chaos.checks import Kind, Violation, double_holds
 from workers.cluster import LocalCluster
 
 CLOSED_AS = {
@@ -24,7 +28,7 @@ CLOSED_AS = {
 
 
 class Ledger:
-    """A file to which every rank appends ``job attempt rank`` when it begins."""
+    """A file to which shell programs append ``job attempt rank`` when they begin."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,22 +43,41 @@ class Ledger:
         lines = (line.split() for line in self._path.read_text().splitlines())
         return Counter((job_id, int(attempt), int(rank)) for job_id, attempt, rank in lines)
 
+    def repeated(self) -> list[Violation]:
+        return [Violation(Kind.RANK_REPEATED, str(key)) for key, count in self.runs().items() if count > 1]
 
-class Truth:
-    """A cluster's store and Temporal, opened directly: no process of the platform stands in between."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-        self.store = Store(cluster.database_url)
+class Audit:
+    """A cluster's store and Temporal, opened directly."""
+
+    def __init__(self, database_url: str, temporal_address: str, state_dir: Path) -> None:
+        self.store = Store(database_url)
+        self._temporal_address = temporal_address
+        self._state_dir = state_dir
+
+    @classmethod
+    def of(cls, cluster: LocalCluster) -> Audit:
+        return cls(cluster.database_url, cluster.temporal_address, cluster.config.state_dir)
 
     async def temporal(self) -> Client:
-        return await Client.connect(self._cluster.temporal_address, data_converter=pydantic_data_converter)
+        return await Client.connect(self._temporal_address, data_converter=pydantic_data_converter)
 
     def close(self) -> None:
         self.store.close()
 
-    def jobs(self, job_ids: Collection[str]) -> list[Job]:
-        return [jobs.get_job(self.store, job_id) for job_id in job_ids]
+    def jobs(self, job_ids: Collection[str]) -> dict[str, Job]:
+        """Those that are known."""
+        found: dict[str, Job] = {}
+        for job_id in job_ids:
+            try:
+                found[job_id] = jobs.get_job(self.store, job_id)
+            except NotFound:
+                continue
+        return found
+
+    def usage(self, job_ids: Collection[str]) -> dict[tuple[str, int], AttemptUsage]:
+        attempts = [attempt for job_id in job_ids for attempt in usage.usage_of_job(self.store, job_id).attempts]
+        return {(attempt.job_id, attempt.attempt): attempt for attempt in attempts}
 
     async def open_jobs(self, job_ids: Collection[str]) -> dict[str, str]:
         """Jobs that are not terminal in the store, or whose workflow is open or closed in another way."""
@@ -63,23 +86,22 @@ class Truth:
 
         async def check(job: Job) -> str | None:
             async with limit:
-                status = (await temporal.get_workflow_handle(job.id).describe()).status
+                status = await _status(temporal, job.id)
             if not job.state.is_terminal or status is not CLOSED_AS[job.state]:
                 return f"{job.state} in the store, {status.name if status else None} in Temporal; {job.failure}"
             return None
 
-        found = await asyncio.to_thread(self.jobs, job_ids)
+        found = list((await asyncio.to_thread(self.jobs, job_ids)).values())
         answers = await asyncio.gather(*[check(job) for job in found])
         return {job.id: answer for job, answer in zip(found, answers, strict=True) if answer}
 
-    def violations(self, ledger: Ledger) -> list[str]:
-        """Of what holds once every job has ended."""
-        found = [f"{key} ran {count} times" for key, count in ledger.runs().items() if count > 1]
-        found += double_holds(self.events())
-        found += [f"{key} still holds GPUs" for key in allocations.held_attempts(self.store)]
+    def leftovers(self) -> list[Violation]:
+        """Of what must be gone once every job has ended."""
+        found = [f"{key} still holds GPUs" for key in allocations.held_attempts(self.store)]
         found += [f"{row.job_id} still waits" for row in queue.read_queue(self.store)]
         found += [f"process {pid} of {attempt} lives" for pid, attempt in self.ranks_alive().items()]
-        return found
+        twice = [Violation(Kind.GPU_TWICE, text) for text in double_holds(self.events())]
+        return [Violation(Kind.LEFTOVER, text) for text in found] + twice
 
     def events(self) -> Iterator[JobEvent]:
         after = 0
@@ -89,31 +111,31 @@ class Truth:
 
     def ranks_alive(self) -> dict[int, str]:
         """Processes that carry an attempt of this cluster in their environment."""
-        home = str(self._cluster.config.state_dir)
-        found: dict[int, str] = {}
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                try:
-                    pairs = Path(entry.path, "environ").read_bytes().decode(errors="replace").split("\0")
-                except OSError:  # gone meanwhile
-                    continue
-                environ = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-                if environ.get("GPU_PLATFORM_NODE_DIR", "").startswith(home):
-                    found[int(entry.name)] = environ.get("GPU_PLATFORM_ATTEMPT_ID", "?")
-        return found
+        home = str(self._state_dir)
+        environs = environs_of_processes()
+        return {
+            pid: environ.get("GPU_PLATFORM_ATTEMPT_ID", "?")
+            for pid, environ in environs.items()
+            if environ.get("GPU_PLATFORM_NODE_DIR", "").startswith(home)
+        }
 
 
-def double_holds(log: Iterable[JobEvent]) -> list[str]:
-    """GPUs that the event log gives to an attempt while another one has them, or that are never given back."""
-    holder: dict[str, str] = {}
-    found: list[str] = []
-    for event in log:
-        attempt = f"{event.job_id}#{event.attempt}"
-        for uuid in event.data["gpus"] if event.kind.startswith("gang.") else ():
-            if event.kind == "gang.reserved":
-                if uuid in holder:
-                    found.append(f"{uuid}: {attempt} reserved it while {holder[uuid]} held it")
-                holder[uuid] = attempt
-            elif holder.pop(uuid, None) != attempt:
-                found.append(f"{uuid}: {attempt} released it without holding it")
-    return found + [f"{uuid}: {attempt} never released it" for uuid, attempt in holder.items()]
+async def _status(temporal: Client, job_id: str) -> WorkflowExecutionStatus | None:
+    try:
+        return (await temporal.get_workflow_handle(job_id).describe()).status
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+
+
+def environs_of_processes() -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                pairs = Path(entry.path, "environ").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # gone meanwhile
+                continue
+            found[int(entry.name)] = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    return found

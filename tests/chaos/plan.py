@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_platform.domain.job import GpuRequest, RankPer
@@ -35,7 +35,13 @@ class Step:
 DISRUPTIONS: Mapping[str, int] = {
     "kill_process": 5,
     "freeze_process": 1,
+    "freeze_control_plane": 1,
+    "two_leaders": 1,
     "kill_supervisor": 1,
+    "kill_host": 1,
+    "kill_rack": 1,
+    "freeze_host": 1,
+    "freeze_rack": 1,
     "xid": 4,
     "failing_reset": 1,
     "cancel": 4,
@@ -45,9 +51,28 @@ DISRUPTIONS: Mapping[str, int] = {
     "drain_force": 1,
 }
 """Verb -> weight."""
+PARTITIONS: Mapping[str, int] = {
+    "cut_link": 3,
+    "cut_host": 2,
+    "cut_rack": 1,
+    "cut_service": 1,
+    "cut_temporal": 1,
+    "cut_control_plane": 1,
+    "slow_link": 1,
+    "lossy_link": 1,
+}
+CLOCKS: Mapping[str, int] = {"clock_step": 1, "clock_drift": 1}
+LONG_DISRUPTIONS: Mapping[str, int] = {**DISRUPTIONS, "freeze_long": 1}
 
 
-def make_plan(seed: int, seconds: float, *, jobs_per_s: float, disruptions_per_s: float) -> list[Step]:
+def make_plan(
+    seed: int,
+    seconds: float,
+    *,
+    jobs_per_s: float,
+    disruptions_per_s: float,
+    disruptions: Mapping[str, int] = DISRUPTIONS,
+) -> list[Step]:
     """Both streams are Poisson: every so often, things happen at once."""
     dice = random.Random(seed)
     steps: list[Step] = []
@@ -56,9 +81,16 @@ def make_plan(seed: int, seconds: float, *, jobs_per_s: float, disruptions_per_s
         steps.append(Step(at, "submit", dice.random(), _job(dice)))
     at = 1.0
     while (at := at + dice.expovariate(disruptions_per_s)) < seconds:
-        verb = dice.choices(list(DISRUPTIONS), list(DISRUPTIONS.values()))[0]
+        verb = dice.choices(list(disruptions), list(disruptions.values()))[0]
         steps.append(Step(at, verb, dice.random()))
     return sorted(steps, key=lambda step: step.at_s)
+
+
+def only(plan: Sequence[Step], numbers: Collection[int]) -> list[Step]:
+    """All submissions, and of the disruptions those with these numbers (from 0, in order)."""
+    disruptions = [step for step in plan if step.job is None]
+    kept = {id(disruptions[number]) for number in numbers}
+    return [step for step in plan if step.job is not None or id(step) in kept]
 
 
 def _job(dice: random.Random) -> JobPlan:

@@ -15,7 +15,7 @@ import pytest_asyncio
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.states import GpuState, JobState
-from tests.chaos.audit import Ledger, Truth
+from tests.chaos.audit import Audit, Ledger
 from tests.harness import eventually
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 from workers.supervision import Child
@@ -56,7 +56,7 @@ async def test_five_hundred_jobs(eight_hosts: LocalCluster, tmp_path: Path, vict
 
 async def submit_kill_and_account(cluster: LocalCluster, directory: Path, victim: str, count: int) -> None:
     ledger = Ledger(directory / "ledger")
-    truth = Truth(cluster)
+    audit = Audit.of(cluster)
     name = f"batch-{victim}"
     began = time.monotonic()
     async with AsyncClient(cluster.api_url, retry_for_s=60) as client:
@@ -71,7 +71,7 @@ async def submit_kill_and_account(cluster: LocalCluster, directory: Path, victim
         for child in victims(cluster, victim):
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
-        unfinished = sum(not job.state.is_terminal for job in truth.jobs(accepted))
+        unfinished = sum(not job.state.is_terminal for job in audit.jobs(accepted).values())
 
         for job_id in sorted(accepted):
             job = await client.wait(job_id, timeout_s=300)
@@ -84,7 +84,7 @@ async def submit_kill_and_account(cluster: LocalCluster, directory: Path, victim
         await eventually(nothing_is_taken, "all GPUs to be AVAILABLE")
         known = [job.id async for job in client.list(name=name)]
 
-    await eventually(lambda: _settled(truth, accepted), "store and Temporal to agree", within_s=60)
+    await eventually(lambda: _settled(audit, accepted), "store and Temporal to agree", within_s=60)
     runs = ledger.runs()
     ran = [job_id for job_id, _, _ in runs.elements()]
     lost = accepted - set(ran)
@@ -95,12 +95,12 @@ async def submit_kill_and_account(cluster: LocalCluster, directory: Path, victim
     )
     assert (lost, doubled) == (set(), set())
     assert sorted(known) == sorted(accepted), "a job that nobody was told of, or none for an acknowledged one"
-    assert truth.violations(ledger) == []
-    truth.close()
+    assert [*ledger.repeated(), *audit.leftovers()] == []
+    audit.close()
 
 
-async def _settled(truth: Truth, job_ids: set[str]) -> bool:
-    return not await truth.open_jobs(job_ids)
+async def _settled(audit: Audit, job_ids: set[str]) -> bool:
+    return not await audit.open_jobs(job_ids)
 
 
 def victims(cluster: LocalCluster, name: str) -> list[Child]:

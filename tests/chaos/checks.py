@@ -1,0 +1,361 @@
+"""What must hold of a cluster, whatever was done to it. Pure: facts in, violations out.
+
+Faults excuse only what they can cause: see ``Fault.may_restart``. Every kind is planted in ``test_planted``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+
+from gpu_platform.domain.job import FailureKind, Job, JobEvent
+from gpu_platform.domain.states import JobState
+from gpu_platform.domain.usage import AttemptUsage
+from tests.chaos.faults import Fault
+from tests.chaos.feed import Promise, Seen
+from tests.chaos.plan import JobPlan
+from tests.chaos.truth import Run, Spans, Truth
+
+SWEEP_S = 15.0
+"""The platform's own sweeps find within this what was left behind."""
+RECOVERY_S = 30.0
+"""So long after a fault its effects may show."""
+LATENESS_S = 0.3
+"""The observer may write so much later than it happened; where the kernel's locks prove it, nothing is allowed."""
+USAGE_SLACK_S = 2.0
+PROMISE_SLACK_S = 5.0
+
+
+class Kind(StrEnum):
+    TWO_ATTEMPTS = "two attempts at once"
+    GPU_TWICE = "a GPU in two hands"
+    RANK_REPEATED = "a rank begun twice"
+    RANK_UNBACKED = "a rank without an allocation"
+    ALLOCATION_IDLE = "an allocation without a rank"
+    JOB_UNKNOWN = "an acknowledged job that is unknown"
+    END_UNCAUSED = "an end that nobody caused"
+    RESTART_UNJUSTIFIED = "a restart that nothing justified"
+    PROMISE_BROKEN = "a promise broken"
+    USAGE_WRONG = "usage that does not add up"
+    HISTORY = "store and Temporal disagree"
+    LEFTOVER = "something left behind"
+
+
+@dataclass(frozen=True)
+class Violation:
+    kind: Kind
+    text: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" + (f" for {self.seconds:.2f} s" if self.seconds else "")
+
+
+@dataclass(frozen=True)
+class Hold:
+    """An attempt's GPUs by the event log; each change came after the first and before the second time."""
+
+    job: str
+    attempt: int
+    gpus: frozenset[str]
+    hosts: frozenset[str]
+    reserved: tuple[float, float]
+    released: tuple[float, float] = (math.inf, math.inf)
+
+
+@dataclass
+class Facts:
+    now: float
+    truth: Truth = field(default_factory=Truth)
+    events: list[Seen] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    plans: dict[str, JobPlan] = field(default_factory=dict)
+    """Every acknowledged submission."""
+    stopped: set[str] = field(default_factory=set)
+    """Jobs that were told, or may have been told, to end."""
+    usage: dict[tuple[str, int], AttemptUsage] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> list[Hold]:
+        return holds_of(self.events)
+
+    def standing(self, hosts: Iterable[str]) -> Spans:
+        """When ranks on these hosts were stopped: they did nothing then."""
+        touched = set(hosts)
+        return Spans.of([(f.begin, f.end) for f in self.faults if f.stopped and f.hosts & touched])
+
+
+def find_violations(facts: Facts) -> list[Violation]:
+    return [violation for check in CHECKS for violation in check(facts)]
+
+
+def two_attempts(facts: Facts) -> list[Violation]:
+    """No two attempts of one job live together, unless the job asked for ``fencing: relaxed``."""
+    found: dict[tuple[str, int, int], float] = {}
+    for job, runs in _by_job(facts.truth.runs).items():
+        for first, second in combinations(sorted(runs, key=lambda run: run.attempt), 2):
+            if first.attempt == second.attempt or first.relaxed or second.relaxed:
+                continue
+            key = (job, first.attempt, second.attempt)
+            seconds = _together(facts, first, second)
+            if seconds > (0.0 if key in facts.truth.together else LATENESS_S):
+                found[key] = max(found.get(key, 0.0), seconds)
+    return [
+        Violation(Kind.TWO_ATTEMPTS, f"{job}, attempts {first} and {second}", seconds)
+        for (job, first, second), seconds in found.items()
+    ]
+
+
+def gpus_twice(facts: Facts) -> list[Violation]:
+    """In fact (ranks lock what they hold) and by the event log."""
+    found = [Violation(Kind.GPU_TWICE, text) for text in double_holds(seen.event for seen in facts.events)]
+    by_gpu: dict[str, list[Run]] = defaultdict(list)
+    for run in facts.truth.runs:
+        for gpu in run.gpus:
+            by_gpu[gpu].append(run)
+    for gpu, runs in by_gpu.items():
+        for first, second in combinations(runs, 2):
+            if (first.job, first.attempt) == (second.job, second.attempt):
+                continue
+            later = max(first, second, key=lambda run: run.begin)
+            proved = (later.job, later.attempt, gpu) in facts.truth.taken
+            seconds = _together(facts, first, second)
+            if seconds > (0.0 if proved else LATENESS_S):
+                found.append(Violation(Kind.GPU_TWICE, f"{gpu}: {first.name} and {second.name}", seconds))
+    return found
+
+
+def ranks_repeated(facts: Facts) -> list[Violation]:
+    return [Violation(Kind.RANK_REPEATED, name) for name in facts.truth.repeated]
+
+
+def ranks_unbacked(facts: Facts) -> list[Violation]:
+    """A rank begins while its attempt holds its GPUs, and is gone within a sweep after they were released."""
+    holds = {(hold.job, hold.attempt): hold for hold in facts.holds}
+    found: list[Violation] = []
+    for run in facts.truth.runs:
+        hold, end = holds.get((run.job, run.attempt)), run.end or facts.now
+        if hold is None:
+            found.append(Violation(Kind.RANK_UNBACKED, f"{run.name} was never given GPUs", end - run.begin))
+        elif run.begin > hold.released[1]:
+            found.append(Violation(Kind.RANK_UNBACKED, f"{run.name} began after its GPUs were released"))
+        else:
+            stretches = facts.standing([run.host]).without(hold.released[1], end) if hold.released[1] < end else []
+            beyond = sum(stop - begin for begin, stop in stretches)
+            if beyond > SWEEP_S:
+                found.append(Violation(Kind.RANK_UNBACKED, f"{run.name} outlived its allocation", beyond))
+    return found
+
+
+def allocations_idle(facts: Facts) -> list[Violation]:
+    """Whoever holds GPUs runs something, but for a sweep's time and what faults on its way excuse."""
+    runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in facts.truth.runs:
+        runs[run.job, run.attempt].append(run)
+    found: list[Violation] = []
+    for hold in facts.holds:
+        busy = [(run.begin, run.end or facts.now) for run in runs[hold.job, hold.attempt]]
+        excused = [
+            (fault.begin, fault.end + RECOVERY_S)
+            for fault in facts.faults
+            if fault.of_the_cluster or fault.touches(hold.job, hold.hosts, hold.gpus)
+        ]
+        left = Spans.of(busy + excused).without(hold.reserved[1], min(hold.released[0], facts.now))
+        longest = max((end - begin for begin, end in left), default=0.0)
+        if longest > SWEEP_S:
+            found.append(Violation(Kind.ALLOCATION_IDLE, f"{hold.job}#{hold.attempt} ran nothing", longest))
+    return found
+
+
+def jobs_unknown(facts: Facts) -> list[Violation]:
+    return [Violation(Kind.JOB_UNKNOWN, job) for job in facts.plans if job not in facts.jobs]
+
+
+def ends_uncaused(facts: Facts) -> list[Violation]:
+    """A job ends as its program does, or because it was told to."""
+    runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in facts.truth.runs:
+        runs[run.job, run.attempt].append(run)
+    found: list[Violation] = []
+    for job_id, plan in facts.plans.items():
+        if (job := facts.jobs.get(job_id)) is None:
+            continue
+        if not ended_as_planned(job, plan, stopped=job_id in facts.stopped):
+            text = f"{job_id} {plan} ended {job.state} {job.failure}, retries {job.user_retries}"
+            found.append(Violation(Kind.END_UNCAUSED, text))
+        last = runs[job_id, job.attempt]
+        if job.state is JobState.COMPLETED and not (last and all(run.exit_code == 0 for run in last)):
+            codes = [run.exit_code for run in last]
+            text = f"{job_id} COMPLETED in attempt {job.attempt}, whose ranks ended {codes or 'never: none ran'}"
+            found.append(Violation(Kind.END_UNCAUSED, text))
+    return found
+
+
+def restarts_unjustified(facts: Facts) -> list[Violation]:
+    """Each attempt after the first has a reason: its program failed, or a fault was on its way."""
+    found: list[Violation] = []
+    holds = {(hold.job, hold.attempt): hold for hold in facts.holds}
+    failed = {(run.job, run.attempt) for run in facts.truth.runs if run.exit_code}
+    ordered = {
+        (seen.event.job_id, seen.event.attempt)
+        for seen in facts.events
+        if seen.event.kind == "job.preempted" and seen.event.actor == "scheduler"
+    }
+    for hold in holds.values():
+        if (hold.job, hold.attempt + 1) not in holds or (hold.job, hold.attempt) in failed | ordered:
+            continue
+        reasons = (
+            fault
+            for fault in facts.faults
+            if fault.may_restart(hold.job, hold.hosts, hold.gpus)
+            and fault.overlaps(hold.reserved[0], hold.released[1], aftermath_s=RECOVERY_S)
+        )
+        if next(reasons, None) is None:
+            where = ", ".join(sorted(hold.hosts))
+            found.append(Violation(Kind.RESTART_UNJUSTIFIED, f"{hold.job}#{hold.attempt} on {where} was given up"))
+    return found
+
+
+def attempts_uncounted(facts: Facts) -> list[Violation]:
+    """As many attempts as the job's own counters give reasons for."""
+    found: list[Violation] = []
+    for job in facts.jobs.values():
+        tries = 1 + job.user_retries + job.hardware_retries + job.preemptions
+        if job.state is not JobState.CANCELLED and job.attempt != tries:
+            text = f"{job.id} has {job.attempt} attempts for {tries} reasons"
+            found.append(Violation(Kind.RESTART_UNJUSTIFIED, text))
+    return found
+
+
+def promises_broken(facts: Facts) -> list[Violation]:
+    """What was promised a date starts by it, or there was a fault before it."""
+    starts: dict[str, list[float]] = defaultdict(list)
+    for hold in facts.holds:
+        starts[hold.job].append(hold.reserved[0])
+    found: dict[str, Violation] = {}
+    for promise in facts.promises:
+        started = min((at for at in starts[promise.job] if at > promise.seen), default=facts.now)
+        late = started - promise.due
+        disturbed = any(fault.overlaps(promise.seen - RECOVERY_S, started) for fault in facts.faults)
+        if late > PROMISE_SLACK_S and not disturbed and promise.job not in facts.stopped:
+            found[promise.job] = Violation(Kind.PROMISE_BROKEN, f"{promise.job} started later than promised", late)
+    return list(found.values())
+
+
+def usage_wrong(facts: Facts) -> list[Violation]:
+    """Every attempt that held GPUs has its GPU-seconds: no fewer than its ranks lived, as many as it held them."""
+    lived: dict[tuple[str, int], float] = defaultdict(float)
+    ends = {(hold.job, hold.attempt): hold.released[1] for hold in facts.holds}
+    for run in facts.truth.runs:
+        end = min(run.end or facts.now, ends.get((run.job, run.attempt), math.inf))
+        lived[run.job, run.attempt] += max(0.0, end - run.begin) * len(run.gpus)
+    found: list[Violation] = []
+    for hold in facts.holds:
+        key, name = (hold.job, hold.attempt), f"{hold.job}#{hold.attempt}"
+        if math.isinf(hold.released[1]):
+            continue
+        if key not in facts.usage:
+            found.append(Violation(Kind.USAGE_WRONG, f"{name} has no usage"))
+            continue
+        count, told = len(hold.gpus), facts.usage[key].gpu_seconds
+        slack = count * (USAGE_SLACK_S + _clock_slack(facts, hold))
+        least = max((hold.released[0] - hold.reserved[1]) * count, lived[key]) - slack
+        most = (hold.released[1] - hold.reserved[0]) * count + slack
+        if not least <= told <= most:
+            text = f"{name}: {told:.1f} GPU-seconds, not {least:.1f} to {most:.1f}"
+            found.append(Violation(Kind.USAGE_WRONG, text))
+    return found
+
+
+CHECKS: tuple[Callable[[Facts], list[Violation]], ...] = (
+    two_attempts,
+    gpus_twice,
+    ranks_repeated,
+    ranks_unbacked,
+    allocations_idle,
+    jobs_unknown,
+    ends_uncaused,
+    restarts_unjustified,
+    attempts_uncounted,
+    promises_broken,
+    usage_wrong,
+)
+
+
+# ---- what the checks share ----
+
+
+def ended_as_planned(job: Job, plan: JobPlan, *, stopped: bool) -> bool:
+    if stopped and job.state is JobState.CANCELLED:
+        return True
+    if plan.endless:
+        return False
+    if plan.exit_code == 0:
+        return job.state is JobState.COMPLETED
+    return (
+        job.state is JobState.FAILED
+        and job.failure is not None
+        and job.failure.kind is FailureKind.USER
+        and (job.exit_code, job.user_retries) == (plan.exit_code, plan.max_retries)
+    )
+
+
+def holds_of(log: Iterable[Seen]) -> list[Hold]:
+    found: dict[tuple[str, int], Hold] = {}
+    for seen in log:
+        event = seen.event
+        if event.job_id is None or event.attempt is None:
+            continue
+        key, times = (event.job_id, event.attempt), (seen.after, seen.before)
+        if event.kind == "gang.reserved":
+            gpus, hosts = frozenset(event.data["gpus"]), frozenset(event.data["hosts"])
+            found[key] = Hold(*key, gpus, hosts, times)
+        elif event.kind == "gang.released" and key in found:
+            held = found[key]
+            found[key] = Hold(*key, held.gpus, held.hosts, held.reserved, times)
+    return list(found.values())
+
+
+def double_holds(log: Iterable[JobEvent]) -> list[str]:
+    """GPUs that the event log gives to an attempt while another one has them, or that are never given back."""
+    holder: dict[str, str] = {}
+    found: list[str] = []
+    for event in log:
+        attempt = f"{event.job_id}#{event.attempt}"
+        for uuid in event.data["gpus"] if event.kind.startswith("gang.") else ():
+            if event.kind == "gang.reserved":
+                if uuid in holder:
+                    found.append(f"{uuid}: {attempt} reserved it while {holder[uuid]} held it")
+                holder[uuid] = attempt
+            elif holder.pop(uuid, None) != attempt:
+                found.append(f"{uuid}: {attempt} released it without holding it")
+    return found + [f"{uuid}: {attempt} never released it" for uuid, attempt in holder.items()]
+
+
+def _together(facts: Facts, first: Run, second: Run) -> float:
+    """Seconds in which both lived and neither stood still."""
+    begin = max(first.begin, second.begin)
+    end = min(first.end or facts.now, second.end or facts.now)
+    left = facts.standing([first.host, second.host]).without(begin, end) if begin < end else []
+    return sum(stop - start for start, stop in left)
+
+
+def _by_job(runs: Iterable[Run]) -> Mapping[str, list[Run]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[run.job].append(run)
+    return found
+
+
+def _clock_slack(facts: Facts, hold: Hold) -> float:
+    """How far the control plane's own times may be off: it stood still, or its clock was changed."""
+    if any(fault.kind.startswith("clock") and fault.of_the_cluster for fault in facts.faults):
+        return math.inf
+    faults = [f for f in facts.faults if f.of_the_cluster and f.overlaps(hold.reserved[0], hold.released[1])]
+    return sum(min(fault.end, facts.now) - fault.begin for fault in faults)

@@ -1,0 +1,92 @@
+"""What was done to a cluster, and what each kind of fault may cause."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gpu_platform.domain.job import JobSpec
+from tests.chaos.truth import boottime
+
+NEVER_A_REASON = frozenset({"clock_step", "clock_drift", "slow_link", "lossy_link", "drain"})
+"""Faults of a host that must cost no job its attempt."""
+
+STRICT = "fencing" in JobSpec.model_fields
+"""Leases are acknowledged on any path. Without that, a service that is away costs every host its lease."""
+CLUSTER_KINDS_THAT_RESTARTED = frozenset(
+    {"kill_process", "freeze_process", "kill_database", "freeze_control_plane", "freeze_long"}
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    target: str
+    begin: float
+    end: float
+    """CLOCK_BOOTTIME, both; infinity: it still lasts."""
+    hosts: frozenset[str] = frozenset()
+    gpus: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+    stopped: bool = False
+    """The ranks themselves stood still meanwhile (SIGSTOP)."""
+
+    @property
+    def of_the_cluster(self) -> bool:
+        """It struck the control plane, not a host, GPU or job."""
+        return not (self.hosts or self.gpus or self.jobs)
+
+    def touches(self, job: str, hosts: Collection[str], gpus: Collection[str]) -> bool:
+        return job in self.jobs or not self.hosts.isdisjoint(hosts) or not self.gpus.isdisjoint(gpus)
+
+    def may_restart(self, job: str, hosts: Collection[str], gpus: Collection[str]) -> bool:
+        """May it cost an attempt of this job on these hosts and GPUs?"""
+        if self.of_the_cluster:
+            return not STRICT and self.kind in CLUSTER_KINDS_THAT_RESTARTED
+        return self.kind not in NEVER_A_REASON and self.touches(job, hosts, gpus)
+
+    def overlaps(self, begin: float, end: float, *, aftermath_s: float = 0.0) -> bool:
+        return self.begin <= end and begin <= self.end + aftermath_s
+
+
+@dataclass
+class FaultLog:
+    faults: list[Fault] = field(default_factory=list)
+
+    @contextmanager
+    def lasting(
+        self,
+        kind: str,
+        target: str,
+        *,
+        hosts: Collection[str] = (),
+        gpus: Collection[str] = (),
+        jobs: Collection[str] = (),
+        stopped: bool = False,
+    ) -> Iterator[None]:
+        """A fault from here to the end of the block."""
+        scope = {"hosts": frozenset(hosts), "gpus": frozenset(gpus), "jobs": frozenset(jobs)}
+        begin, place = boottime(), len(self.faults)
+        self.faults.append(Fault(kind, target, begin, math.inf, **scope, stopped=stopped))
+        try:
+            yield
+        finally:
+            self.faults[place] = Fault(kind, target, begin, boottime(), **scope, stopped=stopped)
+
+    def note(self, kind: str, target: str, **scope: Collection[str]) -> None:
+        """A fault of one moment."""
+        with self.lasting(kind, target, **scope):  # type: ignore[arg-type]
+            pass
+
+    def counts(self) -> Counter[str]:
+        return Counter(fault.kind for fault in self.faults)
+
+    def lines(self) -> list[str]:
+        first = min((fault.begin for fault in self.faults), default=0.0)
+        return [
+            f"{fault.begin - first:7.2f} s {fault.kind} {fault.target} ({fault.end - fault.begin:.1f} s)"
+            for fault in self.faults
+        ]

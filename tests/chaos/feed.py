@@ -1,0 +1,104 @@
+"""Follows a cluster's event log and promises while it runs, and stamps what it sees with CLOCK_BOOTTIME.
+
+Clocks of the platform's processes are stepped by the tests, so the times that events carry are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.store import Store, events
+from gpu_platform.store.line import list_waiting
+from tests.chaos.truth import boottime
+
+POLL_S = 0.05
+PROMISES_S = 0.5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An event was committed after ``after`` and before ``before``."""
+
+    event: JobEvent
+    after: float
+    before: float
+
+
+@dataclass(frozen=True)
+class Promise:
+    """At ``seen`` the job was promised a start by ``due``."""
+
+    job: str
+    due: float
+    seen: float
+
+
+@dataclass
+class Feed:
+    store: Store
+    seen: list[Seen] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
+    _looked: float = field(default_factory=boottime)
+    _task: asyncio.Task[None] | None = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+
+    async def __aenter__(self) -> Feed:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def catch_up(self) -> None:
+        """Everything that was committed before this call is seen after it."""
+        await asyncio.to_thread(self._read)
+
+    def restored(self) -> None:
+        """The database is an older one now: what it will write next has numbers that were seen before."""
+        last = self._last_seq()
+        self.seen = [seen for seen in self.seen if seen.event.seq <= last]
+
+    async def _run(self) -> None:
+        next_promises = 0.0
+        while True:
+            try:
+                await asyncio.to_thread(self._read)
+                if boottime() >= next_promises:
+                    next_promises = boottime() + PROMISES_S
+                    await asyncio.to_thread(self._read_promises)
+            except (SQLAlchemyError, PlatformError):
+                pass  # the database is away: that is what the tests do
+            await asyncio.sleep(POLL_S)
+
+    def _read(self) -> None:
+        with self._reading:
+            asked, more = boottime(), True
+            while more:
+                asked = boottime()
+                batch = events.read_events(self.store, self.seen[-1].event.seq if self.seen else 0)
+                now = boottime()
+                self.seen += [Seen(event, self._looked, now) for event in batch]
+                more = len(batch) == 1000
+            self._looked = asked
+
+    def _read_promises(self) -> None:
+        now = boottime()
+        offset = now - datetime.now(UTC).timestamp()
+        for waiting in list_waiting(self.store, 0, 20):
+            if waiting.reason is not None and waiting.reason.starts_by is not None:
+                self.promises.append(Promise(waiting.job_id, waiting.reason.starts_by + offset, now))
+
+    def _last_seq(self) -> int:
+        low, last = 0, 0
+        while batch := events.read_events(self.store, low):
+            low = last = batch[-1].seq
+        return last

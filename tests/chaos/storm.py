@@ -1,0 +1,133 @@
+"""A stream of jobs while faults come, the calm after it, and the account of both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from tests.chaos.arena import Arena
+from tests.chaos.audit import Audit
+from tests.chaos.checks import Facts, Kind, Violation, find_violations
+from tests.chaos.clocks import hand_out
+from tests.chaos.feed import Feed
+from tests.chaos.killable_postgres import Server
+from tests.chaos.monkey import play
+from tests.chaos.network import lay, running_network
+from tests.chaos.plan import Step
+from tests.chaos.truth import boottime, observed, read_truth
+from tests.harness import eventually
+from tests.hosts_rig import RESET_FOR_EVER
+from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+
+HOSTS = (
+    NodeSpec("a", "dgx-h100", leaf="leaf-1"),
+    NodeSpec("b", "dgx-h100", leaf="leaf-1"),
+    NodeSpec("c", "dgx-1v", leaf="leaf-2"),
+)
+SHORT_LEASES = {"GPU_PLATFORM_LEASE_TTL_S": "4", "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5"}
+SETTLED_S = 180.0
+
+
+@dataclass
+class Outcome:
+    facts: Facts
+    violations: list[Violation] = field(default_factory=list)
+    settled_s: float = 0.0
+
+
+async def storm(directory: Path, plan: Sequence[Step], database: Server | None = None) -> Outcome:
+    """Fails if the cluster does not settle; everything else is told."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = ClusterConfig(
+        state_dir=directory / "state",
+        nodes=HOSTS,
+        ui=False,
+        settings=SHORT_LEASES | {"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
+        database_url=database.url if database else None,
+    )
+    async with _arena(config, directory, database) as (arena, feed):
+        with observed(directory):
+            try:
+                await play(arena, plan)
+                calm = time.monotonic()
+                found = await settle(arena)
+                settled_s = time.monotonic() - calm
+                await feed.catch_up()
+                await _ranks_gone(directory)
+            except BaseException:
+                print("\n".join(arena.log.lines()))
+                raise
+        facts = await asyncio.to_thread(facts_of, arena, feed)
+        found += find_violations(facts) + await asyncio.to_thread(arena.audit.leftovers)
+        return Outcome(facts, found, settled_s)
+
+
+@contextlib.asynccontextmanager
+async def _arena(config: ClusterConfig, directory: Path, database: Server | None) -> AsyncIterator[tuple[Arena, Feed]]:
+    cluster = LocalCluster(config)
+    with running_network() as network:
+        lay(network, cluster)
+        clocks = hand_out(cluster, directory)
+        async with cluster, AsyncClient(cluster.api_url, retry_for_s=120) as client:
+            audit = Audit.of(cluster)
+            try:
+                async with Feed(audit.store) as feed:
+                    yield Arena(cluster, client, audit, directory, database, network, clocks), feed
+            finally:
+                audit.close()
+
+
+async def settle(arena: Arena) -> list[Violation]:
+    """Every job ends, every GPU comes back, and the platform is as good as new."""
+    deadline = time.monotonic() + SETTLED_S
+    while left := await arena.audit.open_jobs(arena.jobs):
+        if time.monotonic() > deadline:
+            return [Violation(Kind.HISTORY, f"{job} after {SETTLED_S:.0f} s: {text}") for job, text in left.items()]
+        await asyncio.sleep(0.5)
+    away: dict[str, str] = {}
+
+    async def gpus_back() -> bool:
+        away.clear()
+        away.update({gpu.info.uuid: f"{gpu.state} {gpu.reason}" async for gpu in arena.client.gpus()})
+        return set(away.values()) == {f"{GpuState.AVAILABLE} {None}"}
+
+    try:
+        await eventually(gpus_back, "every GPU to be AVAILABLE", within_s=60)
+    except AssertionError:
+        wrong = {uuid: text for uuid, text in away.items() if text != f"{GpuState.AVAILABLE} {None}"}
+        return [Violation(Kind.LEFTOVER, f"{uuid} after 60 s: {text}") for uuid, text in wrong.items()]
+    job = await arena.client.submit(JobSpec(command=["true"]))
+    ended = await arena.client.wait(job.id, timeout_s=20)
+    return [] if ended.state is JobState.COMPLETED else [Violation(Kind.LEFTOVER, f"a last job ended {ended.state}")]
+
+
+async def _ranks_gone(directory: Path) -> None:
+    """What still lives after this is a violation."""
+
+    def gone() -> bool:
+        return all(run.end is not None for run in read_truth(directory).runs)
+
+    with contextlib.suppress(AssertionError):
+        await eventually(gone, "the observer to have seen every end", within_s=5)
+
+
+def facts_of(arena: Arena, feed: Feed) -> Facts:
+    known = arena.audit.jobs(list(arena.jobs))
+    return Facts(
+        now=boottime(),
+        truth=read_truth(arena.directory),
+        events=feed.seen,
+        promises=feed.promises,
+        faults=arena.log.faults,
+        jobs=known,
+        plans=arena.jobs,
+        stopped=arena.stopped,
+        usage=arena.audit.usage({seen.event.job_id for seen in feed.seen if seen.event.job_id}),
+    )

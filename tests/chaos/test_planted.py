@@ -1,0 +1,204 @@
+"""Every kind of violation, planted once: the audit finds it, and finds nothing in a run that is as it should be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpu_platform.domain.job import Failure, FailureKind, Job, JobEvent, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.domain.usage import AttemptUsage
+from tests.chaos import checks
+from tests.chaos.checks import Facts, Kind, find_violations
+from tests.chaos.faults import Fault
+from tests.chaos.feed import Promise, Seen
+from tests.chaos.plan import JobPlan
+from tests.chaos.truth import Run, Truth
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOST_LOST = Fault("partition", "a", 28.0, 40.0, hosts=frozenset({"a"}))
+LEADER_CHANGED = Fault("two_leaders", "scheduler-1", 28.0, 29.0)
+
+
+def gang(kind: str, job: str, attempt: int, at: float, *gpus: str, host: str = "a") -> Seen:
+    data = {"gpus": list(gpus), "hosts": [host]}
+    event = JobEvent(seq=0, at=NOW, kind=f"gang.{kind}", actor="test", job_id=job, attempt=attempt, data=data)
+    return Seen(event, at - 0.05, at + 0.05)
+
+
+def used(job: str, attempt: int, gpu_seconds: float) -> dict[tuple[str, int], AttemptUsage]:
+    row = AttemptUsage(
+        job_id=job, attempt=attempt, namespace="d", user="u", gpus=1, ended_at=NOW, gpu_seconds=gpu_seconds
+    )
+    return {(job, attempt): row}
+
+
+def right() -> Facts:
+    """Job j ran on a/x until a was cut off at 28 s, was ended there at 32 s, and ran on b/y from 34 s to 60 s."""
+    job = Job(
+        id="j", spec=JobSpec(command=["x"]), state=JobState.COMPLETED, attempt=2, hardware_retries=1, created_at=NOW
+    )
+    return Facts(
+        now=100.0,
+        truth=Truth(
+            runs=(
+                Run("j", 1, 0, "a", ("x",), 10.0, 32.0),
+                Run("j", 2, 0, "b", ("y",), 34.0, 60.0, exit_code=0),
+            )
+        ),
+        events=[
+            gang("reserved", "j", 1, 9.0, "x"),
+            gang("released", "j", 1, 33.0, "x"),
+            gang("reserved", "j", 2, 33.5, "y", host="b"),
+            gang("released", "j", 2, 60.2, "y", host="b"),
+        ],
+        faults=[HOST_LOST, LEADER_CHANGED],
+        jobs={"j": job},
+        plans={"j": JobPlan(26.0)},
+        usage={**used("j", 1, 24.0), **used("j", 2, 26.7)},
+    )
+
+
+def test_what_is_right_is_found_right() -> None:
+    assert find_violations(right()) == []
+
+
+def change_run(index: int, **fields: Any) -> Callable[[Facts], None]:
+    def plant(facts: Facts) -> None:
+        runs = list(facts.truth.runs)
+        runs[index] = replace(runs[index], **fields)
+        facts.truth = replace(facts.truth, runs=tuple(runs))
+
+    return plant
+
+
+def change_job(**fields: Any) -> Callable[[Facts], None]:
+    def plant(facts: Facts) -> None:
+        facts.jobs["j"] = facts.jobs["j"].model_copy(update=fields)
+
+    return plant
+
+
+def add_neighbour(facts: Facts) -> None:
+    """Job k, told to end, on GPU y while j has it."""
+    facts.truth = replace(facts.truth, runs=(*facts.truth.runs, Run("k", 1, 0, "b", ("y",), 50.0, 55.0)))
+    facts.events = [*facts.events[:3], gang("reserved", "k", 1, 49.0, "y", host="b"), *facts.events[3:]]
+
+
+def second_begin(facts: Facts) -> None:
+    facts.truth = replace(facts.truth, repeated=("j#1 rank 0",))
+
+
+def no_hold(facts: Facts) -> None:
+    facts.events = facts.events[2:]
+
+
+def late_begin(facts: Facts) -> None:
+    facts.truth = replace(facts.truth, runs=(*facts.truth.runs, Run("j", 1, 1, "a", (), 33.4, 33.45)))
+
+
+def idle_hold(facts: Facts) -> None:
+    facts.faults = []
+    facts.truth = Truth(runs=(facts.truth.runs[0], replace(facts.truth.runs[1], begin=55.0)))
+
+
+def no_fault(facts: Facts) -> None:
+    facts.faults = [LEADER_CHANGED]
+
+
+def fault_elsewhere(facts: Facts) -> None:
+    facts.faults = [Fault("partition", "c", 28.0, 40.0, hosts=frozenset({"c"}))]
+
+
+def fault_too_early(facts: Facts) -> None:
+    facts.events[0] = gang("reserved", "j", 1, 90.0, "x")
+    facts.events[1] = gang("released", "j", 1, 95.0, "x")
+
+
+def broken_promise(facts: Facts) -> None:
+    facts.faults = []
+    facts.promises = [Promise("j", due=2.0, seen=0.5)]
+
+
+def unknown(facts: Facts) -> None:
+    facts.plans["lost"] = JobPlan(1.0)
+
+
+def usage(seconds: float) -> Callable[[Facts], None]:
+    return lambda facts: facts.usage.update(used("j", 2, seconds))
+
+
+FAILED_BY_HARDWARE = Failure(kind=FailureKind.HARDWARE, message="its workflow was not known to Temporal")
+PLANTED: dict[str, tuple[Kind, Callable[[Facts], None]]] = {
+    "the first attempt outlives the start of the second": (Kind.TWO_ATTEMPTS, change_run(0, end=40.0)),
+    "the first attempt still lives": (Kind.TWO_ATTEMPTS, change_run(0, end=None)),
+    "a neighbour on the same GPU": (Kind.GPU_TWICE, add_neighbour),
+    "a rank begins again in its attempt": (Kind.RANK_REPEATED, second_begin),
+    "a rank that was never given GPUs": (Kind.RANK_UNBACKED, no_hold),
+    "a launch that comes after the release": (Kind.RANK_UNBACKED, late_begin),
+    "a rank outlives its allocation": (Kind.RANK_UNBACKED, change_run(1, end=90.0)),
+    "GPUs held for nothing": (Kind.ALLOCATION_IDLE, idle_hold),
+    "an acknowledged job is unknown": (Kind.JOB_UNKNOWN, unknown),
+    "a healthy job is FAILED": (Kind.END_UNCAUSED, change_job(state=JobState.FAILED, failure=FAILED_BY_HARDWARE)),
+    "a job is CANCELLED that nobody cancelled": (Kind.END_UNCAUSED, change_job(state=JobState.CANCELLED)),
+    "COMPLETED by ranks that were killed": (Kind.END_UNCAUSED, change_run(1, exit_code=None)),
+    "COMPLETED in an attempt that never ran": (Kind.END_UNCAUSED, change_job(attempt=3, hardware_retries=2)),
+    "a restart without a fault": (Kind.RESTART_UNJUSTIFIED, no_fault),
+    "a restart with a fault of another host": (Kind.RESTART_UNJUSTIFIED, fault_elsewhere),
+    "a restart long after the fault": (Kind.RESTART_UNJUSTIFIED, fault_too_early),
+    "more attempts than reasons": (Kind.RESTART_UNJUSTIFIED, change_job(hardware_retries=0)),
+    "a promised start that was missed": (Kind.PROMISE_BROKEN, broken_promise),
+    "an attempt without usage": (Kind.USAGE_WRONG, lambda facts: facts.usage.clear()),
+    "less usage than ranks lived": (Kind.USAGE_WRONG, usage(10.0)),
+    "more usage than was held": (Kind.USAGE_WRONG, usage(40.0)),
+    "GPUs that are never released": (Kind.GPU_TWICE, lambda facts: facts.events.pop() and None),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found(name: str) -> None:
+    kind, plant = PLANTED[name]
+    facts = right()
+    plant(facts)
+    found = find_violations(facts)
+    assert kind in {violation.kind for violation in found}, [str(violation) for violation in found]
+
+
+def test_every_kind_is_planted() -> None:
+    # Two kinds are read from a running cluster: test_audit has them.
+    assert {kind for kind, _ in PLANTED.values()} | {Kind.HISTORY, Kind.LEFTOVER} == set(Kind)
+
+
+def test_a_relaxed_job_may_run_twice() -> None:
+    facts = right()
+    change_run(0, end=40.0, relaxed=True)(facts)
+    assert find_violations(facts) == []
+
+
+def test_ranks_that_stand_still_run_nothing_twice() -> None:
+    facts = right()
+    change_run(0, end=40.0)(facts)
+    frozen = Fault("freeze_host", "a", 28.0, 39.9, hosts=frozenset({"a"}), stopped=True)
+    facts.faults = [frozen]
+    assert find_violations(facts) == []
+    facts.faults = [replace(frozen, end=37.0)]
+    (found,) = find_violations(facts)
+    assert (found.kind, round(found.seconds, 3)) == (Kind.TWO_ATTEMPTS, 3.0)
+
+
+def test_an_overlap_shorter_than_the_observer_is_late_counts_where_the_locks_prove_it() -> None:
+    facts = right()
+    change_run(0, end=34.1)(facts)
+    assert find_violations(facts) == []
+    facts.truth = replace(facts.truth, together=frozenset({("j", 1, 2)}))
+    assert [violation.kind for violation in find_violations(facts)] == [Kind.TWO_ATTEMPTS]
+
+
+def test_what_the_log_has_not_released_is_held_for_ever() -> None:
+    (hold,) = checks.holds_of([gang("reserved", "j", 1, 9.0, "x")])
+    assert hold.released == (math.inf, math.inf)
