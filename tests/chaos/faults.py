@@ -15,7 +15,8 @@ NEVER_A_REASON = frozenset({"clock_step", "clock_drift", "slow_link", "lossy_lin
 """Faults of a host that must cost no job its attempt."""
 
 STRICT = "fencing" in JobSpec.model_fields
-"""Leases are acknowledged on any path. Without that, a service that is away costs every host its lease."""
+"""Hosts fence themselves, and launches carry a token. Without that, a service that is away costs every host its lease,
+and a launch that was frozen begins after its attempt was given up."""
 CLUSTER_KINDS_THAT_RESTARTED = frozenset(
     {"kill_process", "freeze_process", "kill_database", "freeze_control_plane", "freeze_long"}
 )

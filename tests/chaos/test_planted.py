@@ -13,7 +13,7 @@ import pytest
 from gpu_platform.domain.job import Failure, FailureKind, Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
-from tests.chaos import checks
+from tests.chaos import checks, faults
 from tests.chaos.checks import Facts, Kind, find_violations
 from tests.chaos.faults import Fault
 from tests.chaos.feed import Promise, Seen
@@ -23,6 +23,11 @@ from tests.chaos.truth import Run, Truth
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST_LOST = Fault("partition", "a", 28.0, 40.0, hosts=frozenset({"a"}))
 LEADER_CHANGED = Fault("two_leaders", "scheduler-1", 28.0, 29.0)
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "STRICT", True)
 
 
 def gang(kind: str, job: str, attempt: int, at: float, *gpus: str, host: str = "a") -> Seen:
