@@ -105,6 +105,19 @@ class NodeSettings(_Section):
     """Power limit of each GPU of this host; None: its board's default. A job may ask for less."""
     checkpoint_root: Path | None = None
     """Where ranks keep checkpoints, best a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
+    checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
+    """For jobs that name no interval: ask their program for a checkpoint so often; None: never by the clock."""
+    checkpoint_signal: Literal["USR1", "USR2", "HUP", "none"] = "USR2"
+    """Goes with a request to the processes that handle it, of jobs that name an interval or a signal. Not the default
+    of ``warn_signal``, so that a program can tell them apart."""
+    checkpoint_keep: Annotated[int, Field(ge=1)] = 2
+    """For jobs that do not say: the newest complete checkpoints that stay. Older ones go if they have a manifest
+    (``gpu_platform.job`` writes it); without one nothing is removed unless the job itself says how many to keep."""
+    checkpoint_surplus_s: Annotated[float, Field(ge=0)] = 600.0
+    """Checkpoints beyond those that are kept stay for so long after they were written."""
+    checkpoint_hash_mib: Annotated[int, Field(ge=0)] = 2048
+    """Before an attempt goes on from a checkpoint up to this size, its hashes are verified; of larger ones the sizes
+    of all files."""
     isolation: Literal["auto", "plain", "required"] = "auto"
     """``auto``: ranks are fenced in by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
     plain processes, and plain on simulated hosts; ``required``: fenced, or the node worker does not start."""

@@ -129,6 +129,7 @@ class SimulatedNode:
             FaultPolicy.load("platform"),
             self.faults.report,
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
+            self.agent.saving.clock,
         )
         self._make_report = report_maker(
             self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"

@@ -49,6 +49,7 @@ from workers.process import connect, run_process
 log = structlog.get_logger()
 
 LOG_SWEEP_S = 60.0
+CHECKPOINT_SWEEP_S = 60.0
 
 
 def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
@@ -96,6 +97,7 @@ def report_maker(
             inventory=inventory,
             attempts=attempts,
             checkpoints=agent.checkpoints(attempts),
+            checkpoint_root=agent.saving.root_id,
             telemetry=health.telemetry(),
             degraded={**health.degraded(), **fitness.unfit(), **unusable},
         )
@@ -110,6 +112,12 @@ async def sweep_logs(retention: LogRetention) -> None:
         except OSError as error:  # a full disk takes no record of what was removed; the next time it may
             log.warning("logs.sweep_failed", error=str(error))
         await asyncio.sleep(LOG_SWEEP_S)
+
+
+async def sweep_checkpoints(agent: HostAgent) -> None:
+    while True:
+        await asyncio.to_thread(agent.sweep_checkpoints)
+        await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 
 async def main() -> None:
@@ -172,6 +180,7 @@ async def main() -> None:
         policy,
         faults.report,
         {gpu.uuid: gpu.index for gpu in inventory.gpus},
+        agent.saving.clock,
     )
     sessions = ExecSessions(home.resolve(), settings.node.name)
     http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port)
@@ -195,6 +204,7 @@ async def main() -> None:
             group.create_task(attempts.run(agent))
             group.create_task(watch.run())
             group.create_task(sweep_logs(LogRetention(home, keep_s, settings.node.log_keep_mib << 20)))
+            group.create_task(sweep_checkpoints(agent))
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()

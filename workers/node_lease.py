@@ -67,6 +67,7 @@ class LeaseKeeper:
         )
         response.raise_for_status()
         answer = LeaseAnswer.model_validate_json(response.content)
+        self._agent.saving.clock.drain(answer.draining)
         if answer.online_ms is not None:
             self._excuse_resets(answer.online_ms)
         for key in answer.kill:

@@ -24,6 +24,8 @@ class Ending(BaseModel):
     """The ranks ended before RUNNING was written."""
     grace_s: float = 0.0
     """What the ranks that still run get between SIGTERM and SIGKILL."""
+    save_first: bool = False
+    """Within the grace, ask them for a checkpoint first: they did nothing wrong, and will go on from it."""
     anew: bool = False
     """It must not go on where it was."""
     retry_in_s: float | None = None
@@ -47,7 +49,7 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
     progress.preemptions += 1
     progress.excluded_gpus, progress.excluded_hosts = [], []
     note = f"preempted by {preempt.actor} {preempt.reason}".strip()
-    return Ending(state=JobState.PREEMPTED, actor=preempt.actor, note=note, grace_s=spec.grace_s)
+    return Ending(state=JobState.PREEMPTED, actor=preempt.actor, note=note, grace_s=spec.grace_s, save_first=True)
 
 
 def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> Ending:
@@ -84,7 +86,7 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
 
 def out_of_time(spec: JobSpec) -> Ending:
     """With all of its grace: the ranks did nothing wrong."""
-    return _failed(time_limit_failure(spec), grace_s=spec.grace_s)
+    return _failed(time_limit_failure(spec), grace_s=spec.grace_s).model_copy(update={"save_first": True})
 
 
 def not_healed(spec: JobSpec) -> Ending:

@@ -36,6 +36,7 @@ def plan_hosts(spec: JobSpec, key: AttemptKey, placement: Placement) -> list[Hos
             groups=_programs(spec, {part.group for part in slices}),
             limits=_limits(spec, slices),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
+            checkpoint=spec.checkpoint,
         )
         for node_rank, (host, slices) in enumerate(hosts.items())
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from gpu_platform.domain.checkpoint import CheckpointPolicy
 from gpu_platform.domain.job import Failure
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.usage import RankUsage
@@ -97,6 +98,7 @@ class HostPlan(BaseModel):
     limits: RankLimits = RankLimits()
     resume_from_attempt: int | None = None
     """Newest earlier attempt; the host looks for its checkpoints."""
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
 
     def program(self, rank: RankSpec) -> Program:
         if rank.group is not None:
@@ -118,6 +120,8 @@ class Prepared(BaseModel):
     """A free port there for rank 0."""
     resume_from: str | None = None
     """The newest complete checkpoint directory of an earlier attempt, as that host sees it."""
+    resume_note: str | None = None
+    """Checkpoints that were passed over because they are damaged."""
 
 
 class LaunchRequest(BaseModel):
@@ -165,6 +169,8 @@ class HostExits(BaseModel):
 class Launched(BaseModel):
     host: str
     ranks: list[RankStarted]
+    prepared: Prepared | None = None
+    """Of a gang on one host: what :class:`Prepared` tells of the others."""
     ended: HostExits | None = None
     """Set when every rank ended while the launch still lingered: there is nothing left to watch."""
 
@@ -179,6 +185,8 @@ class StopRequest(BaseModel):
     host: str
     grace_s: float
     reason: str
+    save_first: bool = False
+    """Ask the program for a checkpoint, and wait for it within the grace, before SIGTERM."""
 
 
 class Stopped(BaseModel):

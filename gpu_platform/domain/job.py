@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gpu_platform.domain.checkpoint import CheckpointPolicy
 from gpu_platform.domain.cuda import check_cuda
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.share import Share
@@ -169,6 +170,7 @@ class JobSpec(BaseModel):
     checkpoints: Annotated[
         bool, Field(description="Goes on from its checkpoints, so that it may be moved to make room")
     ] = False
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
     priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
     time_limit_s: Annotated[
         int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Wall clock of one attempt; None: no limit")
@@ -228,6 +230,11 @@ class JobSpec(BaseModel):
             raise ValueError("spare_hosts needs slices that are all alike: ask by hosts and gpus_per_host")
         if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
             raise ValueError("warn_before_s needs a longer time_limit_s")
+        if self.warn_before_s and self.checkpoint.signal == self.warn_signal:
+            raise ValueError(
+                f"warn_signal and checkpoint.signal are both {self.warn_signal}: choose two, or the program cannot "
+                "tell a request for a checkpoint from the end of its time"
+            )
         return self
 
     @model_validator(mode="after")
@@ -266,8 +273,6 @@ class JobInput(BaseModel):
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
-    begin_again: bool = False
-    """Temporal lost the job's workflow: the row says how far it got, and what must be undone first."""
 
 
 class JobProgress(BaseModel):

@@ -24,6 +24,8 @@ class Checkpoint(BaseModel):
     key: AttemptKey
     written_at: Annotated[float, Field(ge=0, lt=1e11)]
     """Unix seconds, by the clock of the file system."""
+    name: str = ""
+    """Its directory below the attempt's; empty: that directory itself."""
 
 
 class HostReport(BaseModel):
@@ -45,6 +47,8 @@ class HostReport(BaseModel):
     """Attempts with processes on this host."""
     checkpoints: list[Checkpoint] = []
     """Of those of ``attempts`` that have one."""
+    checkpoint_root: str | None = None
+    """Identity of the checkpoint root: hosts that report the same one see each other's checkpoints. None: unknown."""
     telemetry: list[GpuTelemetry] = []
     degraded: dict[str, str] = {}
     """GPU uuid -> why the host itself keeps it from new work (temperature, lost device)."""
@@ -52,6 +56,8 @@ class HostReport(BaseModel):
 
 class LeaseAnswer(BaseModel):
     ttl_s: float
+    draining: bool = False
+    """The host is being drained: what runs is asked for a checkpoint, once."""
     kill: list[AttemptKey] = []
     """Stale attempts: released meanwhile, so their ranks here must die."""
     online_ms: int | None = None

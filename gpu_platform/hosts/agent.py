@@ -37,7 +37,6 @@ from gpu_platform.domain.job import Failure
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts import gpu_reset, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
-from gpu_platform.hosts.checkpoints import CheckpointTimes
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
@@ -45,9 +44,10 @@ from gpu_platform.hosts.limits import overdue_message
 from gpu_platform.hosts.logs import LogChunk, read_log
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.ranks import Rank, wait_record
+from gpu_platform.hosts.saving import Saving
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.spawner_client import SpawnerClient
-from gpu_platform.hosts.stages import Stage, Stages
+from gpu_platform.hosts.stages import Provision, Stage, Stages
 from gpu_platform.hosts.stopping import (
     attempt_processes,
     close_attempt,
@@ -82,7 +82,7 @@ class HostAgent:
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
-        self._saved = CheckpointTimes(self._checkpoints)
+        self.saving = Saving(settings.node, self._checkpoints, self._home)
         self._nvml = nvml
         self._inventory = inventory
         self._health = health
@@ -135,7 +135,7 @@ class HostAgent:
                     raise _not_executable(rank.rank, failed.failure, failed.exit_code)
             started = [wait_record(rank) for rank in ranks]
         self._occupy_simulated(plan)
-        return Launched(host=self._node.name, ranks=started)
+        return Launched(host=self._node.name, ranks=started, prepared=own if request.rendezvous is None else None)
 
     async def watch(self, request: WatchRequest) -> HostExits:
         """Return when all ranks have ended, or as soon as one has failed (``first_failure``).
@@ -173,10 +173,13 @@ class HostAgent:
             raise
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
         await asyncio.to_thread(self._wait_for_launch, key)
+        ranks = self._ranks(key)
+        grace_s = request.grace_s
+        if request.save_first and (plan := self._plan(key)) is not None:
+            grace_s = await self.saving.before_stop(plan, ranks, grace_s)
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
-        ranks = self._ranks(key)
-        killed = await end_attempt(self._home, key, ranks, request.grace_s)
+        killed = await end_attempt(self._home, key, ranks, grace_s)
         await asyncio.to_thread(self._finish, key)
         self._open.discard(key)
         self._ports.pop(key, None)
@@ -191,7 +194,22 @@ class HostAgent:
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
         """The newest complete checkpoints of ``keys``, of those that have one. One caller at a time."""
-        return self._saved.newest(keys)
+        return self.saving.newest(keys)
+
+    def ask_for_checkpoint(self, key: AttemptKey) -> int:
+        """Ask the attempt's program to save now; returns how many processes got a signal.
+
+        Raises :class:`IllegalTransition` when it does not run here.
+        """
+        plan, ranks = self._plan(key), self._ranks(key)
+        if plan is None or is_closed(self._home, key):
+            raise IllegalTransition(subject=f"attempt {key}", current="not running", wanted="asked", allowed=[])
+        with self._writing():
+            return self.saving.ask(plan, ranks)
+
+    def sweep_checkpoints(self) -> list[str]:
+        """Remove what is surplus of the jobs that run here; see ``checkpoint_retention``."""
+        return self.saving.retention.sweep([plan for key in self.attempts() if (plan := self._plan(key)) is not None])
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
@@ -285,8 +303,10 @@ class HostAgent:
         self._open.add(key)
         try:
             self._stages.prepare(plan)
+            resume = self.saving.resume(plan)
         except Exception:
             self._stages.finish(plan)
+            self.saving.finish(plan)
             (directory / records.PLAN).unlink()
             self._open.discard(key)
             raise
@@ -295,7 +315,8 @@ class HostAgent:
             host=self._node.name,
             address=self._node.address,
             rendezvous_port=port,
-            resume_from=preflight.newest_checkpoint(self._checkpoints, key.job_id, plan.resume_from_attempt),
+            resume_from=None if resume.checkpoint is None else resume.checkpoint.path,
+            resume_note=resume.note,
         )
         with self._writing():
             records.write_record(str(directory / records.PREPARED), prepared.model_dump(mode="json"), durable=False)
@@ -304,7 +325,8 @@ class HostAgent:
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
-        provision = self._stages.provides(plan)
+        shown = self.saving.shown(plan, rendezvous.resume_from)
+        provision = self._stages.provides(plan) + Provision(readable=shown)
         account = {} if self._fencing is None else self._fencing.environ(plan)
         orders: list[dict[str, Any]] = [
             {
@@ -312,6 +334,7 @@ class HostAgent:
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
                 "argv": plan.program(spec).command,
                 "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
+                | self.saving.environ(plan)
                 | provision.environ
                 | provision.of_rank(spec.rank)
                 | account,
@@ -371,6 +394,7 @@ class HostAgent:
             plan = self._plan(key)
             if plan is not None and not finished.exists():
                 self._stages.finish(plan)
+                self.saving.finish(plan)
                 finished.touch()
 
     def _plan(self, key: AttemptKey) -> HostPlan | None:

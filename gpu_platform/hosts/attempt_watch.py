@@ -15,6 +15,7 @@ from gpu_platform.domain.attempt import AttemptKey, FaultReport, Stopped, StopRe
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.hosts import limits, records
 from gpu_platform.hosts.accounting import Accountant, LiveAttempt
+from gpu_platform.hosts.checkpoint_clock import CheckpointClock
 from gpu_platform.hosts.counters import ProcessTable
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.gpu_processes import SharedGpus
@@ -45,7 +46,9 @@ class AttemptWatch:
         policy: FaultPolicy,
         report: Callable[[FaultReport], None],
         gpu_indices: Mapping[str, int],
+        checkpoints: CheckpointClock | None = None,
     ) -> None:
+        self._checkpoints = checkpoints
         self._node = node
         self._shared = SharedGpus(nvml)
         self._home = home
@@ -88,7 +91,13 @@ class AttemptWatch:
     def check_clocks(self) -> list[AttemptKey]:
         """Warn who is due; returns attempts that this host must end."""
         overdue: list[AttemptKey] = []
-        for attempt in self._accountant.live():
+        live = self._accountant.live()
+        if self._checkpoints is not None:
+            by_key = {attempt.key: attempt for attempt in live}
+            for key, message in self._checkpoints.look(live):
+                if key in by_key:
+                    self._send(by_key[key], "no_checkpoint", message, FaultAction.WATCH)
+        for attempt in live:
             wanted = attempt.plan.limits
             if wanted.time_limit_s is None or not (seconds := limits.ran_s(attempt.ranks)):
                 continue
@@ -104,7 +113,9 @@ class AttemptWatch:
         log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
         grace_s = attempt.plan.limits.grace_s
         try:
-            return await agent.stop(StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=message))
+            return await agent.stop(
+                StopRequest(key=key, host=attempt.plan.host, grace_s=grace_s, reason=message, save_first=True)
+            )
         finally:
             self._ending.pop(key, None)
 

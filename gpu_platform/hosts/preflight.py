@@ -7,13 +7,9 @@ import random
 import shutil
 import socket
 from collections.abc import Container, Sequence
-from pathlib import Path
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-
-COMPLETE = "COMPLETE"
-"""A checkpoint directory counts once it contains this file; programs write it last."""
 
 _RENDEZVOUS_PORTS = range(20_000, 32_000)
 """Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
@@ -38,22 +34,6 @@ def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str
             f"the program {program!r} was not found on {plan.host} (PATH is {environ.get('PATH', os.defpath)!r})",
             kind="user",
         )
-
-
-def newest_checkpoint(root: Path, job_id: str, newest_attempt: int | None) -> str | None:
-    """The newest complete checkpoint directory of attempts up to ``newest_attempt``.
-
-    ``<root>/<job>/<attempt>`` itself, or the last completed of its subdirectories
-    (a program that keeps several: ``step-100/COMPLETE``, ``step-200/COMPLETE``).
-    """
-    for attempt in range(newest_attempt or 0, 0, -1):
-        directory = root / job_id / str(attempt)
-        if (directory / COMPLETE).exists():
-            return str(directory)
-        steps = {marker: marker.stat().st_mtime_ns for marker in directory.glob(f"*/{COMPLETE}")}
-        if steps:
-            return str(max(steps, key=lambda marker: (steps[marker], marker)).parent)
-    return None
 
 
 def free_port(taken: Container[int]) -> int:

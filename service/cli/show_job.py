@@ -123,6 +123,9 @@ def _ways(spec: JobSpec) -> list[str]:
     ways += [f"at most {show.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
     ways += [] if spec.preemptible else ["never preempted"]
     ways += ["goes on from its checkpoints"] if spec.checkpoints else []
+    wanted = spec.checkpoint
+    ways += [f"a checkpoint every {show.duration(wanted.every_s)}"] if wanted.every_s else []
+    ways += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
     return ways
 
 

@@ -80,6 +80,18 @@ def submit(
     checkpoints: Annotated[
         bool | None, typer.Option("--checkpoints", help="It goes on from its checkpoints, so it may be moved.")
     ] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(parser=parsing.time_s, metavar="TIME", help="Ask the program for a checkpoint so often: 30m."),
+    ] = None,
+    checkpoint_keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N complete ones.")] = None,
+    checkpoint_signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "none"] | None, typer.Option(help="Sent with each request. Default: USR2.")
+    ] = None,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(metavar="JOB[:ATTEMPT[/NAME]]", help="Begin with a checkpoint of another job: jobs checkpoints."),
+    ] = None,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stopped for another job.")] = False,
     warn_before: Annotated[
         int | None,
@@ -134,6 +146,15 @@ def submit(
         "spare_hosts": spares,
         "keep_reservation_s": keep,
         "checkpoints": checkpoints,
+        "checkpoint": _told(
+            {
+                "every_s": checkpoint_every,
+                "keep": checkpoint_keep,
+                "signal": checkpoint_signal,
+                "resume_from": resume_from,
+            }
+        )
+        or None,
         "preemptible": False if no_preempt else None,
         "warn_before_s": warn_before,
         "warn_signal": warn_signal,
@@ -206,7 +227,7 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
     from gpu_platform.domain.job import JobSpec
 
     fields = {"user": default_user(), "workdir": os.getcwd(), **from_file, **typed}
-    for nested in ("gpus", "env"):
+    for nested in ("gpus", "env", "checkpoint"):
         below, above = from_file.get(nested), typed.get(nested)
         if isinstance(below, dict) and isinstance(above, dict):
             fields[nested] = {**below, **above}

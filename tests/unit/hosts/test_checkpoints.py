@@ -61,15 +61,15 @@ def test_a_file_system_that_hangs_does_not_hold_the_report(tmp_path: Path, monke
     times = CheckpointTimes(tmp_path)
     complete(tmp_path, key("job"), 100.0)
     known = times.newest([key("job")])
-    answers, looks, look = threading.Event(), [], checkpoints.written_at
+    answers, looks, look = threading.Event(), [], checkpoints.newest_mark
 
-    def hangs(directory: Path) -> float | None:
+    def hangs(directory: Path) -> tuple[str, float] | None:
         looks.append(directory)
         answers.wait()
         return look(directory)
 
     monkeypatch.setattr(checkpoints, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(checkpoints, "written_at", hangs)
+    monkeypatch.setattr(checkpoints, "newest_mark", hangs)
     complete(tmp_path, key("job"), 200.0)
     for _ in range(3):
         assert times.newest([key("job")]) == known

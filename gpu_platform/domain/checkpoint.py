@@ -1,0 +1,111 @@
+"""Checkpoints of jobs: what a job wants of them, and what there is."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+_RESUME_FROM = re.compile(
+    r"(?P<job>[A-Za-z0-9][A-Za-z0-9_.-]{0,127})(:(?P<attempt>\d{1,6})(/(?P<name>[^/\0:]{1,255}))?)?"
+)
+
+
+class ResumePoint(BaseModel):
+    """A checkpoint to begin with: of a job the newest complete one, or the one that is named."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    attempt: int | None = None
+    """None: of all attempts the newest."""
+    name: str | None = None
+    """None: of the attempt the newest."""
+
+    def __str__(self) -> str:
+        attempt = "" if self.attempt is None else f":{self.attempt}"
+        return f"{self.job_id}{attempt}" + (f"/{self.name}" if self.name else "")
+
+
+class CheckpointPolicy(BaseModel):
+    """What a job wants of its checkpoints. What it leaves open, the host's settings say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_s: Annotated[
+        int | None, Field(ge=1, le=366 * 24 * 3600, description="Ask the program for a checkpoint so often")
+    ] = None
+    keep: Annotated[
+        int | None, Field(ge=1, le=10_000, description="Keep the newest complete ones; older ones are removed")
+    ] = None
+    signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "none"] | None,
+        Field(description="Sent with each request to processes that handle it; the request file is always written"),
+    ] = None
+    resume_from: Annotated[
+        str | None,
+        Field(description="Begin with a checkpoint of another job", examples=["j-1jrp3k2h0x4t7za:1/step-300"]),
+    ] = None
+
+    @field_validator("resume_from")
+    @classmethod
+    def _names_a_checkpoint(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_resume_point(value)
+        return value
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        return None if self.resume_from is None else parse_resume_point(self.resume_from)
+
+
+def parse_resume_point(text: str) -> ResumePoint:
+    """``JOB``, ``JOB:ATTEMPT`` or ``JOB:ATTEMPT/NAME``, as ``jobs checkpoints`` lists them. Raises ``ValueError``."""
+    match = _RESUME_FROM.fullmatch(text)
+    if match is None or match["name"] in (".", ".."):
+        raise ValueError(f"{text!r} names no checkpoint: write JOB, JOB:ATTEMPT or JOB:ATTEMPT/NAME")
+    attempt = None if match["attempt"] is None else int(match["attempt"])
+    return ResumePoint(job_id=match["job"], attempt=attempt, name=match["name"])
+
+
+class Verified(StrEnum):
+    HASHES = "hashes"
+    """Every file of the manifest is there with its size and its SHA-256."""
+    SIZES = "sizes"
+    """Every file of the manifest is there with its size."""
+    MARKER = "marker"
+    """It has no manifest: the file ``COMPLETE`` alone says that it is whole."""
+
+
+class CheckpointInfo(BaseModel):
+    """A checkpoint as one host sees it now."""
+
+    job_id: str
+    attempt: int
+    name: str
+    """Its directory's name below the attempt's; empty: the attempt's directory itself."""
+    step: int | None = None
+    written_at: float
+    """Unix seconds, by the clock of the file system."""
+    size_bytes: int | None = None
+    """None: it has no manifest."""
+    verified: Verified | None = None
+    """None: it is damaged, see ``problem``; nothing resumes from it."""
+    problem: str | None = None
+    kept: bool = False
+    """The program said that it must never be removed."""
+    path: str
+    """On the hosts that see it."""
+    hosts: list[str] = []
+    """That are known to see it."""
+
+    @property
+    def complete(self) -> bool:
+        return self.problem is None
+
+    @property
+    def label(self) -> str:
+        """As a resume point names it within its job: ``1/step-300``."""
+        return f"{self.attempt}/{self.name}" if self.name else str(self.attempt)

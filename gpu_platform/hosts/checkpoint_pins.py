@@ -1,0 +1,39 @@
+"""Which checkpoints attempts were started from: on the root itself, so that every host that shares it knows."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.checkpoint import CheckpointInfo
+
+_PINS = ".pins"
+
+
+def pin(root: Path, info: CheckpointInfo, by: AttemptKey) -> None:
+    """Nothing removes the checkpoint until :func:`unpin`. Look afterwards whether it is still there."""
+    path = _path(root, info.job_id, info.label, by)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def unpin(root: Path, job_id: str, by: AttemptKey) -> None:
+    """Whatever ``by`` had pinned of the job."""
+    for path in (root / job_id / _PINS).glob(f"*~{by.job_id}~{by.attempt}"):
+        path.unlink(missing_ok=True)
+
+
+def pinned(root: Path, job_id: str) -> set[str]:
+    """Labels (``1/step-300``) of the job's checkpoints that somebody was started from.
+
+    Raises ``OSError`` when that cannot be known.
+    """
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        names = [path.name for path in (root / job_id / _PINS).iterdir()]
+    return {name.rsplit("~", 2)[0].replace("~", "/", 1) for name in names}
+
+
+def _path(root: Path, job_id: str, label: str, by: AttemptKey) -> Path:
+    return root / job_id / _PINS / f"{label.replace('/', '~', 1)}~{by.job_id}~{by.attempt}"
