@@ -142,6 +142,9 @@ class NodeSettings(_Section):
     """Logs of attempts that ended longer ago are removed."""
     log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
     """Logs of all ended attempts on this host together; the oldest go first."""
+    record_keep_hours: Annotated[float, Field(gt=0)] = 24.0
+    """Records of attempts that ended longer ago are removed from the host, but for their logs. Longer than Temporal is
+    ever away: steps that it repeats are answered from them."""
     scrub: Literal["never", "between_namespaces", "always"] = "between_namespaces"
     """When a GPU's memory is overwritten and verified: after each job, or before the first job of another namespace."""
     scrub_namespaces: dict[str, Literal["never", "between_namespaces", "always"]] = {}

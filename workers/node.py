@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ from gpu_platform.hosts.cuda import CudaStage
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.fitness import Fitness
+from gpu_platform.hosts.forgetting import RecordRetention
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
 from gpu_platform.hosts.logs import LogRetention
@@ -48,7 +49,7 @@ from workers.process import connect, run_process
 
 log = structlog.get_logger()
 
-LOG_SWEEP_S = 60.0
+SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
 
 
@@ -105,13 +106,15 @@ def report_maker(
     return make_report
 
 
-async def sweep_logs(retention: LogRetention) -> None:
+async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> None:
+    """Remove what is kept of attempts that ended long ago."""
     while True:
-        try:
-            await asyncio.to_thread(retention.sweep)
-        except OSError as error:  # a full disk takes no record of what was removed; the next time it may
-            log.warning("logs.sweep_failed", error=str(error))
-        await asyncio.sleep(LOG_SWEEP_S)
+        for retention in retentions:
+            try:
+                await asyncio.to_thread(retention.sweep)
+            except OSError as error:  # a full disk takes no record of what was removed; the next time it may
+                log.warning("retention.sweep_failed", error=str(error))
+        await asyncio.sleep(SWEEP_S)
 
 
 async def sweep_checkpoints(agent: HostAgent) -> None:
@@ -203,8 +206,10 @@ async def main() -> None:
             group.create_task(lease.run())
             group.create_task(attempts.run(agent))
             group.create_task(watch.run())
-            group.create_task(sweep_logs(LogRetention(home, keep_s, settings.node.log_keep_mib << 20)))
             group.create_task(sweep_checkpoints(agent))
+            logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
+            ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
+            group.create_task(sweep_old([logs, ended]))
             group.create_task(node_worker(client, agent, faults).run())
     finally:
         health.stop()

@@ -237,9 +237,13 @@ class HostAgent:
         if key in self._open:
             raise IllegalTransition(subject=f"attempt {key}", current="open", wanted="forgotten", allowed=["stopped"])
         directory = paths.attempt_dir(self._home, key)
-        for path in [*directory.glob("*.json"), *directory.glob("rank-*/*")]:
-            if not path.name.startswith((records.LOG, records.LOGS_REMOVED)):
+        kept = (records.LOG, records.LOGS_REMOVED, records.CLOSED)
+        for path in [*directory.glob("rank-*/*"), *directory.iterdir()]:
+            if path.is_file() and not path.name.startswith(kept):
                 path.unlink(missing_ok=True)
+        for rank in directory.glob("rank-*"):
+            with contextlib.suppress(OSError):  # its log is kept
+                rank.rmdir()
 
     def gpu_processes(self, uuid: str) -> list[int]:
         """Pids that hold the GPU: those NVML names, and all processes of attempts that were given it."""
