@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from gpu_platform.domain.errors import ImpossibleRequest, NotFound, OverQuota
+from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.store import Store, jobs
 
@@ -29,6 +29,6 @@ class AdmissionActivities:
             jobs.admit_job(self._store, job_id, utc_now())
         except NotFound:
             return Admission(admitted=False, withdrawn=True)
-        except (ImpossibleRequest, OverQuota) as error:
+        except InvalidRequest as error:
             return Admission(admitted=False, failure=Failure(kind=FailureKind.REJECTED, message=error.message))
         return Admission(admitted=True)

@@ -13,7 +13,7 @@ from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, handover, jobs
+from gpu_platform.store import Store, allocations, attempts, handover
 
 
 class ReserveRequest(BaseModel):
@@ -106,7 +106,10 @@ class ReservationActivities:
 
     @activity.defn
     def mark_starting(self, key: AttemptKey) -> None:
-        jobs.set_job_state(self._store, key.job_id, JobState.STARTING, now=utc_now(), actor="workflow")
+        try:
+            attempts.mark_starting(self._store, key, utc_now())
+        except (IllegalTransition, NotFound, ReservationConflict) as error:
+            raise not_ours(error) from error
 
     @activity.defn
     def mark_running(self, key: AttemptKey) -> None:

@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.job import Interrupt, Job, JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
-from gpu_platform.store import admission, jobs
+from gpu_platform.store import admission, jobs, orphans
 from service.ids import new_job_id
 from service.platform import Platform, now
 from service.temporal import WorkflowGone
@@ -62,16 +62,17 @@ async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, rea
     _check(job, wanted)
     if job.state is wanted:
         return job
+    request = Interrupt(actor=actor, reason=reason)
     try:
-        await platform.workflows.interrupt(
-            job_id, job.spec, verb, Interrupt(actor=actor, reason=reason), pending=job.state is JobState.PENDING
-        )
-    except WorkflowGone as error:
+        await platform.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
+    except WorkflowGone:
+        # A workflow writes its job's end before it closes: read now, the row says whether this one did.
         job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
         _check(job, wanted)
         if job.state is wanted:
             return job
-        raise Unavailable(f"job {job_id} is {job.state}, but its workflow has ended: it is being cleaned up") from error
+        held = await run_in_threadpool(orphans.held_of_job, platform.store, job_id)
+        await platform.workflows.interrupt_orphan(job, held, verb, request)
     log.info("job interrupted", job_id=job_id, verb=verb, actor=actor, reason=reason)
     return job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -13,11 +13,13 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.upkeep import TASK_TIMEOUT
+from activities.job_workflows import TASK_TIMEOUT, CleanupInput, TemporalJobWorkflows, cleanup_keys
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.job import Interrupt, JobInput, JobSpec
+from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
+from gpu_platform.store.orphans import HeldAttempt
 from workflows import search_attributes
 
 JOB_WORKFLOW = "JobWorkflow"
@@ -75,17 +77,35 @@ class JobWorkflows:
                     raise WorkflowGone from error
                 raise
 
+    async def interrupt_orphan(self, job: Job, held: Sequence[HeldAttempt], signal: str, interrupt: Interrupt) -> None:
+        """End a job whose workflow is gone although the job has not ended.
+
+        One that Temporal does not know is begun again with the signal. One that is closed is cleaned up.
+        """
+        try:
+            await self._start(job.id, job.spec, (signal, interrupt), begin_again=True)
+        except WorkflowGone:
+            state = JobState.FAILED if signal == "preempt" else JobState.CANCELLED
+            async with self._reaching() as client:
+                workflows = TemporalJobWorkflows(client)
+                for key in cleanup_keys(job.id, job.attempt, held):
+                    message = "its workflow had ended before it"
+                    given = CleanupInput(key=key, message=message, state=state, actor=interrupt.actor)
+                    await workflows.clean_up(given)
+
     async def ping(self) -> None:
         async with self._reaching() as client:
             await client.service_client.check_health(timeout=timedelta(seconds=2))
 
-    async def _start(self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None) -> None:
+    async def _start(
+        self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, begin_again: bool = False
+    ) -> None:
         async with self._reaching() as client:
             await self._register_once(client)
             try:
                 await client.start_workflow(
                     JOB_WORKFLOW,
-                    JobInput(job_id=job_id, spec=spec),
+                    JobInput(job_id=job_id, spec=spec, begin_again=begin_again),
                     id=job_id,
                     task_queue=TASK_QUEUE,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

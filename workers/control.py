@@ -10,10 +10,12 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.admission import AdmissionActivities
+from activities.beginning_again import BeginAgainActivities
+from activities.cleanup import CleanupActivities
+from activities.job_workflows import CONTROL_TASK_QUEUE, TemporalJobWorkflows
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.reservation import ReservationActivities
-from activities.upkeep import CONTROL_TASK_QUEUE
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
@@ -40,12 +42,14 @@ def control_worker(
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
     remediation = RemediationActivities(store)
+    cleanup = CleanupActivities(store, TemporalJobWorkflows(client))
     return Worker(
         client,
         task_queue=CONTROL_TASK_QUEUE,
         workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow],
         activities=[
             admission.admit_job,
+            BeginAgainActivities(store).begin_again,
             placement.place_gang,
             reservation.reserve_gang,
             reservation.hand_over,
@@ -54,6 +58,8 @@ def control_worker(
             reservation.mark_starting,
             reservation.mark_running,
             reservation.end_attempt,
+            cleanup.find_orphan,
+            cleanup.end_orphan,
             remediation.record_fault,
             remediation.begin_reset,
             remediation.gpu_holders,

@@ -12,7 +12,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.upkeep import CONTROL_TASK_QUEUE
+from activities.job_workflows import CONTROL_TASK_QUEUE
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, GpuFault
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.hosts.agent import HostAgent

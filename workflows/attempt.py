@@ -5,9 +5,11 @@ Signals only write here; the job's way looks at its next wait.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost
 from gpu_platform.domain.faults import FaultAction
@@ -44,6 +46,8 @@ class Attempt:
     """By host, once its ranks ended."""
     running_since: datetime | None = None
     """By the workflow's clock; None: its ranks never all ran."""
+    stopping: list[asyncio.Task[Any]] = field(default_factory=list)
+    """Stops that were sent to lost hosts, and that nobody waits for."""
 
     def interrupted(self) -> bool:
         return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())

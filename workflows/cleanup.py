@@ -1,7 +1,8 @@
-"""CleanupWorkflow: gives back what a closed JobWorkflow still holds.
+"""CleanupWorkflow: gives back what an attempt holds that no workflow drives any more.
 
-Terminating or timing out a workflow runs no compensation, so the leader starts this one, with the id
-``cleanup-<job>-<attempt>``, for every job that is not terminal in the store while its workflow is closed.
+Terminating or timing out a workflow runs no compensation, so the leader's reconciler starts this one, with the id
+``cleanup-<job>-<attempt>``. It looks by itself before it stops anything, and again before it ends the job: an attempt
+that somebody drives is left alone.
 """
 
 from __future__ import annotations
@@ -10,23 +11,20 @@ import asyncio
 
 from temporalio import workflow
 
-with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel
+from workflows.undo import wait_for_last_stops
 
+with workflow.unsafe.imports_passed_through():
+    from activities.cleanup import CleanupActivities
+    from activities.job_workflows import CleanupInput
     from activities.launch import LaunchActivities, node_task_queue
     from activities.reservation import EndAttempt, ReservationActivities
-    from gpu_platform.domain.attempt import AttemptKey, HostLost, StopRequest
+    from gpu_platform.domain.attempt import HostLost, StopRequest
     from gpu_platform.domain.job import Failure, FailureKind, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
+    from workflows.waiting import until
 
-
-class CleanupInput(BaseModel):
-    key: AttemptKey
-    hosts: list[str]
-    """Where ranks of the attempt may run."""
-    message: str
-    """Why: becomes the job's failure."""
+LOOK_FIRST = "cleanup-looks-first"
 
 
 @workflow.defn(name="CleanupWorkflow")
@@ -40,6 +38,39 @@ class CleanupWorkflow:
 
     @workflow.run
     async def run(self, input: CleanupInput) -> None:
+        if not workflow.patched(LOOK_FIRST):
+            await self._end_at_once(input)
+            return
+        found = await workflow.execute_local_activity_method(
+            CleanupActivities.find_orphan, input.key, **policies.DATABASE_STEP
+        )
+        if found.driven:
+            workflow.set_current_details(f"nothing to clean up: {found.driven}")
+            return
+        stops = await asyncio.gather(*[self._stop_or_lost(input, host) for host in found.hosts])
+        await workflow.execute_local_activity_method(CleanupActivities.end_orphan, input, **policies.DATABASE_STEP)
+        await wait_for_last_stops(stops)
+
+    async def _stop_or_lost(self, input: CleanupInput, host: str) -> workflow.ActivityHandle:
+        """Until the host confirms that no process is left; a lost one is told, too, but not waited for."""
+        while True:
+            stopping = self._start_stop(input, host)
+            await workflow.wait_condition(lambda task=stopping: task.done() or host in self._lost)
+            if not stopping.done() or stopping.exception() is None or host in self._lost:
+                stopping.add_done_callback(lambda done: done.cancelled() or done.exception())
+                return stopping
+            await until(lambda: host in self._lost, policies.STOP_AGAIN)
+
+    def _start_stop(self, input: CleanupInput, host: str) -> workflow.ActivityHandle:
+        return workflow.start_activity_method(
+            LaunchActivities.stop_ranks,
+            StopRequest(key=input.key, host=host, grace_s=0, reason=input.message),
+            task_queue=node_task_queue(host),
+            **policies.STOP,
+        )
+
+    async def _end_at_once(self, input: CleanupInput) -> None:
+        """As releases did that asked nobody; for workflows that they started."""
         await asyncio.gather(*[self._stop(input, host) for host in input.hosts])
         await workflow.execute_local_activity_method(
             ReservationActivities.end_attempt,
@@ -54,12 +85,7 @@ class CleanupWorkflow:
         )
 
     async def _stop(self, input: CleanupInput, host: str) -> None:
-        stopping = workflow.start_activity_method(
-            LaunchActivities.stop_ranks,
-            StopRequest(key=input.key, host=host, grace_s=0, reason=input.message),
-            task_queue=node_task_queue(host),
-            **policies.STOP,
-        )
+        stopping = self._start_stop(input, host)
         await workflow.wait_condition(lambda: stopping.done() or host in self._lost)
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)

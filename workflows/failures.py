@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
 
 from activities.errors import NOT_OURS
 from activities.launch import PREFLIGHT_FAILED
@@ -13,18 +13,23 @@ from gpu_platform.domain.job import Failure, FailureKind, JobSpec
 JOB_FAILED = "JobFailed"
 
 
-def step_failure(error: ActivityError) -> Failure:
-    """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours."""
-    cause = error.cause
+def step_failure(error: FailureError) -> Failure:
+    """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours.
+
+    An activity that failed is an :class:`ActivityError` with a cause; a local activity that failed is that cause alone.
+    """
+    step, cause = "a step", error
+    if isinstance(error, ActivityError):
+        step, cause = error.activity_type, error.cause
     if isinstance(cause, ApplicationError):
         if cause.type == NOT_OURS:
             return Failure(kind=FailureKind.REJECTED, message=cause.message)
         if cause.type == PREFLIGHT_FAILED and cause.details:
             return Failure.model_validate(cause.details[0])
-        return Failure(kind=FailureKind.HARDWARE, message=f"{error.activity_type} failed: {cause.message}")
+        return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause.message}")
     if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
-        return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {error.activity_type}")
-    return Failure(kind=FailureKind.HARDWARE, message=f"{error.activity_type} failed: {cause or error}")
+        return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {step}")
+    return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause or error}")
 
 
 def rank_failure(exit: RankExit) -> Failure:

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 
 from workflows.attempt import Attempt, Stop
 from workflows.back_off import is_programs_fault, wait_before_retry
+from workflows.beginning_again import begin_again, workflow_lost
 from workflows.endings import Ending, after_failure, interruption, not_healed, out_of_time
 from workflows.failures import job_failed, rank_failure, step_failure
 from workflows.launching import launch_hosts, prepare_hosts
 from workflows.successor import Successor, hand_over, healed, successor
-from workflows.undo import Undo, stop_hosts
+from workflows.undo import Undo, stop_hosts, wait_for_last_stops
 from workflows.waiting import until
 
 with workflow.unsafe.imports_passed_through():
@@ -73,11 +76,14 @@ class JobWorkflow:
         self._id = input.job_id
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
+        self._begins_again = input.begin_again
         self._state = JobState.PENDING if input.progress is None else JobState.QUEUED
         self._timeline: list[str] = []
         self._stop = Stop()
         self._place_again = False
         self._attempt = Attempt(self._spec, self._key, self._stop)
+        self._stopping: list[asyncio.Task[Any]] = []
+        """Stops that earlier attempts sent to lost hosts."""
         self._kept: Successor | None = None
         """What the attempt before handed over."""
 
@@ -153,6 +159,8 @@ class JobWorkflow:
     # -- the way -------------------------------------------------------------------------------
 
     async def _work(self) -> JobResult:
+        if self._begins_again and (ended := await self._begin_again()) is not None:
+            return ended
         if self._state is JobState.PENDING:
             admission = await workflow.execute_local_activity_method(
                 AdmissionActivities.admit_job, self._id, **policies.DATABASE_STEP
@@ -165,15 +173,40 @@ class JobWorkflow:
             self._enter(JobState.QUEUED, "admitted")
         while True:
             ending = await self._one_attempt()
-            if ending.state is JobState.FAILED:
-                assert ending.failure is not None
-                raise job_failed(ending.failure)
             if ending.state.is_terminal:
-                return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
+                return await self._result(ending)
             if ending.retry_in_s is not None:
                 await until(lambda: self._stop.wanted, timedelta(seconds=ending.retry_in_s))
             if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._kept is None:
+                await wait_for_last_stops(self._stopping)
                 workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
+
+    async def _result(self, ending: Ending) -> JobResult:
+        await wait_for_last_stops(self._stopping)
+        if ending.state is JobState.FAILED:
+            assert ending.failure is not None
+            raise job_failed(ending.failure)
+        return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
+
+    async def _begin_again(self) -> JobResult | None:
+        """What the workflow that was lost left is undone as any attempt that fails; then the job goes on from there.
+
+        Returns the job's result if it has ended.
+        """
+        found = await begin_again(self._id, self._spec)
+        if found.state.is_terminal:
+            return JobResult(state=found.state, attempts=found.progress.attempt)
+        self._state, self._progress = found.state, found.progress
+        if found.placement is not None:
+            self._attempt = attempt = Attempt(self._spec, self._key, self._stop, found.placement)
+            interrupted = self._stop.wanted
+            ending = interruption(attempt, self._progress) if interrupted else workflow_lost(self._spec, self._progress)
+            await self._undo(attempt, ending, [lambda ending: self._end(attempt, ending), partial(stop_hosts, attempt)])
+            if ending.state.is_terminal:
+                return await self._result(ending)
+        self._progress.attempt = found.closed_attempt
+        self._note("begun again: Temporal did not know its workflow any more")
+        return None
 
     async def _one_attempt(self) -> Ending:
         self._progress.attempt += 1
@@ -185,11 +218,15 @@ class JobWorkflow:
         ending = await self._forward(attempt, undo, kept)
         if is_programs_fault(ending) and workflow.patched("wait-before-retry"):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
+        await self._undo(attempt, ending, undo)
+        return ending
+
+    async def _undo(self, attempt: Attempt, ending: Ending, undo: list[Undo]) -> None:
         if ending.note:
             self._note(ending.note + (f" in {ending.retry_in_s:.1f} s" if ending.retry_in_s is not None else ""))
         for step in reversed(undo):
             await step(ending)
-        return ending
+        self._stopping = [task for task in [*self._stopping, *attempt.stopping] if not task.done()]
 
     async def _forward(self, attempt: Attempt, undo: list[Undo], kept: Successor | None) -> Ending:
         try:
@@ -197,7 +234,7 @@ class JobWorkflow:
             if placement is None:
                 return interruption(attempt, self._progress) if attempt.interrupted() else not_healed(self._spec)
             plans = plan_hosts(self._spec, attempt.key, placement)
-            undo.append(lambda ending: stop_hosts(attempt, ending))
+            undo.append(partial(stop_hosts, attempt))
             launched = await self._launch(attempt, plans)
             if launched is None:
                 return interruption(attempt, self._progress)
@@ -214,7 +251,9 @@ class JobWorkflow:
                 [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
             )
             return await self._watch(attempt, plans, undo)
-        except ActivityError as error:
+        except FailureError as error:
+            # Local activities fail without an ActivityError around it. Any other exception is a bug: Temporal tries
+            # the workflow task again, and nothing is undone for that.
             return after_failure(step_failure(error), self._spec, self._progress)
 
     async def _take_place(self, attempt: Attempt) -> Placement | None:

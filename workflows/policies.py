@@ -62,6 +62,13 @@ STOP: dict[str, Any] = {
 }
 """GPUs are free only when the host confirms; so this is tried until it does, or the host is lost."""
 
+STOP_AGAIN = timedelta(seconds=5)
+"""A stop that failed for good is sent anew after this: GPUs are not given back without its answer."""
+
+LAST_STOPS = timedelta(seconds=2)
+"""A workflow that ends waits so long for the stops it sent to lost hosts. Those it cannot reach kill the ranks at their
+next report."""
+
 EXCLUSION_PATIENCE = timedelta(seconds=3)
 """How long a retry insists on other GPUs than those that failed it, before it takes any. Those that were reset and
 verified since are avoided no longer, however soon that is."""

@@ -273,6 +273,8 @@ class JobInput(BaseModel):
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
+    begin_again: bool = False
+    """Temporal lost the job's workflow: the row says how far it got, and what must be undone first."""
 
 
 class JobProgress(BaseModel):

@@ -1,4 +1,4 @@
-"""The end of an attempt, as one step: its GPUs, its place in the line and the job's next state change together."""
+"""Steps of an attempt that change more than its GPUs: the job's state and its place in the line go with them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store.allocations import close_reservation, give_back
+from gpu_platform.store.allocations import close_reservation, give_back, holds
 from gpu_platform.store.database import writing
 from gpu_platform.store.jobs import change_job, job_fields, job_of, lock_job
 from gpu_platform.store.queue import leave_queue
 from gpu_platform.store.usage import record_usage
+
+
+@writing
+def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
+    """Every host of the gang is prepared: ALLOCATED -> STARTING. Repeating it is a no-op.
+
+    Raises :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`NotFound`, :class:`IllegalTransition`.
+    """
+    if not holds(session, key):
+        raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
+    return job_of(change_job(session, lock_job(session, key.job_id), JobState.STARTING, now, "workflow"))
 
 
 @writing
@@ -38,13 +50,13 @@ def end_attempt(
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
 
     One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
-    otherwise meanwhile keeps its state (what the attempt held is released all the same). ``retry_in_s``: a job that is
-    QUEUED again does not ask for GPUs before that. Raises :class:`NotFound`
-    and :class:`IllegalTransition`; nothing was released then.
+    otherwise meanwhile, or is at a later attempt, keeps its state (what the attempt held is released all the same).
+    ``retry_in_s``: a job that is QUEUED again does not ask for GPUs before that. Raises :class:`NotFound` and
+    :class:`IllegalTransition`; nothing was released then.
     """
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
-    goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal
+    goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal and row["attempt"] <= key.attempt
     if goes_on:
         for state in states[:-1]:
             row = change_job(session, row, state, now, actor, {}, {})

@@ -188,18 +188,6 @@ def completed_runs(session: Session, job_ids: Collection[str] | None = None, lim
 
 
 @reading
-def pending_without_start(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been PENDING since before ``older_than``: perhaps their workflow was never started."""
-    query = select(job.c.id).where(job.c.state == JobState.PENDING.value, job.c.created_at < older_than)
-    return list(session.scalars(query.order_by(job.c.created_at, job.c.id)))
-
-
-@reading
-def non_terminal_jobs(session: Session) -> list[str]:
-    return list(session.scalars(select(job.c.id).where(job.c.state.in_(_LIVE)).order_by(job.c.created_at, job.c.id)))
-
-
-@reading
 def count_jobs_by_state(session: Session) -> dict[JobState, int]:
     """How many jobs are in each state; every state is a key."""
     counts = {row.state: row.jobs for row in session.execute(_COUNT_BY_STATE)}
@@ -208,7 +196,6 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 
 # ---- the steps, inside a transaction; attempts.py uses them too ----
 
-_LIVE = [state.value for state in JobState if not state.is_terminal]
 _LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
 _COMPLETED = (

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
+from activities.job_workflows import CleanupInput
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
@@ -194,14 +195,28 @@ async def test_draining_a_gpu_finishes_what_runs_and_with_force_preempts_it(api:
     assert (await api.http.post("/v1/gpus/a:0/online")).json()["state"] == "IN_USE"
 
 
-async def test_a_workflow_that_vanished_is_told_as_such(api: Api) -> None:
+async def test_a_cancel_of_a_job_whose_workflow_was_terminated_is_a_cleanup(api: Api) -> None:
     Cluster(api.store).host("a", gpus=1)
     job = await api.submit()
     api.running(job)
     await api.workflow(job.id).terminate()
-    answer = await api.http.post(f"/v1/jobs/{job.id}/cancel")
-    assert answer.status_code == 503
-    assert "its workflow has ended" in answer.json()["detail"]
+    who = {"X-GPU-Platform-User": "ada"}
+    assert (await api.http.post(f"/v1/jobs/{job.id}/cancel", headers=who)).status_code == 202
+    history = await api.workflow(f"cleanup-{job.id}-1").fetch_history()
+    [given] = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    asked = CleanupInput.model_validate_json(given.data)
+    assert (asked.key, asked.state, asked.actor) == (key(job.id), JobState.CANCELLED, "ada")
+    assert (await api.http.post(f"/v1/jobs/{job.id}/kill", headers=who)).status_code == 202, "it is on its way"
+
+
+async def test_a_kill_of_a_job_whose_workflow_temporal_lost_begins_it_again_to_end_it(api: Api) -> None:
+    Cluster(api.store).host("a", gpus=1)
+    jobs.submit_job(api.store, "j-lost", (await api.submit()).spec, actor="ada", now=NOW, idempotency_key=None)
+    jobs.admit_job(api.store, "j-lost", NOW)
+    assert (await api.http.post("/v1/jobs/j-lost/kill")).status_code == 202
+    assert await api.heard("j-lost") == [["kill", "anonymous", ""]]
+    given = await api.workflow("j-lost").query("spec")
+    assert given["begin_again"] is True
 
 
 async def test_ready_and_metrics(api: Api) -> None:

@@ -17,7 +17,7 @@ from gpu_platform.domain.errors import (
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, gpus, jobs, queue
+from gpu_platform.store import Store, allocations, attempts, events, gpus, jobs, orphans, queue
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, spec, uuid_of
 
 
@@ -46,7 +46,7 @@ def test_the_same_key_with_another_body_is_a_conflict_and_changes_nothing(store:
     submit(store, "j1", "k")
     with pytest.raises(IdempotencyConflict, match="j1"):
         submit(store, "j2", "k", name="other")
-    assert jobs.non_terminal_jobs(store) == ["j1"]
+    assert orphans.live_jobs(store) == {"j1": JobState.PENDING}
 
 
 def test_the_same_id_is_the_same_job(store: Store) -> None:
@@ -61,7 +61,7 @@ def test_one_key_used_by_many_at_once_makes_one_job(store: Store) -> None:
         answers = list(pool.map(lambda n: submit(store, f"j{n}", "k"), range(8)))
     assert sum(created for _, created in answers) == 1
     assert len({job.id for job, _ in answers}) == 1
-    assert len(jobs.non_terminal_jobs(store)) == 1
+    assert len(orphans.live_jobs(store)) == 1
 
 
 def test_a_submission_that_could_not_start_is_withdrawn_with_its_key(store: Store) -> None:
@@ -225,12 +225,6 @@ def test_reasons_that_nobody_needs_are_forgotten_after_a_while(store: Store) -> 
     assert jobs.get_job(store, "j1").reason is not None
 
 
-def test_jobs_that_nobody_started_are_found(store: Store) -> None:
-    submit(store, "old")
-    submit(store, "new", now=NOW + timedelta(seconds=10))
-    assert jobs.pending_without_start(store, NOW + timedelta(seconds=5)) == ["old"]
-
-
 def test_jobs_that_wait_without_a_row_are_found(store: Store) -> None:
     cluster = Cluster(store)
     cluster.queued("in-line")
@@ -247,7 +241,7 @@ def test_jobs_are_counted_by_state(store: Store) -> None:
     counts = jobs.count_jobs_by_state(store)
     assert set(counts) == set(JobState)
     assert (counts[JobState.QUEUED], counts[JobState.RUNNING], counts[JobState.FAILED]) == (1, 1, 0)
-    assert jobs.non_terminal_jobs(store) == ["j1", "j2"]
+    assert orphans.live_jobs(store) == {"j1": JobState.QUEUED, "j2": JobState.RUNNING}
 
 
 def test_enqueue_again_replaces_the_token_and_keeps_the_place(store: Store) -> None:

@@ -1,0 +1,47 @@
+"""The first step of a job's workflow that takes over from one that Temporal lost."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.clock import utc_now
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, orphans
+
+
+class BegunAgain(BaseModel):
+    """Where the job stands."""
+
+    state: JobState
+    progress: JobProgress
+    placement: Placement | None = None
+    """What ``progress.attempt`` holds: its ranks may run."""
+    closed_attempt: int = 0
+    """This attempt and those before it can never reserve again."""
+
+
+class BeginAgainActivities:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @activity.defn
+    def begin_again(self, job_id: str) -> BegunAgain:
+        try:
+            job, closed = orphans.begin_again(self._store, job_id, utc_now())
+        except NotFound:  # withdrawn: nobody was told that it was accepted
+            return BegunAgain(state=JobState.CANCELLED, progress=JobProgress())
+        return BegunAgain(
+            state=job.state,
+            progress=JobProgress(
+                attempt=job.attempt,
+                user_retries=job.user_retries,
+                hardware_retries=job.hardware_retries,
+                preemptions=job.preemptions,
+            ),
+            placement=job.placement if job.state.holds_gpus else None,
+            closed_attempt=closed,
+        )

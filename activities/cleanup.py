@@ -1,0 +1,67 @@
+"""The steps of CleanupWorkflow that look before they act: whoever asked for the cleanup may have been wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel
+from temporalio import activity
+
+from activities.clock import utc_now
+from activities.job_workflows import CleanupInput, JobWorkflowsView, Life
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, orphans
+
+
+class Orphan(BaseModel):
+    """What the attempt holds that nobody drives."""
+
+    hosts: list[str] = []
+    driven: str = ""
+    """Why it must be left alone; empty: nobody drives it."""
+
+
+class CleanupActivities:
+    def __init__(self, store: Store, workflows: JobWorkflowsView) -> None:
+        self._store = store
+        self._workflows = workflows
+
+    @activity.defn
+    async def find_orphan(self, key: AttemptKey) -> Orphan:
+        driven = await self._driven(key)
+        if driven:
+            return Orphan(driven=driven)
+        held = await asyncio.to_thread(orphans.held_of_job, self._store, key.job_id)
+        return Orphan(hosts=[host for one in held if one.key == key for host in one.hosts])
+
+    @activity.defn
+    async def end_orphan(self, request: CleanupInput) -> bool:
+        """Release the attempt's GPUs and end its job; the hosts confirmed that its ranks are gone.
+
+        False: left alone, since somebody drives it by now, or another attempt of the job holds GPUs.
+        """
+        if await self._driven(request.key):
+            return False
+        failure = Failure(kind=FailureKind.HARDWARE, message=request.message)
+        return await asyncio.to_thread(
+            orphans.end_orphan,
+            self._store,
+            request.key,
+            request.state,
+            actor=request.actor,
+            failure=failure if request.state is JobState.FAILED else None,
+            now=utc_now(),
+        )
+
+    async def _driven(self, key: AttemptKey) -> str:
+        view = await self._workflows.look(key.job_id)
+        row = await asyncio.to_thread(orphans.job_row, self._store, key.job_id)
+        if row is not None and row.attempt > key.attempt:
+            return ""  # the job is at a later attempt: whoever drives it gave this one back, or never will
+        if view.life is Life.OPEN:
+            return f"the workflow of {key.job_id} is open"
+        if view.life is Life.UNKNOWN and row is not None and not row.state.is_terminal:
+            return f"Temporal does not know the workflow of {key.job_id}: it is begun again, not ended"
+        return ""

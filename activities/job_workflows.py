@@ -1,0 +1,129 @@
+"""Jobs' workflows, as far as the reconciler touches them: look, start, clean up, kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Protocol
+
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Interrupt, JobInput
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.orphans import HeldAttempt
+
+CONTROL_TASK_QUEUE = "control"
+TASK_TIMEOUT = timedelta(seconds=5)
+"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
+
+
+class CleanupInput(BaseModel):
+    """The argument of CleanupWorkflow: an attempt that no workflow drives, and how its job ends."""
+
+    key: AttemptKey
+    hosts: list[str] = []
+    """Where ranks may run, as an older release knew it. The workflow asks the database by itself."""
+    message: str
+    """Why: becomes the job's failure."""
+    state: JobState = JobState.FAILED
+    """CANCELLED when a person asked for it meanwhile."""
+    actor: str = "cleanup"
+
+
+class Life(Enum):
+    OPEN = auto()
+    CLOSED = auto()
+    UNKNOWN = auto()
+    """Never started, started this moment, or lost with Temporal's database: one answer does not tell which."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowView:
+    """What Temporal says of a job's workflow."""
+
+    life: Life
+    ended: str = ""
+    """How it closed, e.g. ``terminated``."""
+
+
+class JobWorkflowsView(Protocol):
+    async def look(self, job_id: str) -> WorkflowView: ...
+
+    async def start(self, given: JobInput) -> bool:
+        """False: a workflow of the job is open, or its closed one is known."""
+        ...
+
+    async def clean_up(self, given: CleanupInput) -> bool:
+        """False: the cleanup of this attempt runs already."""
+        ...
+
+    async def kill(self, job_id: str, request: Interrupt) -> None:
+        """To a workflow that is gone it is nothing."""
+        ...
+
+
+class TemporalJobWorkflows:
+    """In Temporal. Every method raises ``RPCError`` while Temporal is away."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def look(self, job_id: str) -> WorkflowView:
+        try:
+            described = await self._client.get_workflow_handle(job_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return WorkflowView(Life.UNKNOWN)
+        status = described.status
+        # One that continued as new is closed, and its successor open: the next look sees that one.
+        goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+        if goes_on or described.close_time is None:
+            return WorkflowView(Life.OPEN)
+        return WorkflowView(Life.CLOSED, status.name.lower() if status else "closed")
+
+    async def start(self, given: JobInput) -> bool:
+        try:
+            await self._client.start_workflow(
+                "JobWorkflow",
+                given,
+                id=given.job_id,
+                task_queue=CONTROL_TASK_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                task_timeout=TASK_TIMEOUT,
+            )
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
+
+    async def clean_up(self, given: CleanupInput) -> bool:
+        try:
+            await self._client.start_workflow(
+                "CleanupWorkflow", given, id=cleanup_id(given.key), task_queue=CONTROL_TASK_QUEUE
+            )
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
+
+    async def kill(self, job_id: str, request: Interrupt) -> None:
+        try:
+            await self._client.get_workflow_handle(job_id).signal("kill", request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+
+
+def cleanup_keys(job_id: str, attempt: int, held: Sequence[HeldAttempt]) -> list[AttemptKey]:
+    """The attempts to clean up so that the job ends and holds nothing: its last one, and all that hold GPUs."""
+    return list(dict.fromkeys([*(one.key for one in held), AttemptKey(job_id=job_id, attempt=attempt)]))
+
+
+def cleanup_id(key: AttemptKey) -> str:
+    return f"cleanup-{key.job_id}-{key.attempt}"
