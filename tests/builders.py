@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.share import Share, ShareMode
@@ -45,6 +46,12 @@ class cluster:
         self.host_rows[name] = HostRow(name, HostState.READY, inventory, leaf, spine)
         for gpu in inventory.gpus:
             self.gpu_rows[gpu.uuid] = GpuRow(gpu.uuid, name, gpu.index, GpuState.AVAILABLE, free=True)
+        return self
+
+    def cpu_host(self, name: str, cpus: int = 16, ram_mib: int = 65536, leaf: str | None = None) -> cluster:
+        """Without GPUs."""
+        inventory = HostInventory(machine="test", gpus=[], cpus=cpus, ram_mib=ram_mib)
+        self.host_rows[name] = HostRow(name, HostState.READY, inventory, leaf)
         return self
 
     def rack(self, name: str, rack: str = "gb200-nvl72", leaf: str | None = None) -> cluster:

@@ -136,7 +136,8 @@ def check_invariants(store: Store) -> None:
         }
     of_gpu: dict[str, list[Any]] = {}
     for row in held:
-        of_gpu.setdefault(row.gpu_uuid, []).append(row)
+        if row.gpu_uuid is not None:
+            of_gpu.setdefault(row.gpu_uuid, []).append(row)
     for uuid, row in gpu_rows.items():
         holders = of_gpu.get(uuid, [])
         taken, whole = len(holders) > 0, [holder for holder in holders if holder.exclusive]
@@ -163,8 +164,9 @@ def check_invariants(store: Store) -> None:
         assert row.ram_mib_used == sum(holder.ram_mib for holder in there) <= row.ram_mib
     gangs: dict[tuple[str, int], set[str]] = {}
     for row in held:
-        gangs.setdefault((row.job_id, row.attempt), set()).add(row.gpu_uuid)
+        gangs.setdefault((row.job_id, row.attempt), set()).add(row.gpu_uuid or f"room on {row.host}")
     assert set(gangs) == open_claims, "a claim without GPUs, or GPUs without a claim"
     for (job_id, attempt), uuids in gangs.items():
         _, at_attempt, plan = placed[job_id]
-        assert at_attempt > attempt or uuids == set(plan.gpu_uuids), f"{job_id}#{attempt} holds a part of its gang"
+        whole = {*plan.gpu_uuids, *(f"room on {part.host}" for part in plan.slices if not part.gpu_uuids)}
+        assert at_attempt > attempt or uuids == whole, f"{job_id}#{attempt} holds a part of its gang"

@@ -37,6 +37,8 @@ class Capacity(BaseModel):
 
 def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> Capacity:
     """Compare ``request`` with everything that is registered, whatever its state."""
+    if not request.gpus_per_host:
+        return _without_gpus(inventories, request)
     together = [_most_together(inventory, request) for inventory in inventories]
     hosts = sum(count >= request.gpus_per_host for count in together)
     best = max(together, default=0)
@@ -94,6 +96,29 @@ def _largest_total(
     )
 
 
+def _without_gpus(inventories: Sequence[HostInventory], request: GpuRequest) -> Capacity:
+    """CPUs and memory only."""
+    hosts = sum(
+        1
+        for one in inventories
+        if _has_room(one, request) and (request.cuda is None or newest_cuda(request.cuda, one.cuda_installations))
+    )
+    message = f"asked for {describe(request)}; "
+    if not inventories:
+        message += "no host is registered yet"
+    elif request.cuda is not None and newest_cuda(request.cuda, _versions(inventories)) is None:
+        message += _without_cuda(inventories, request.cuda)
+    elif hosts >= request.hosts:
+        message += f"{hosts} of {len(inventories)} hosts could hold a part of it"
+    elif refusal := _never_granted(inventories, request):
+        message += refusal
+    else:
+        message += f"only {hosts} of {len(inventories)} hosts could ever give it: ask for at most {hosts} hosts"
+    return Capacity(
+        fits=not inventories or hosts >= request.hosts, hosts=hosts, gpus_per_host=0, gpus=0, message=message
+    )
+
+
 def mismatch(gpu: GpuInfo, request: GpuRequest) -> ReasonCode | None:
     """Which requirement this GPU can never meet; None if it meets all."""
     if request.model is not None and request.model.casefold() not in gpu.model.casefold():
@@ -122,6 +147,9 @@ def socket_of(gpu: GpuInfo) -> str:
 def describe(request: GpuRequest) -> str:
     """The request in words, e.g. ``2 hosts x 8 GPUs (H100, >= 65536 MiB)``."""
     count = request.total or request.gpus_per_host
+    if not count:
+        shape = describe_room(request) if request.hosts == 1 else f"{request.hosts} hosts x {describe_room(request)}"
+        return f"{shape} (CUDA {request.cuda})" if request.cuda else shape
     gpus = f"{count} GPU{'s' if count > 1 else ''}" + (" in all" if request.total else "")
     shape = gpus if request.hosts == 1 else f"{request.hosts} hosts x {gpus}"
     if request.share is not None:
@@ -135,6 +163,15 @@ def describe(request: GpuRequest) -> str:
         *([f"{request.ram_mib_per_host} MiB a host"] if request.ram_mib_per_host else []),
     ]
     return f"{shape} ({', '.join(details)})" if details else shape
+
+
+def describe_room(request: GpuRequest) -> str:
+    """CPUs and memory of one host: ``4 CPUs and 8192 MiB of memory``."""
+    amounts = [
+        *([f"{request.cpus_per_host} CPU{'s' if request.cpus_per_host > 1 else ''}"] if request.cpus_per_host else []),
+        *([f"{request.ram_mib_per_host} MiB of memory"] if request.ram_mib_per_host else []),
+    ]
+    return " and ".join(amounts) or "a host"
 
 
 def describe_share(share: Share) -> str:

@@ -20,6 +20,7 @@ MAX_GANG_BYTES = 1536 * 1024
 MAX_HOSTS = 4096
 MAX_GPUS_PER_HOST = 64
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
+DEFAULT_GPUS = 1
 
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
 INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
@@ -41,12 +42,18 @@ class RankPer(StrEnum):
 
 
 class GpuRequest(BaseModel):
-    """What every GPU of the gang must be, and how the gang is shaped."""
+    """What every GPU of the gang must be, and how the gang is shaped.
+
+    Without GPUs it asks for CPUs and memory of its hosts: one CPU each unless it says more. A stored request always
+    names ``gpus_per_host``, so what was stored while one GPU was the default still means one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS, description="Number of hosts")] = 1
-    gpus_per_host: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_HOST, description="GPUs on each host")] = 1
+    gpus_per_host: Annotated[
+        int, Field(ge=0, le=MAX_GPUS_PER_HOST, description="GPUs on each host; 0: CPUs and memory only")
+    ] = DEFAULT_GPUS
     total: Annotated[
         int | None,
         Field(
@@ -56,7 +63,10 @@ class GpuRequest(BaseModel):
         ),
     ] = None
     share: Annotated[Share | None, Field(description="A part of each GPU; default: all of it, and nobody else")] = None
-    cpus_per_host: Annotated[int, Field(ge=0, le=4096, description="CPUs on each host that nobody else gets")] = 0
+    cpus_per_host: Annotated[
+        int,
+        Field(ge=0, le=4096, description="CPUs on each host that nobody else gets; default: 1 without GPUs, else none"),
+    ] = 0
     ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory of each host that nobody else gets, MiB")] = 0
     cuda: Annotated[
         str | None,
@@ -85,6 +95,37 @@ class GpuRequest(BaseModel):
     preferred_level: Annotated[
         str | None, Field(pattern=LEVEL_PATTERN, description="As required_level, where it can be had")
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, data: Any) -> Any:
+        """What depends on other fields: a total and a share are of GPUs, and without GPUs a host gives a CPU."""
+        if not isinstance(data, dict):
+            return data
+        of_gpus = data.get("total") is not None or data.get("share") is not None
+        if of_gpus and not data.get("gpus_per_host"):
+            data = {**data, "gpus_per_host": 1}
+        if not data.get("gpus_per_host", DEFAULT_GPUS) and not data.get("cpus_per_host"):
+            data = {**data, "cpus_per_host": 1}
+        return data
+
+    @model_validator(mode="after")
+    def _asks_for_the_gpus_it_describes(self) -> Self:
+        if self.gpus_per_host:
+            return self
+        level = self.required_level if self.required_level in INSIDE_ONE_HOST | {"nvlink"} else None
+        described = {
+            "model": self.model,
+            "memory_mib": self.memory_mib,
+            "min_compute_capability": self.min_compute_capability,
+            f"required_level {level}": level,
+        }
+        if said := [name for name, value in described.items() if value]:
+            raise ValueError(
+                f"{' and '.join(said)} describes GPUs, but none is asked for: "
+                "say how many with gpus_per_host (--gpus), e.g. 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _level_can_hold_the_gang(self) -> Self:
@@ -219,7 +260,7 @@ class JobSpec(BaseModel):
 
     @model_validator(mode="after")
     def _has_one_gang(self) -> Self:
-        if self.groups and self.gpus != GpuRequest():
+        if self.groups and self.gpus not in (GpuRequest(), GpuRequest(gpus_per_host=1)):
             raise ValueError("groups say what each of them needs: leave gpus out")
         names = [group.name for group in self.groups]
         if len(set(names)) < len(names):
@@ -228,6 +269,11 @@ class JobSpec(BaseModel):
             raise ValueError("groups say rank_per each: leave the job's out")
         if self.spare_hosts and (self.groups or self.gpus.total is not None):
             raise ValueError("spare_hosts needs slices that are all alike: ask by hosts and gpus_per_host")
+        for request, rank_per in self._shapes:
+            if rank_per is RankPer.GPU and not request.gpus:
+                raise ValueError("rank_per gpu starts one process per GPU, but no GPU is asked for: use rank_per host")
+        if not self.gpu_count and (self.power_limit_w or self.idle_limit_s):
+            raise ValueError("power_limit_w and idle_limit_s are about GPUs, but none is asked for: leave them out")
         if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
             raise ValueError("warn_before_s needs a longer time_limit_s")
         if self.warn_before_s and self.checkpoint.signal == self.warn_signal:
@@ -253,6 +299,10 @@ class JobSpec(BaseModel):
                 f"{copy * hosts}; at most {MAX_GANG_BYTES} are allowed: put large values into a file"
             )
         return self
+
+    @property
+    def _shapes(self) -> list[tuple[GpuRequest, RankPer]]:
+        return [(group.gpus, group.rank_per) for group in self.groups] or [(self.gpus, self.rank_per)]
 
     @property
     def requests(self) -> tuple[GpuRequest, ...]:

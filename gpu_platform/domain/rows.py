@@ -93,7 +93,12 @@ class QueueRow:
     @property
     def takes_parts(self) -> bool:
         """Of GPUs, or CPUs or memory of hosts: more than whole GPUs must be left for it."""
-        return any(r.share is not None or r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.parts)
+        return self.takes_host_room or any(r.share is not None for _, r in self.parts)
+
+    @property
+    def takes_host_room(self) -> bool:
+        """CPUs or memory of hosts that nobody else gets."""
+        return any(r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.parts)
 
     @property
     def gpu_count(self) -> int:
@@ -109,7 +114,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """A job that holds GPUs."""
+    """A job that holds GPUs, or CPUs and memory of hosts."""
 
     job_id: str
     attempt: int

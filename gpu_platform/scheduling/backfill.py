@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.placement import Placement, ReasonCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.candidates import Candidates, ask_of, shape_of
 from gpu_platform.scheduling.framework import CODES, Framework
@@ -50,10 +50,35 @@ class Reservation:
     """Of each of ``hosts``."""
     firm: bool = True
     """Else it is tentative: binds only jobs without a time limit."""
+    host_room: NDArray[np.bool_] | None = None
+    """Of each of ``hosts``: are CPUs or memory reserved there? None: nowhere."""
 
     def binds(self, row: QueueRow, now: float) -> bool:
         """Might ``row``, started now, still run at the start, and must it not?"""
         return row.time_limit_s is None or (self.firm and now + row.time_limit_s > self.start)
+
+
+def taken_by(
+    placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
+) -> tuple[Slots, GpuSets, NDArray[np.bool_]]:
+    """What a reservation of the placement covers: hosts, and of each the GPUs, and whether CPUs or memory.
+
+    ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
+    """
+    gpus, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+    for part in placement.slices:
+        slot = snapshot.slot(part.host)
+        assert slot is not None, "it was just placed there"
+        for uuid in part.gpu_uuids:
+            place = snapshot.locate(uuid)
+            assert place is not None, "it was just placed there"
+            gpus[slot] |= np.uint64(1 << place[1])
+        if part.cpus or part.ram_mib:
+            room[slot] = True
+            if whole_hosts and part.gpu_uuids:
+                gpus[slot] = snapshot.everything[slot]  # others would need what it needs of the host
+    hosts = np.flatnonzero((gpus != 0) | room)
+    return hosts, gpus[hosts], room[hosts]
 
 
 class Backfill:
@@ -106,12 +131,15 @@ class Backfill:
     def around(self, reservations: Iterable[Reservation], row: QueueRow, candidates: Candidates) -> Candidates:
         """``candidates`` without what is reserved."""
         snapshot = self._snapshot
-        reserved = np.zeros(len(snapshot), np.uint64)
+        reserved, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in reservations:
             reserved[reservation.hosts] |= reservation.gpus
+            if reservation.host_room is not None and row.takes_host_room:
+                room[reservation.hosts] |= reservation.host_room
+        closed = np.flatnonzero(room & candidates.fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)
-        touched = touched[candidates.fits[touched]]
-        if not len(touched):
+        touched = touched[candidates.fits[touched] & ~room[touched]]
+        if not len(touched) and not len(closed):
             return candidates
         open_gpus = snapshot.free[touched] & ~snapshot.held[touched]
         if row.gpus.share is not None:
@@ -119,6 +147,7 @@ class Backfill:
         left = open_gpus & ~reserved[touched]
         enough = np.bitwise_count(left) >= row.gpus.gpus_per_host
         result = candidates.resized(len(candidates.after_use))
+        result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
         ask = ask_of(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})

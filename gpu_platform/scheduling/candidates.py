@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.framework import FITS, Ask, Framework, Offers, resized
+from gpu_platform.scheduling.framework import FITS, THE_HOST, Ask, Framework, Offers, resized
 from gpu_platform.scheduling.snapshot import Change, Slots, Snapshot
 
 MAX_SHAPES = 512
@@ -63,8 +63,11 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
 
 
 def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
-    """Slot -> GPUs that the job must not get there."""
+    """Slot -> GPUs that the job must not get there; for one without GPUs, see ``Ask.everything``."""
     excluded: dict[int, int] = {}
+    if not row.gpus.gpus_per_host:
+        slots = (snapshot.slot(name) for name in row.excluded_hosts)
+        return {slot: int(THE_HOST) for slot in slots if slot is not None}
     for name in row.excluded_hosts:
         slot = snapshot.slot(name)
         if slot is not None:

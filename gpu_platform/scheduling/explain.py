@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.capacity import capability, describe, describe_share, largest_gang
+from gpu_platform.domain.capacity import capability, describe, describe_room, describe_share, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
@@ -86,7 +86,7 @@ def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kep
     if kept is not None:
         hosts = int((candidates.fits & kept.hosts).sum())
         if hosts:
-            asked = _gpus(request.gpus_per_host)
+            asked = _asked(request)
             counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
     return counts
 
@@ -111,6 +111,8 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
             return f"running jobs must free hosts {_within(request)}"
         missing = request.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
+        if not request.gpus_per_host:
+            return f"running jobs must free {_asked(request)} on {'a host' if missing == 1 else f'{missing} hosts'}"
         best = int(candidates.offers.left[waiting_for].max())
         short = request.gpus_per_host - best
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
@@ -153,6 +155,11 @@ def _within(request: GpuRequest) -> str:
 
 def _gpus(count: int) -> str:
     return _plural(count, "GPU")
+
+
+def _asked(request: GpuRequest) -> str:
+    """Of each host."""
+    return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_room(request)
 
 
 def _plural(count: int, noun: str) -> str:
@@ -205,7 +212,7 @@ _REMEDIES = {
 
 _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
-    ReasonCode.EXCLUDED: lambda request: f"{_gpus(request.gpus_per_host)} without an earlier failure",
+    ReasonCode.EXCLUDED: lambda request: f"{_asked(request)} without an earlier failure",
     ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
     ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
     ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
@@ -220,7 +227,7 @@ _ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
     ReasonCode.SHARED_BY_ANOTHER: lambda request: _share(request),
     ReasonCode.TOO_LITTLE_SHARE: lambda request: _share(request),
     ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
-    ReasonCode.KEPT: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.KEPT: _asked,
 }
 
 _BEST_FACT: dict[ReasonCode, Callable[[list[GpuInfo]], str]] = {

@@ -1,7 +1,8 @@
 """Filter, score, choose: how one request meets all hosts.
 
 A **filter** narrows, on each host, the GPUs that are left; a host that has too few left is out, and the
-filter that took them is the reason. Of what is left the best-connected set is the host's **offer**.
+filter that took them is the reason. For a request without GPUs the host itself is what may be left. Of what
+is left the best-connected set is the host's **offer**.
 **Scores** between 0 and 1 rate offers; their weighted sum decides. **Choosing** takes one host, or
 the hosts of a gang.
 
@@ -28,6 +29,8 @@ from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
+THE_HOST = np.uint64(1)
+"""What filters pass on for a request without GPUs; see :meth:`Ask.everything`."""
 CODES = tuple(ReasonCode)
 _CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
 _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
@@ -41,6 +44,14 @@ class Ask:
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
     """Whose GPUs it may share; see ``QueueRow.tenant``."""
+
+    @property
+    def wants_gpus(self) -> bool:
+        return self.request.gpus_per_host > 0
+
+    def everything(self, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
+        return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), THE_HOST)
 
 
 @dataclass
@@ -175,14 +186,14 @@ class Framework:
 
     def usable(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> GpuSets:
         """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
-        gpus = snapshot.everything[hosts]
+        gpus = ask.everything(snapshot, hosts)
         for step in self.filters:
             if step.lifted_by > after and step.concerns(ask):
                 gpus = gpus & step(ask, snapshot, hosts)
         return gpus
 
     def _narrow(self, ask: Ask, snapshot: Snapshot, hosts: Slots, filters: Sequence[Filter], offers: Offers) -> GpuSets:
-        gpus = snapshot.everything[hosts]
+        gpus = ask.everything(snapshot, hosts)
         needed = max(ask.request.gpus_per_host, 1)
         for step in filters:
             if not step.concerns(ask):
@@ -212,7 +223,7 @@ class Framework:
     ) -> None:
         """Parts of GPUs: of those that are shared already before any other is opened, the fullest first."""
         slots, able = hosts[fitting], gpus[fitting]
-        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA]
+        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if request.gpus_per_host else TopologyLevel.HOST]
         if not request.gpus_per_host:
             return
         if request.gpus_per_host == 1:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfill import Backfill, Reservation
+from gpu_platform.scheduling.backfill import Backfill, Reservation, taken_by
 from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
@@ -66,14 +64,5 @@ class GangDates:
             placement = self._placer.seat(row, attempt, asking)
             if placement is None:
                 return None
-        gpus = np.zeros(len(self._snapshot), np.uint64)
-        for uuid in placement.gpu_uuids:
-            place = self._snapshot.locate(uuid)
-            assert place is not None, "it was just placed there"
-            gpus[place[0]] |= np.uint64(1 << place[1])
-        for part in placement.slices:
-            slot = self._snapshot.slot(part.host)
-            if slot is not None and (part.cpus or part.ram_mib):
-                gpus[slot] = self._snapshot.everything[slot]  # others would need what it needs of the host
-        hosts = np.flatnonzero(gpus)
-        return Reservation(row.job_id, start, end, hosts, gpus[hosts], firm)
+        hosts, gpus, room = taken_by(placement, self._snapshot, whole_hosts=True)
+        return Reservation(row.job_id, start, end, hosts, gpus, firm, room)

@@ -58,6 +58,10 @@ class Ledger:
         keys = dict.fromkeys(key for uuid in gpu_uuids for key in self._of_gpu.get(uuid, ()))
         return [self._rows[key] for key in keys]
 
+    def with_room_on(self, host: str) -> list[RunningRow]:
+        """Who has CPUs or memory of the host."""
+        return [row for row in self._rows.values() if any(use.host == host for use in row.host_use)]
+
     def free_at(self, gpu_uuid: str) -> float:
         """When all its jobs must have ended; never for one without a time limit or a holder that nobody told of."""
         return max((ends_at(row) for row in self.holders(gpu_uuid)), default=math.inf)

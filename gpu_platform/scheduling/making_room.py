@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfill import Reservation
+from gpu_platform.scheduling.backfill import Reservation, taken_by
 from gpu_platform.scheduling.defragmentation import defragment
 from gpu_platform.scheduling.moves import Mover, Moves
 from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_victims, eligible_victims
@@ -190,14 +190,8 @@ class RoomMaker:
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 
     def _reservation(self, job_id: str, placement: Placement) -> Reservation:
-        gpus: dict[int, int] = {}
-        for uuid in placement.gpu_uuids:
-            place = self._state.snapshot.locate(uuid)
-            assert place is not None, "it was just placed there"
-            gpus[place[0]] = gpus.get(place[0], 0) | 1 << place[1]
-        return Reservation(
-            job_id, -math.inf, math.inf, np.array(list(gpus), np.intp), np.array(list(gpus.values()), np.uint64)
-        )
+        hosts, gpus, room = taken_by(placement, self._state.snapshot)
+        return Reservation(job_id, -math.inf, math.inf, hosts, gpus, host_room=room)
 
 
 def _keys(rows: Iterable[RunningRow]) -> tuple[Key, ...]:

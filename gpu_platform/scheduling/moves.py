@@ -207,8 +207,11 @@ class Mover:
 
 
 def _can_move(job: RunningRow) -> bool:
-    """Parts of GPUs stay where they are: to move them makes no GPU whole unless all of its parts go."""
-    return job.gpus is not None and not job.shares
+    """Parts of GPUs stay where they are: to move them makes no GPU whole unless all of its parts go.
+
+    So do jobs without GPUs: to move them frees none.
+    """
+    return job.gpus is not None and not job.shares and bool(job.gpu_uuids)
 
 
 def again(job: RunningRow) -> QueueRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.capacity import describe_share
+from gpu_platform.domain.capacity import describe_room, describe_share
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import HostSlice, Placement, ScoreTable, TopologyLevel
 from gpu_platform.domain.share import Share, ShareGrant, ShareMode
@@ -117,7 +117,7 @@ def _why(
 ) -> str:
     """E.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; tightest of 3 hosts that fit``."""
     count = request.gpus_per_host
-    text = f"{count} GPU{'' if count == 1 else 's'}"
+    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_room(request)
     if request.share is not None:
         text = f"{describe_share(request.share)} of {text}"
     if count > 1:
@@ -129,7 +129,8 @@ def _why(
     if considered == len(slots):
         return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
     how = "emptiest" if request.strategy is Strategy.SPREAD else "tightest"
-    return f"{text}; best connected, then {how}, of {considered} hosts that fit"
+    first = "best connected, then " if count else "fewest free GPUs, then " if how == "tightest" else ""
+    return f"{text}; {first}{how}, of {considered} hosts that fit"
 
 
 def _links(snapshot: Snapshot, slot: int, gpus: int) -> str:

@@ -56,8 +56,8 @@ class Preemption:
 
 
 def lost_work(row: RunningRow, now: float) -> float:
-    """GPU-seconds since the last checkpoint."""
-    return max(0.0, now - max(row.started_at, row.checkpoint_at or row.started_at)) * len(row.gpu_uuids)
+    """GPU-seconds since the last checkpoint; a job without GPUs counts as if it had one."""
+    return max(0.0, now - max(row.started_at, row.checkpoint_at or row.started_at)) * max(len(row.gpu_uuids), 1)
 
 
 def choose_victims(
@@ -182,11 +182,12 @@ class _GangRoom:
         self._useful = np.zeros(len(snapshot), bool) if useful is None else useful
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        found: dict[int, int] = {}
+        """Also hosts where it has only CPUs and memory, with no GPU."""
+        found = {slot: 0 for slot in self._snapshot.slots_of(job) if self._useful[slot]}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
-            if place is not None and self._useful[place[0]]:
-                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+            if place is not None and place[0] in found:
+                found[place[0]] |= 1 << place[1]
         return found
 
     def helps(self, job: RunningRow) -> bool:
@@ -218,11 +219,11 @@ class _QuotaRoom:
         self.exact_up_to = room.exact_up_to
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        found: dict[int, int] = {}
+        found = dict.fromkeys(self._snapshot.slots_of(job), 0)
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
             if place is not None:
-                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+                found[place[0]] |= 1 << place[1]
         return found
 
     def helps(self, job: RunningRow) -> bool:
@@ -328,14 +329,16 @@ def eligible_victims(
     old_enough = [job for job in newest if job.preemptible and now - job.started_at >= min_run_s]
     borrowed, rest = [], []
     for job in old_enough:
-        if len(job.gpu_uuids) <= left.get(job.namespace, 0):
+        if not job.gpu_uuids:
+            rest.append(job)  # guarantees are of GPUs: without any, nothing is borrowed
+        elif len(job.gpu_uuids) <= left.get(job.namespace, 0):
             left[job.namespace] -= len(job.gpu_uuids)
             borrowed.append((job, _BORROWED))
         else:
             rest.append(job)
     owned = []
     for job in rest:
-        if left.get(job.namespace, 0) > 0:
+        if job.gpu_uuids and left.get(job.namespace, 0) > 0:
             left[job.namespace] -= len(job.gpu_uuids)
             borrowed.append((job, _BORROWED_IN_PART))
         else:

@@ -56,7 +56,7 @@ class QuotaBook:
 
     def denial(self, namespace: str, user: str, gpus: int, free: int) -> str | None:
         """Why ``gpus`` more may not be had now, out of ``free`` in the whole cluster; None if they may."""
-        if self.idle:
+        if self.idle or not gpus:
             return None
         path = self._path(namespace)
         for node in path:

@@ -3,7 +3,8 @@
 The order of service is the policy's, with one rule against starvation: the first job that waits because others
 have its GPUs gets a **dated reservation** (see ``backfill``), and so do others behind it. Where time limits do not
 give a date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
-hosts run empty and the job starts. Who waits behind the first without a date **bars** its hosts, for jobs without
+hosts run empty and the job starts. GPUs are kept apart from CPUs and memory: a job that takes only the one passes
+a job that takes only the other. Who waits behind the first without a date **bars** its hosts, for jobs without
 a time limit only: they might be in its way for ever.
 """
 
@@ -37,6 +38,7 @@ from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
 
 NOBODY = np.iinfo(np.int64).max
+_KINDS = _GPUS, _HOST_ROOM = 0, 1
 TENTATIVE = 4
 """So many jobs get a tentative date; those behind them bar their hosts, which costs less and others more."""
 ALIKE = 16
@@ -89,13 +91,13 @@ class Round:
     """Per class of jobs the date that its first one was promised."""
 
     def __post_init__(self) -> None:
-        n = len(self.state.snapshot)
-        self.keeper = np.full(n, NOBODY, np.int64)
-        """Per host the turn of the first job that keeps it."""
-        self.barrer = np.full(n, NOBODY, np.int64)
+        shape = (len(_KINDS), len(self.state.snapshot))
+        self.keeper = np.full(shape, NOBODY, np.int64)
+        """Per kind (GPUs; CPUs and memory) and host the turn of the first job that keeps it."""
+        self.barrer = np.full(shape, NOBODY, np.int64)
         """The same, where it is kept only from jobs without a time limit."""
-        self.dated = np.zeros(n, bool)
-        """Hosts that a job with a reservation could use."""
+        self.dated = np.zeros(shape, bool)
+        """What a job with a reservation could use."""
         self.turns: list[Place] = []
         """Who had a turn, in order."""
         self._promised = dict(self.state.backfill.promised)
@@ -133,7 +135,12 @@ class Round:
 
     def closed_by(self, row: QueueRow) -> NDArray[np.int64]:
         """By host the turn of the first job that keeps it from ``row``."""
-        return self.keeper if row.time_limit_s is not None else np.minimum(self.keeper, self.barrer)
+        kept = self._kept_from(row)
+        return kept if row.time_limit_s is not None else np.minimum(kept, self.barrer[_kinds(row)].min(axis=0))
+
+    def _kept_from(self, row: QueueRow) -> NDArray[np.int64]:
+        """The same, whatever its time limit."""
+        return self.keeper[_kinds(row)].min(axis=0)
 
     def entry(self, class_key: str) -> Waiting | None:
         """Of the class's first job, also if it needed no turn."""
@@ -188,9 +195,10 @@ class Round:
         narrowed = is_narrowed(row)
         pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if narrowed else row
         candidates = state.candidates.of(pure)
-        hopeless = np.count_nonzero(candidates.fits & (self.keeper == NOBODY)) < row.gpus.hosts
+        kept = self._kept_from(row)
+        hopeless = np.count_nonzero(candidates.fits & (kept == NOBODY)) < row.gpus.hosts
         if narrowed:
-            taken = (self.keeper != NOBODY) | self.dated
+            taken = (kept != NOBODY) | self.dated[_kinds(row)].any(axis=0)
             useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._unchanging[state.queue.need(row)] >= ALIKE
             return None, bool(hopeless and (alike or not (useful & ~taken).any()))
@@ -274,19 +282,21 @@ class Round:
         if policy.backfill == "none":
             keeper[keeper == NOBODY] = turn
             return None
-        first = not (useful & self.dated).any()
+        kinds = _kinds(row)
+        first = not (useful & self.dated[kinds]).any()
         reservation = self._date(row, useful, first)
         if reservation is not None:
             self.reservations.append((turn, reservation))
             self._promised.pop(row.job_id, None)
-            self.dated |= useful
+            self.dated[kinds] |= useful
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self._bar(useful, turn)  # for those of its kind behind it, who get no turn
+                self._bar(row, useful, turn)  # for those of its kind behind it, who get no turn
             return reservation.start if reservation.firm and reservation.start > self.now else None
         if first:
-            keeper[useful & (keeper == NOBODY)] = turn
+            for kind in kinds:
+                keeper[kind][useful & (keeper[kind] == NOBODY)] = turn
         else:
-            self._bar(useful, turn)  # its turn comes once those ahead have started
+            self._bar(row, useful, turn)  # its turn comes once those ahead have started
         return None
 
     def _kept(self) -> tuple[int, ...]:
@@ -308,7 +318,7 @@ class Round:
         firm = first or state.policy.backfill == "conservative"
         if state.policy.backfill == "keep" or not (state.ledger.limited or self.reservations):
             return None
-        if len(self.reservations) >= state.policy.backfill_depth or (useful & (self.keeper != NOBODY)).any():
+        if len(self.reservations) >= state.policy.backfill_depth or (useful & (self._kept_from(row) != NOBODY)).any():
             return None
         if not firm and (not state.queue.endless or self._tentative >= TENTATIVE):
             return None  # without jobs that have no limit, nobody would be bound
@@ -317,5 +327,12 @@ class Round:
             return state.gang_dates.reserve(row, self.now, self._others(row), firm)
         return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
 
-    def _bar(self, hosts: NDArray[np.bool_], turn: int) -> None:
-        self.barrer[hosts & (self.barrer == NOBODY)] = turn
+    def _bar(self, row: QueueRow, hosts: NDArray[np.bool_], turn: int) -> None:
+        for kind in _kinds(row):
+            self.barrer[kind][hosts & (self.barrer[kind] == NOBODY)] = turn
+
+
+def _kinds(row: QueueRow) -> list[int]:
+    """What it takes of hosts: only who takes the same is in its way."""
+    kinds = [_GPUS] if row.gpu_count else []
+    return [*kinds, _HOST_ROOM] if row.takes_host_room else kinds or [_GPUS]

@@ -98,6 +98,7 @@ class Scheduler:
         slot = self.snapshot.slot(row.name)
         if row.state is HostState.LOST and slot is not None and self.snapshot.states[slot] is not HostState.LOST:
             self._room.lost(self.ledger.on(gpu.uuid for gpu in row.inventory.gpus))
+            self._room.lost(self.ledger.with_room_on(row.name))
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:

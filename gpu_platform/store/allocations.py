@@ -1,4 +1,4 @@
-"""Who holds which GPU: the one place where GPUs are taken and given back.
+"""Who holds which GPU, or CPUs and memory of a host: the one place where they are taken and given back.
 
 A gang is taken in one transaction or not at all. Three independent fences make sure that no GPU is held twice: the
 conditional update (``state = 'AVAILABLE' AND exclusive_holders = 0``, its row count checked), the CHECK constraints
@@ -104,6 +104,7 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
     draining = session.scalars(_LOCK_DRAINING, ours).all()
     parts.give_back_host_room(session, key)
     held = session.execute(_LOCK_HELD_GPUS, ours).all()
+    without_gpus = set(session.scalars(_HOSTS_WITHOUT_GPUS, ours))
     session.execute(_FREE_GPUS, ours)
     parts.give_back_parts(session, key)
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
@@ -112,7 +113,7 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
             quarantine_gpu(session, row.uuid, quarantine[row.uuid], now)
         elif row.state == GpuState.DRAINING:
             _announce_drained(session, row.uuid, now)
-    data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held})}
+    data = {"gpus": [row.uuid for row in held], "hosts": sorted({row.host for row in held} | without_gpus)}
     append_event(session, "gang.released", _ACTOR, now, job_id=key.job_id, attempt=key.attempt, data=data)
     for name in draining:
         settle_drain(session, name, now)
@@ -208,40 +209,53 @@ def _check_epoch(session: Session, placement: Placement) -> None:
 
 def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
     claims = parts.claims_of(placement)
-    uuids = [claim.uuid for claim in claims]
-    if len(set(uuids)) != len(uuids) or not uuids:
+    uuids = [claim.uuid for claim in claims if claim.uuid is not None]
+    if len(set(uuids)) != len(uuids) or not claims:
         raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
     with_room = parts.takes_host_room(claims)
     names = sorted({claim.host for claim in claims})
     hosts = {row.name: row.state for row in session.execute(_TO_TAKE[with_room], {"names": names})}
     if with_room:
         parts.take_host_room(session, claims)
-    rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})}
+    rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})} if uuids else {}
     shared = [claim for claim in claims if claim.grant is not None]
     namespace = parts.namespace_of(session, key.job_id) if shared else ""
     for claim in claims:
-        _check_gpu(claim, rows.get(claim.uuid), hosts.get(claim.host), namespace)
-    whole = [claim.uuid for claim in claims if claim.grant is None]
+        if claim.uuid is None:
+            _check_host(claim, hosts.get(claim.host))
+        else:
+            _check_gpu(claim, rows.get(claim.uuid), hosts.get(claim.host), namespace)
+    whole = [claim.uuid for claim in claims if claim.grant is None and claim.uuid is not None]
     if whole and change(session, _TAKE_GPUS, {"uuids": whole}) != len(whole):
         raise ReservationConflict(f"one of {', '.join(whole)} was taken meanwhile")
     for claim in shared:
-        if claim.grant is not None and not parts.take_part(session, claim.uuid, first_use(claim.grant, namespace)):
+        if claim.grant is None or claim.uuid is None:
+            continue
+        if not parts.take_part(session, claim.uuid, first_use(claim.grant, namespace)):
             raise ReservationConflict(f"a part of {claim.uuid} was taken meanwhile", gpu_uuid=claim.uuid)
     held = [
         {
             "job_id": key.job_id,
             "attempt": key.attempt,
+            "number": number,
             "gpu_uuid": claim.uuid,
             "host": claim.host,
             "reserved_at": now,
-            **parts.allocation_values(claim, rows[claim.uuid].memory_mib),
+            **parts.allocation_values(claim, rows[claim.uuid].memory_mib if claim.uuid is not None else 0),
         }
-        for claim in claims
+        for number, claim in enumerate(claims)
     ]
     try:
         session.execute(_ALLOCATE, held)
     except IntegrityError as error:
         raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
+
+
+def _check_host(claim: parts.Claim, state: str | None) -> None:
+    """For a slice without GPUs."""
+    if state != HostState.READY:
+        problem = "is not registered" if state is None else f"is {state}"
+        raise ReservationConflict(f"host {claim.host} {problem}", host=claim.host)
 
 
 def _check_gpu(claim: parts.Claim, row: Any, host_state: str | None, namespace: str) -> None:
@@ -379,6 +393,12 @@ _LOCK_HELD_GPUS = (
     .order_by(gpu.c.uuid)
     .with_for_update(key_share=True)
 )
+_HOSTS_WITHOUT_GPUS = (
+    select(allocation.c.host)
+    .where(_OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
+    .distinct()
+)
+"""Where the attempt holds CPUs and memory only."""
 _GPUS_IN_USE = (
     update(gpu)
     .where(gpu.c.uuid.in_(_OUR_HELD_GPUS), gpu.c.state == GpuState.ALLOCATED.value)

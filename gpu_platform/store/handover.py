@@ -74,8 +74,10 @@ def hand_over(
 def parked_state(session: Session, key: AttemptKey) -> Parked:
     if not holds(session, key):
         return Parked.HOPELESS
-    rows = session.execute(_OURS_WITH_STATES, {"key_job": key.job_id, "key_attempt": key.attempt}).all()
-    if not all(row.host_state == HostState.READY and _may_go_on(row, parked=True) for row in rows):
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    rows = session.execute(_OURS_WITH_STATES, ours).all()
+    ready = all(state == HostState.READY for state in _states_without_gpus(session, ours).values())
+    if not ready or not all(row.host_state == HostState.READY and _may_go_on(row, parked=True) for row in rows):
         return Parked.HOPELESS
     return Parked.READY if all(_may_go_on(row, parked=False) for row in rows) else Parked.WAITING
 
@@ -94,8 +96,12 @@ def unpark(session: Session, key: AttemptKey) -> None:
 def _check(
     session: Session, key: AttemptKey, placement: Placement, quarantine: Mapping[str, str], parked: bool
 ) -> None:
-    rows = session.execute(_OURS_WITH_STATES_LOCKED, {"key_job": key.job_id, "key_attempt": key.attempt})
-    held = {row.gpu_uuid: row for row in rows}
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    held = {row.gpu_uuid: row for row in session.execute(_OURS_WITH_STATES_LOCKED, ours)}
+    states = _states_without_gpus(session, ours)
+    for part in placement.slices:
+        if not part.gpu_uuids and states.get(part.host) != HostState.READY:
+            raise ReservationConflict(f"{part.host} is {states.get(part.host, 'not held')}", host=part.host)
     for uuid in placement.gpu_uuids:
         row = held.get(uuid)
         problem = None
@@ -109,6 +115,11 @@ def _check(
             raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid)
 
 
+def _states_without_gpus(session: Session, ours: dict[str, Any]) -> dict[str, str]:
+    """Of the hosts where the attempt holds CPUs and memory only."""
+    return {row.name: row.state for row in session.execute(_HOSTS_WITHOUT_GPUS, ours)}
+
+
 def _may_go_on(row: Any, parked: bool) -> bool:
     """Does the GPU work, or, if ``parked``, may it work again? One that is held in parts is AVAILABLE to others."""
     works = _HELD_STATES if row.exclusive else _HELD_STATES | {GpuState.AVAILABLE}
@@ -117,20 +128,29 @@ def _may_go_on(row: Any, parked: bool) -> bool:
 
 def _move(session: Session, key: AttemptKey, following: AttemptKey, placement: Placement, now: datetime) -> None:
     """End the old claims of what is kept, then copy them: a GPU's claims may not overlap."""
-    kept = {"key_job": key.job_id, "key_attempt": key.attempt, "uuids": placement.gpu_uuids}
-    if change(session, _END_KEPT, {**kept, "now": now}) != len(placement.gpu_uuids):
+    without_gpus = [part.host for part in placement.slices if not part.gpu_uuids]
+    kept = {"key_job": key.job_id, "key_attempt": key.attempt, "uuids": placement.gpu_uuids, "hosts": without_gpus}
+    if change(session, _END_KEPT, {**kept, "now": now}) != len(placement.gpu_uuids) + len(without_gpus):
         raise ReservationConflict(f"attempt {key} does not hold all of what it would hand over")
     session.execute(_COPY_KEPT, {**kept, "following": following.attempt, "now": now})
 
 
 _OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
-_KEPT = _OURS & allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True))
+_KEPT = _OURS & (
+    allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True))
+    | (allocation.c.gpu_uuid.is_(None) & allocation.c.host.in_(bindparam("hosts", expanding=True)))
+)
 _OURS_WITH_STATES = (
     select(allocation.c.gpu_uuid, allocation.c.exclusive, gpu.c.host, gpu.c.state, host.c.state.label("host_state"))
     .join(gpu, gpu.c.uuid == allocation.c.gpu_uuid)
     .join(host, host.c.name == gpu.c.host)
     .where(_OURS, allocation.c.released_at.is_(None))
     .order_by(allocation.c.gpu_uuid)
+)
+_HOSTS_WITHOUT_GPUS = select(host.c.name, host.c.state).where(
+    host.c.name.in_(
+        select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
+    )
 )
 _LOCK_HOSTS = (
     select(host.c.name)

@@ -206,7 +206,8 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
         jobs = f"; {', '.join(sorted({one.job_id for one in held}))} still hold GPUs there" if held else ""
         raise InUse(f"host {name} is {row.state}{jobs}: drain it first, and wait until it is DRAINED", host=name)
     uuids = select(gpu.c.uuid).where(gpu.c.host == name)
-    session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids)))
+    without_gpu = (allocation.c.host == name) & allocation.c.gpu_uuid.is_(None)
+    session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
     session.execute(delete(gpu).where(gpu.c.host == name))
     session.execute(delete(host).where(host.c.name == name))
     append_event(session, "host.removed", actor, now, host=name, data={"reason": reason})

@@ -280,9 +280,17 @@ class ReservationRecord(Record, table=True):
 
 
 class AllocationRecord(Record, table=True):
-    """A GPU, or a part of it, held by an attempt; with ``released_at`` it is the usage record."""
+    """A GPU, or a part of it, held by an attempt; with ``released_at`` it is the usage record.
+
+    A slice without GPUs is one row without ``gpu_uuid``: the host's CPUs and memory are all that it holds.
+    """
 
     __table_args__ = (
+        CheckConstraint(
+            "gpu_uuid IS NOT NULL OR (NOT exclusive AND sm_percent = 0 AND memory_mib = 0 AND mig_mask = 0)",
+            name="of_a_gpu",
+        ),
+        Index("uq_allocation_job_id_attempt_gpu_uuid", "job_id", "attempt", "gpu_uuid", unique=True),
         ForeignKeyConstraint(["job_id", "attempt"], ["reservation.job_id", "reservation.attempt"]),
         ForeignKeyConstraint(["gpu_uuid"], ["gpu.uuid"]),
         Index(
@@ -311,7 +319,9 @@ class AllocationRecord(Record, table=True):
 
     job_id: str = Field(primary_key=True, sa_type=Text)
     attempt: int = Field(primary_key=True)
-    gpu_uuid: str = Field(primary_key=True, sa_type=Text)
+    number: int = Field(default=0, primary_key=True, sa_column_kwargs={"server_default": "0"})
+    """Counts what the attempt holds."""
+    gpu_uuid: str | None = _optional_text()
     host: str = _text()
     exclusive: bool
     sm_percent: int
@@ -320,7 +330,7 @@ class AllocationRecord(Record, table=True):
     share_mode: str | None = _optional_text()
     mig_profile: str | None = _optional_text()
     cpus: int = _count()
-    """CPUs of the host that go with this GPU; so also ``ram_mib``."""
+    """CPUs of the host that go with this GPU, or that are all of it; so also ``ram_mib``."""
     ram_mib: int = _count()
     reserved_at: datetime = _time()
     running_at: datetime | None = _optional_time()

@@ -27,9 +27,10 @@ _TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
 
 @dataclass(frozen=True)
 class Claim:
-    """What an attempt takes of one GPU, and with it of its host."""
+    """What an attempt takes of one GPU, and with it of its host; or of a host alone."""
 
-    uuid: str
+    uuid: str | None
+    """None: no GPU, only CPUs and memory of the host."""
     host: str
     grant: ShareGrant | None
     """None: all of the GPU."""
@@ -38,14 +39,16 @@ class Claim:
 
 
 def claims_of(placement: Placement) -> list[Claim]:
-    """By uuid, as GPUs are locked. A slice's CPUs and memory go with its first GPU."""
+    """By uuid, as GPUs are locked; slices without GPUs come last. CPUs and memory go with a slice's first GPU."""
     claims = []
     for part in placement.slices:
         for place, uuid in enumerate(part.gpu_uuids):
             grant = part.shares[place] if part.shares else None
             with_host = (part.cpus, part.ram_mib) if place == 0 else (0, 0)
             claims.append(Claim(uuid, part.host, grant, *with_host))
-    return sorted(claims, key=lambda claim: claim.uuid)
+        if not part.gpu_uuids:
+            claims.append(Claim(None, part.host, None, part.cpus, part.ram_mib))
+    return sorted(claims, key=lambda claim: (claim.uuid is None, claim.uuid or claim.host))
 
 
 def take_host_room(session: Session, claims: Iterable[Claim]) -> None:
@@ -104,9 +107,10 @@ def namespace_of(session: Session, job_id: str) -> str:
 def allocation_values(claim: Claim, memory_mib: int) -> dict[str, Any]:
     """The columns of ``allocation`` that say what was taken; ``memory_mib``: all that the GPU has."""
     grant = claim.grant
+    whole = claim.uuid is not None and grant is None
     return {
-        "exclusive": grant is None,
-        "sm_percent": 100 if grant is None else grant.percent,
+        "exclusive": whole,
+        "sm_percent": 100 * whole if grant is None else grant.percent,
         "memory_mib": memory_mib if grant is None else grant.memory_mib,
         "mig_mask": 0 if grant is None else grant.mig_mask,
         "share_mode": None if grant is None else grant.mode.value,
@@ -209,7 +213,7 @@ _OUR_PARTS = (
         allocation.c.share_mode,
         allocation.c.mig_profile,
     )
-    .where(_OURS, ~allocation.c.exclusive)
+    .where(_OURS, ~allocation.c.exclusive, allocation.c.gpu_uuid.is_not(None))
     .order_by(allocation.c.gpu_uuid)
 )
 _TAKE_PART = (

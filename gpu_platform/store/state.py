@@ -51,7 +51,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
 
 @reading
 def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> list[RunningRow]:
-    """The attempts that hold GPUs, or those of ``keys`` that do."""
+    """The attempts that hold GPUs or parts of hosts, or those of ``keys`` that do."""
     ours = true() if keys is None else _is_one_of(keys)
     leaving = {(row.job_id, row.attempt) for row in session.execute(_LEAVING.where(ours))}
     found: dict[tuple[str, int], list[Any]] = {}
@@ -143,16 +143,17 @@ class _Asked(BaseModel):
 
 def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float | None, leaving: bool) -> RunningRow:
     first = rows[0]
+    of_gpus = [row for row in rows if row.gpu_uuid is not None]
     asked = _Asked.model_validate_json(first.spec)
     gpus, groups = as_scheduled(asked.gpus, asked.groups, asked.spare_hosts)
-    shares = any(not row.exclusive for row in rows)
+    shares = any(not row.exclusive for row in of_gpus)
     return RunningRow(
         job_id=key[0],
         attempt=key[1],
         namespace=first.namespace,
         user=first.user,
         priority=first.priority,
-        gpu_uuids=tuple(row.gpu_uuid for row in rows),
+        gpu_uuids=tuple(row.gpu_uuid for row in of_gpus),
         started_at=(first.running_at or first.reserved_at).timestamp(),
         time_limit_s=asked.time_limit_s,
         checkpoint_at=checkpoint_at,
@@ -161,7 +162,7 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float
         leaving=leaving,
         gpus=gpus,
         groups=groups,
-        shares=tuple(None if row.exclusive else grant_of(row) for row in rows) if shares else (),
+        shares=tuple(None if row.exclusive else grant_of(row) for row in of_gpus) if shares else (),
         host_use=tuple(HostUse(row.host, row.cpus, row.ram_mib) for row in rows if row.cpus or row.ram_mib),
     )
 

@@ -26,9 +26,13 @@ from gpu_platform.store.jobs import get_job
 from gpu_platform.store.models import allocation, job, usage
 
 _RANKS = TypeAdapter(list[RankUsage])
-_HELD = select(allocation.c.host, allocation.c.reserved_at, allocation.c.released_at, allocation.c.sm_percent).where(
-    allocation.c.job_id == bindparam("key_job"), allocation.c.attempt == bindparam("key_attempt")
-)
+_HELD = select(
+    allocation.c.host,
+    allocation.c.gpu_uuid,
+    allocation.c.reserved_at,
+    allocation.c.released_at,
+    allocation.c.sm_percent,
+).where(allocation.c.job_id == bindparam("key_job"), allocation.c.attempt == bindparam("key_attempt"))
 _OWNER = select(job.c.namespace, job.c.user).where(job.c.id == bindparam("key_job"))
 _SUMS = (
     func.count().label("attempts"),
@@ -58,7 +62,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
             "namespace": owner.namespace,
             "user": owner.user,
             "ended_at": now,
-            "gpus": len(held),
+            "gpus": sum(row.gpu_uuid is not None for row in held),
             "gpu_seconds": sum(_held_s(row, now) for row in held),
             "mean_utilization_percent": mean_utilization(list(ranks)),
             "peak_gpu_memory_mib": max(
@@ -108,7 +112,7 @@ def usage_report(
     )
 
 
-def _held_s(row: Row[Any, Any, Any, Any], now: datetime) -> float:
+def _held_s(row: Row[Any, Any, Any, Any, Any], now: datetime) -> float:
     return ((row.released_at or now) - row.reserved_at).total_seconds() * row.sm_percent / 100
 
 

@@ -19,4 +19,4 @@ class NotExcluded:
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         excluded = [ask.excluded.get(host, 0) for host in hosts.tolist()]
-        return snapshot.everything[hosts] & ~np.array(excluded, np.uint64)
+        return ask.everything(snapshot, hosts) & ~np.array(excluded, np.uint64)

@@ -44,7 +44,7 @@ class HasCuda:
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         bits = snapshot.cuda_bits(ask.request.cuda or "")
-        return np.where(snapshot.cuda[hosts] & bits, snapshot.everything[hosts], np.uint64(0))
+        return np.where(snapshot.cuda[hosts] & bits, ask.everything(snapshot, hosts), np.uint64(0))
 
 
 class TooFew:
@@ -54,7 +54,7 @@ class TooFew:
     lifted_by = Change.FACTS
 
     def concerns(self, ask: Ask) -> bool:
-        return True
+        return ask.wants_gpus
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.everything[hosts]
@@ -66,7 +66,9 @@ _ASKED = {
     ReasonCode.COMPUTE_CAPABILITY: lambda asked: asked.min_compute_capability is not None,
 }
 _ONLY = {
-    ReasonCode.OTHER_MODEL: lambda asked: GpuRequest(model=asked.model),
-    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: GpuRequest(memory_mib=asked.memory_mib),
-    ReasonCode.COMPUTE_CAPABILITY: lambda asked: GpuRequest(min_compute_capability=asked.min_compute_capability),
+    ReasonCode.OTHER_MODEL: lambda asked: GpuRequest(gpus_per_host=1, model=asked.model),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: GpuRequest(gpus_per_host=1, memory_mib=asked.memory_mib),
+    ReasonCode.COMPUTE_CAPABILITY: lambda asked: GpuRequest(
+        gpus_per_host=1, min_compute_capability=asked.min_compute_capability
+    ),
 }

@@ -56,7 +56,7 @@ class Cool:
     lifted_by = Change.HEALTH
 
     def concerns(self, ask: Ask) -> bool:
-        return True
+        return ask.wants_gpus
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.everything[hosts] & ~snapshot.hot[hosts]

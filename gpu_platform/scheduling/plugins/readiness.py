@@ -17,7 +17,7 @@ class HostReady:
         return True
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
-        return np.where(snapshot.ready[hosts], snapshot.everything[hosts], np.uint64(0))
+        return np.where(snapshot.ready[hosts], ask.everything(snapshot, hosts), np.uint64(0))
 
 
 class Working:
@@ -25,7 +25,7 @@ class Working:
     lifted_by = Change.HEALTH
 
     def concerns(self, ask: Ask) -> bool:
-        return True
+        return ask.wants_gpus
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         return snapshot.working[hosts]
@@ -38,7 +38,7 @@ class Free:
     lifted_by = Change.USE
 
     def concerns(self, ask: Ask) -> bool:
-        return ask.request.gpus_per_host > 0
+        return ask.wants_gpus
 
     def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         free = snapshot.free[hosts] & ~snapshot.held[hosts]

@@ -93,7 +93,7 @@ class HostRoom:
         left = has[hosts] - self._reserve
         if self.lifted_by is Change.USE:
             left = left - used[hosts] - held[hosts]
-        return np.where(left >= self._asked(ask), snapshot.everything[hosts], np.uint64(0))
+        return np.where(left >= self._asked(ask), ask.everything(snapshot, hosts), np.uint64(0))
 
     def _asked(self, ask: Ask) -> int:
         return ask.request.ram_mib_per_host if self._of_memory else ask.request.cpus_per_host

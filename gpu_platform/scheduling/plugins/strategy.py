@@ -18,6 +18,8 @@ class Resources:
     name = "resources"
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+        if not request.gpus_per_host:
+            return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
         free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts])
         return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
 
@@ -26,14 +28,26 @@ class PackOrSpread:
     """As the request says.
 
     Pack counts the free GPUs that would be left on the host, and those in the same NUMA node once
-    more: two GPUs out of a free four leave a broken island, the last two of one do not.
+    more: two GPUs out of a free four leave a broken island, the last two of one do not. A job without GPUs goes
+    first to hosts without any, then where none are free, so that CPUs stay with the GPUs that need them; and of
+    equal ones to that with fewest idle CPUs.
     """
 
     name = "strategy"
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
         free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts]).astype(np.float64)
+        if not request.gpus_per_host:
+            idle = _cpus_left(snapshot, hosts) / np.maximum(snapshot.cpus[hosts], 1)
+            if request.strategy is Strategy.SPREAD:
+                return idle
+            beside_gpus = 0.6 * (snapshot.size[hosts] > 0)
+            return 1.0 - (np.clip(free, 0.0, _LARGEST_LEFT) + beside_gpus + 0.3 * idle) / (_LARGEST_LEFT + 1.0)
         if request.strategy is Strategy.SPREAD:
             return free / np.maximum(snapshot.size[hosts], 1)
         left = free - request.gpus_per_host + offers.stranded
         return 1.0 - np.clip(left, 0.0, _LARGEST_LEFT) / _LARGEST_LEFT
+
+
+def _cpus_left(snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
+    return snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]
