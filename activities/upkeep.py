@@ -14,6 +14,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
+from activities.domain_losses import DomainWatch
 from activities.job_workflows import TemporalJobWorkflows, cleanup_id
 from activities.leases import LeaseWatch
 from activities.reconciler import Reconciler
@@ -37,6 +38,7 @@ class Upkeep:
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
         self._leases = LeaseWatch(lease_ttl_s)
+        self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client))
 
@@ -47,6 +49,7 @@ class Upkeep:
         while True:
             try:
                 await self._expire_leases()
+                await asyncio.to_thread(self._domains.look)
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
                     await self._tell_lost_hosts()

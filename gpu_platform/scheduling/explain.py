@@ -94,14 +94,22 @@ def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kep
 def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
     """The best of ``hosts``, in the terms of ``code``."""
     if code is ReasonCode.HOST_NOT_READY:
-        states = [snapshot.states[host] for host in hosts.tolist()]
-        return ", ".join(f"{states.count(state)} {state.lower()}" for state in HostState if state in states)
+        return _not_ready(snapshot, hosts)
     if code in _BEST_FACT:
         machines = (snapshot.machines[number] for number in np.unique(snapshot.machine[hosts]).tolist())
         return _BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
     if code in _AMOUNTS:
         return _AMOUNTS[code](snapshot, hosts)
     return _gpus(left)
+
+
+def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    """In which states they are; hosts that were lost with a leaf, rack or power feed are counted with it."""
+    states = [snapshot.states[host] for host in hosts.tolist()]
+    told = [f"{states.count(state)} {state.lower()}" for state in HostState if state in states]
+    names = {snapshot.names[host] for host in hosts.tolist()}
+    losses = [str(loss) for loss in snapshot.lost_domains() if names.intersection(loss.hosts)]
+    return ", ".join(told) + (f"; lost with {' and '.join(losses)}" if losses else "")
 
 
 def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
@@ -120,6 +128,9 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
     unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
     lacking = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
     steps = [step for code, step in _REMEDIES.items() if code in lacking]
+    if ReasonCode.HOST_NOT_READY in lacking and (losses := snapshot.lost_domains()):
+        steps = [step for step in steps if step != _REMEDIES[ReasonCode.HOST_NOT_READY]]
+        steps.insert(0, f"{' and '.join(f'{loss.level} {loss.name}' for loss in losses)} must come back")
     healing = snapshot.being_reset(unfit)
     if healing and ReasonCode.UNHEALTHY in lacking | {ReasonCode.EXCLUDED}:
         steps.insert(0, _healing(healing))

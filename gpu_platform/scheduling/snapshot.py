@@ -22,6 +22,7 @@ from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.host_arrays import Change, GpuSets, HostArrays, Slots
 from gpu_platform.scheduling.shared import GpuFacts, GpuFlags, Promised, SharedGpus
 from gpu_platform.topology.fabric import Fabric, FabricConfig
+from gpu_platform.topology.failure_domains import DomainLoss, failure_domains, recognise_domain_loss
 from gpu_platform.topology.machine import Machine, machine_of, members
 
 __all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]
@@ -70,6 +71,7 @@ class Snapshot(HostArrays):
         self.shared = SharedGpus()
         self.facts = GpuFacts()
         self._resetting: set[str] = set()
+        self._lost_domains: list[DomainLoss] | None = None
         super().__init__(self._fabric.levels, _FIRST_CAPACITY)
         self.shared.resize(_FIRST_CAPACITY, 0)
 
@@ -119,6 +121,14 @@ class Snapshot(HostArrays):
             if slot in wanted
         )
 
+    def lost_domains(self) -> list[DomainLoss]:
+        """What explains that hosts are LOST, where one thing does."""
+        if self._lost_domains is None:
+            lost = {name for name, state in zip(self.names, self.states, strict=True) if state is HostState.LOST}
+            known = failure_domains(self._rows, self._fabric.config) if len(lost) > 1 else {}
+            self._lost_domains = recognise_domain_loss(lost, known)
+        return self._lost_domains
+
     def uuid(self, slot: int, position: int) -> str:
         return self._uuids[slot][position]
 
@@ -137,6 +147,7 @@ class Snapshot(HostArrays):
     def rewire(self, config: FabricConfig) -> None:
         """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
         self._fabric = self._fabric.rewired(config)
+        self._lost_domains = None
         kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
         for key in kept:
             del self._arrays[key]
@@ -156,6 +167,7 @@ class Snapshot(HostArrays):
         elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
             self._install(slot, row.inventory)
         self._rows[slot] = row
+        self._lost_domains = None
         self._locate(slot)
         if self.states[slot] != row.state:
             self.states[slot] = row.state

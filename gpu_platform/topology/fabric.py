@@ -49,6 +49,9 @@ class FabricConfig(BaseModel):
     """Nearest first; a domain lies inside one domain of every later level."""
     rules: tuple[FabricRule, ...] = ()
     """The last one that names a level decides."""
+    failure_levels: tuple[str, ...] = ()
+    """More host labels (``power``, ``cooling``) whose hosts fail together; not for placement, and they may lie across
+    each other and across the levels."""
 
     @model_validator(mode="after")
     def _levels_make_sense(self) -> Self:
@@ -56,8 +59,11 @@ class FabricConfig(BaseModel):
             raise ValueError(f"levels must name leaf, spine and each level once, not {', '.join(self.levels)}")
         if taken := _RESERVED & set(self.levels):
             raise ValueError(f"{', '.join(sorted(taken))}: these levels are built in")
-        if unknown := {level for rule in self.rules for level in rule.domains} - set(self.levels):
-            raise ValueError(f"rules name unknown levels {', '.join(sorted(unknown))}; there are: {self.levels}")
+        if taken := (_RESERVED | set(self.levels)) & set(self.failure_levels):
+            raise ValueError(f"{', '.join(sorted(taken))}: these are levels already, leave them out of failure_levels")
+        every = (*self.levels, *self.failure_levels)
+        if unknown := {level for rule in self.rules for level in rule.domains} - set(every):
+            raise ValueError(f"rules name unknown levels {', '.join(sorted(unknown))}; there are: {', '.join(every)}")
         return self
 
 

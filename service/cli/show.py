@@ -91,6 +91,7 @@ def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], lim
     """A few lines, or with ``everything`` every host, GPU and live job."""
     parts: list[RenderableType] = [
         _counts("hosts", Counter(str(host.state) for host in hosts)),
+        *(escape(text) for text in lost_together(hosts)),
         _counts("GPUs ", Counter(str(gpu.state) for gpu in gpus)),
         _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
     ]
@@ -99,6 +100,14 @@ def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], lim
     if jobs:
         parts += ["", jobs_table(jobs[:limit])]
     return Group(*parts)
+
+
+def lost_together(hosts: Sequence[Host]) -> list[str]:
+    """One line for each leaf, rack or power feed that hosts were lost with."""
+    together = Counter(
+        host.reason for host in hosts if host.state is HostState.LOST and (host.reason or "").startswith("lost with ")
+    )
+    return [f"       {reason}: {count} still LOST" for reason, count in sorted(together.items(), key=str)]
 
 
 def is_news(event: JobEvent) -> bool:
@@ -140,6 +149,9 @@ def event_text(event: JobEvent) -> str:
             return f"ran beside rank {data.get('rank')} on {event.host}: {shlex.join(data.get('command', []))}"
         case "gang.reserved" | "gang.released":
             return f"{len(data.get('gpus', []))} GPUs {event.kind.removeprefix('gang.')}"
+        case "domain.lost":
+            jobs = data.get("jobs", [])
+            return f"{data['level']} {data['name']} lost: {len(data['hosts'])} of {data['of']} hosts, {len(jobs)} jobs"
         case "host.state" | "host.lost":
             return f"host {event.host} is {data.get('state', 'LOST')}" + _because(data.get("reason"))
     what = event.kind.removeprefix("job.").replace(".", " ")
