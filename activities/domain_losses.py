@@ -11,10 +11,11 @@ import time
 import structlog
 
 from activities.clock import utc_now
+from gpu_platform.domain.domain_loss import DomainLoss
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.store import Store, domain_losses, hosts, leader
-from gpu_platform.topology.failure_domains import DomainLoss, failure_domains, recognise_domain_loss
+from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 
 log = structlog.get_logger()
 

@@ -18,6 +18,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.backfill import Reservation, taken_by
 from gpu_platform.scheduling.defragmentation import defragment
+from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.moves import Mover, Moves
 from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_victims, eligible_victims
 from gpu_platform.scheduling.proposals import Proposals
@@ -31,6 +32,11 @@ CLAIM_S = 600.0
 """So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
 HEAL_PATIENCE_S = 30.0
 """A reset and its check take less; moving other jobs costs them at least their grace and what they had not saved."""
+
+GATHER_S = 2.0
+"""After several hosts were lost, so long those behind wait for their jobs to come back into the queue."""
+RETURN_S = 30.0
+"""A job that lost its hosts is in the queue again within this, or has ended."""
 
 Key = tuple[str, int]
 
@@ -50,6 +56,8 @@ class _Displaced:
     not_before: float = -math.inf
     """Others are moved for it from then on: its own GPUs may be healed sooner than that is done."""
     gpus: set[str] = field(default_factory=set)
+    seen: float = -math.inf
+    """When it last held something or waited; between the two it does neither."""
 
 
 class RoomMaker:
@@ -62,21 +70,46 @@ class RoomMaker:
         """Jobs that lost hosts or GPUs and have no place again."""
         self._claims: dict[str, _Claim] = {}
         self._next_look = -math.inf
+        self._losses: list[float] = []
+        """When hosts were lost, of late."""
+        self._gather_until = -math.inf
+        self._returning: dict[str, int] = {}
+        """Jobs that lost hosts and are not in the queue yet, with their priorities."""
+        self._budget = state.policy.recovery_budget
+        """What is left of it for the jobs that are displaced now."""
 
     def leaves(self, key: Key) -> None:
         """It was told to make room before."""
         self._leaving.add(key)
 
-    def lost(self, jobs: Iterable[RunningRow]) -> None:
+    def lost(self, jobs: Iterable[RunningRow], now: float) -> None:
         """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
-        self._displaced |= {job.job_id: _Displaced() for job in jobs}
+        for job in jobs:
+            self._displaced[job.job_id] = _Displaced(seen=now)
+            self._returning[job.job_id] = job.priority
+        self._losses = [*(at for at in self._losses if now - at < GATHER_S), now]
+        if len(self._losses) > 1:
+            self._gather_until = now + GATHER_S
+
+    def bar(self, now: float) -> float:
+        """Nobody of this priority or lower is served yet.
+
+        Jobs that lost several hosts together come back into the queue one by one, as their ranks end. Served as they
+        come, the quickest would get what is left of the cluster, and not the most important and oldest.
+        """
+        if now >= self._gather_until:
+            self._returning.clear()
+            return -math.inf
+        for job_id in [job_id for job_id in self._returning if job_id in self._state.queue]:
+            del self._returning[job_id]
+        return max(self._returning.values(), default=-math.inf)
 
     def broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
         """A GPU of these jobs left service. ``heals``: it may be back soon, so others are moved only after a while."""
         for job in jobs:
             known = self._displaced.get(job.job_id)
             if known is None:
-                known = self._displaced[job.job_id] = _Displaced(now + HEAL_PATIENCE_S)
+                known = self._displaced[job.job_id] = _Displaced(now + HEAL_PATIENCE_S, seen=now)
             known.gpus.add(gpu_uuid)
         if not heals:
             for displaced in self._displaced.values():
@@ -155,12 +188,22 @@ class RoomMaker:
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
         held = {row.job_id for row in staying}
-        self._displaced = {job: why for job, why in self._displaced.items() if job in held or job in self._state.queue}
-        if policy.recovery and self._displaced:
+        for job_id, why in self._displaced.items():
+            if job_id in held or job_id in self._state.queue:
+                why.seen = now
+        self._displaced = {job: why for job, why in self._displaced.items() if now - why.seen < RETURN_S}
+        if not self._displaced:
+            self._budget = policy.recovery_budget
+        if policy.recovery and self._displaced and self.bar(now) == -math.inf:
             due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
             displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
-            moves = recover(displaced, self._mover, self._state.snapshot, movable, policy.recovery_budget, now)
+            moves = recover(displaced, self._mover, self._state.snapshot, movable, self._budget, now)
             if moves:
+                spent = [found for _, found in moves]
+                self._budget = MoveBudget(
+                    self._budget.jobs - sum(len(found.jobs) for found in spent),
+                    self._budget.lost_gpu_s - sum(found.lost_gpu_s for found in spent),
+                )
                 return [self._moved(row, found, MoveReason.RECOVERY, now) for row, found in moves]
         if policy.defragmentation and now >= self._next_look:
             self._next_look = now + policy.defragment_every_s

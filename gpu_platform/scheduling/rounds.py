@@ -83,6 +83,8 @@ class Round:
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
     claims: Sequence[Reservation] = ()
     """What was cleared for single jobs."""
+    bar: float = -math.inf
+    """Nobody of this priority or lower is served: see ``RoomMaker.bar``."""
     names: dict[int, str] = field(default_factory=dict)
     """Turn -> job, of those that keep or reserve something."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -121,6 +123,9 @@ class Round:
         turns = EachJob(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
         while (following := turns.next()) is not None:
             place, row = following
+            if row.priority <= self.bar:
+                turns.waits()
+                continue
             self.turns.append(place)
             if self._place(row, len(self.turns)):
                 turns.placed()

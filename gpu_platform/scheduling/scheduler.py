@@ -5,6 +5,7 @@ Who gets what is found in ``rounds``; here is what the core knows, and what beco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class Scheduler:
         self.queue = JobQueue(self.policy.order, self.policy.ageing_per_hour, by_user, by_namespace)
         self.candidates = CandidateIndex(self.framework, self.snapshot)
         self._proposals = Proposals()
-        self._settled = (-1, -1, 0.0)
+        self._settled = (-1, -1, 0.0, -math.inf)
         self._now = 0.0
         self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
         self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
@@ -97,8 +98,9 @@ class Scheduler:
     def upsert_host(self, row: HostRow) -> None:
         slot = self.snapshot.slot(row.name)
         if row.state is HostState.LOST and slot is not None and self.snapshot.states[slot] is not HostState.LOST:
-            self._room.lost(self.ledger.on(gpu.uuid for gpu in row.inventory.gpus))
-            self._room.lost(self.ledger.with_room_on(row.name))
+            there = {(job.job_id, job.attempt): job for job in self.ledger.on(gpu.uuid for gpu in row.inventory.gpus)}
+            there |= {(job.job_id, job.attempt): job for job in self.ledger.with_room_on(row.name)}
+            self._room.lost(there.values(), self._now)
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
@@ -213,15 +215,16 @@ class Scheduler:
         policy = self.policy
         makes_room = policy.preemption or policy.defragmentation or policy.recovery
         period = now // PREEMPT_AGAIN_S if makes_room else 0.0
-        if self._settled == (self.snapshot.version, self.queue.version, period):
+        bar = self._room.bar(now)
+        if self._settled == (self.snapshot.version, self.queue.version, period, bar):
             decision = Decision(reasons=self._renew(idle=True), expired=expired)
         else:
-            self.round = Round(self._state, now, self._propose, claims=self._room.claims(now))
+            self.round = Round(self._state, now, self._propose, claims=self._room.claims(now), bar=bar)
             self.round.serve()
             reasons = self._renew()
             decision = Decision(self.round.placements, reasons, expired, self._room.make(self.round, now))
         # Last: what was only tried counts as a change to the snapshot, too.
-        self._settled = (self.snapshot.version, self.queue.version, period)
+        self._settled = (self.snapshot.version, self.queue.version, period, bar)
         return decision
 
     def explain(self, now: float) -> dict[str, Reason]:

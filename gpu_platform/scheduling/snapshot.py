@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.cuda import accepts_cuda
+from gpu_platform.domain.domain_loss import DomainLoss
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import HostSlice
@@ -22,7 +23,7 @@ from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.host_arrays import Change, GpuSets, HostArrays, Slots
 from gpu_platform.scheduling.shared import GpuFacts, GpuFlags, Promised, SharedGpus
 from gpu_platform.topology.fabric import Fabric, FabricConfig
-from gpu_platform.topology.failure_domains import DomainLoss, failure_domains, recognise_domain_loss
+from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 from gpu_platform.topology.machine import Machine, machine_of, members
 
 __all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]

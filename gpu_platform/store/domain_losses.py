@@ -10,11 +10,11 @@ from datetime import datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.domain_loss import DomainLoss
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import event, host
-from gpu_platform.topology.failure_domains import DomainLoss
 
 HOST_LOST, DOMAIN_LOST = "host.lost", "domain.lost"
 _LOOK_BACK = 10_000

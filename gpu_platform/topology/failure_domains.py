@@ -7,28 +7,13 @@ that covers most lost hosts and fewest others.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
+from gpu_platform.domain.domain_loss import DomainLoss
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.topology.fabric import NVLINK, Fabric, FabricConfig
 
 Domain = tuple[str, str]
 """(level, name); the name says where it lies, if it needs that to be unique."""
-
-
-@dataclass(frozen=True)
-class DomainLoss:
-    """Most hosts of a domain are lost."""
-
-    level: str
-    name: str
-    hosts: tuple[str, ...]
-    """Those that were lost, by name."""
-    of: int
-    """So many hosts the domain has in all."""
-
-    def __str__(self) -> str:
-        return f"{self.level} {self.name} ({len(self.hosts)} of {self.of} hosts)"
 
 
 def failure_domains(hosts: Iterable[HostRow], config: FabricConfig) -> dict[str, list[Domain]]:
