@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.job_workflows import CleanupInput, JobWorkflowsView, Life
+from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, Life
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
@@ -24,16 +24,19 @@ class Orphan(BaseModel):
 
 
 class CleanupActivities:
-    def __init__(self, store: Store, workflows: JobWorkflowsView) -> None:
+    """``in_thread`` runs a blocking call."""
+
+    def __init__(self, store: Store, workflows: JobWorkflowsView, *, in_thread: InThread = asyncio.to_thread) -> None:
         self._store = store
         self._workflows = workflows
+        self._in_thread = in_thread
 
     @activity.defn
     async def find_orphan(self, key: AttemptKey) -> Orphan:
         driven = await self._driven(key)
         if driven:
             return Orphan(driven=driven)
-        held = await asyncio.to_thread(orphans.held_of_job, self._store, key.job_id)
+        held: list[orphans.HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, key.job_id)
         return Orphan(hosts=[host for one in held if one.key == key for host in one.hosts])
 
     @activity.defn
@@ -45,7 +48,7 @@ class CleanupActivities:
         if await self._driven(request.key):
             return False
         failure = Failure(kind=FailureKind.HARDWARE, message=request.message)
-        return await asyncio.to_thread(
+        return await self._in_thread(
             orphans.end_orphan,
             self._store,
             request.key,
@@ -57,7 +60,7 @@ class CleanupActivities:
 
     async def _driven(self, key: AttemptKey) -> str:
         view = await self._workflows.look(key.job_id)
-        row = await asyncio.to_thread(orphans.job_row, self._store, key.job_id)
+        row: orphans.JobRow | None = await self._in_thread(orphans.job_row, self._store, key.job_id)
         if row is not None and row.attempt > key.attempt:
             return ""  # the job is at a later attempt: whoever drives it gave this one back, or never will
         if view.life is Life.OPEN:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -22,6 +22,10 @@ from gpu_platform.store.orphans import HeldAttempt
 CONTROL_TASK_QUEUE = "control"
 TASK_TIMEOUT = timedelta(seconds=5)
 """A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
+
+
+InThread = Callable[..., Awaitable[Any]]
+"""Runs a blocking call, as ``asyncio.to_thread`` does."""
 
 
 class CleanupInput(BaseModel):

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from activities.job_workflows import CleanupInput, JobWorkflowsView, Life, WorkflowView, cleanup_keys
+from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, Life, WorkflowView, cleanup_keys
 from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, jobs, orphans
@@ -43,8 +43,6 @@ EVERY_S = 60.0
 """Each job is looked at so often; those that look wrong at every sweep."""
 PARALLEL = 16
 PENDING_AT_ONCE = 200
-
-InThread = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+"""The reconciler on a real Temporal: jobs whose workflow is gone go on, or end, and give back what they held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client
+
+from activities.job_workflows import CleanupInput, Life, TemporalJobWorkflows
+from activities.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import FailureKind, GpuRequest, Job, JobSpec
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store, jobs, orphans
+from tests.harness import Platform, eventually
+
+WHOLE = GpuRequest(gpus_per_host=8)
+
+
+@pytest.fixture
+async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        yield platform
+
+
+def sleeper(script: str = "sleep 600", **fields: object) -> JobSpec:
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": WHOLE, "grace_s": 0.2, **fields})
+
+
+async def running(platform: Platform, spec: JobSpec) -> Job:
+    return await platform.reaches(await platform.submit(spec), JobState.RUNNING)
+
+
+async def forgotten(platform: Platform, job_id: str) -> None:
+    """As when Temporal's database was lost."""
+    await platform.client.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(
+            namespace=platform.client.namespace, workflow_execution=WorkflowExecution(workflow_id=job_id)
+        )
+    )
+    workflows = TemporalJobWorkflows(platform.client)
+
+    async def unknown() -> bool:
+        return (await workflows.look(job_id)).life is Life.UNKNOWN
+
+    await eventually(unknown, "Temporal to forget the workflow")
+
+
+async def two_looks(platform: Platform, apart_s: float = UNKNOWN_GRACE_S) -> None:
+    now = [0.0]
+    reconciler = Reconciler(platform.store, TemporalJobWorkflows(platform.client), clock=lambda: now[0])
+    await reconciler.sweep()
+    now[0] += apart_s
+    await reconciler.sweep()
+
+
+async def test_a_waiting_job_that_temporal_forgot_is_begun_again_and_completes(platform: Platform) -> None:
+    blocker = await running(platform, sleeper())
+    job_id = await platform.submit(sleeper("true"))
+    await platform.reaches(job_id, JobState.QUEUED)
+    await forgotten(platform, job_id)
+    await two_looks(platform)
+    await platform.signal(blocker.id, "kill")
+    await platform.ends(job_id, JobState.COMPLETED)
+    assert platform.kinds(job_id).count(orphans.BEGUN_AGAIN) == 1
+    described = await platform.workflow(job_id).describe()
+    found = {pair.key.name: pair.value for pair in described.typed_search_attributes}
+    assert found["GpuPlatformGpus"] == 8
+    await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_a_running_job_that_temporal_forgot_is_stopped_and_retried_if_it_may(
+    platform: Platform, retries: int
+) -> None:
+    job = await running(
+        platform, sleeper('[ "$GPU_PLATFORM_ATTEMPT" -gt 1 ] || sleep 600', max_hardware_retries=retries)
+    )
+    await forgotten(platform, job.id)
+    await two_looks(platform)
+    ended = await platform.ends(job.id, JobState.COMPLETED if retries else JobState.FAILED)
+    assert ended.hardware_retries == retries
+    if not retries:
+        assert ended.failure is not None
+        assert (ended.failure.kind, "did not know the workflow" in ended.failure.message) == (
+            FailureKind.HARDWARE,
+            True,
+        )
+    await platform.nothing_leaked()
+
+
+async def test_one_look_does_nothing_and_a_healthy_job_survives_every_mistake(platform: Platform) -> None:
+    job = await running(platform, sleeper())
+    workflows = TemporalJobWorkflows(platform.client)
+    await two_looks(platform)
+    key = AttemptKey(job_id=job.id, attempt=1)
+    assert await workflows.clean_up(CleanupInput(key=key, hosts=["a"], message="a mistake"))
+    await asyncio.wait_for(platform.workflow(f"cleanup-{job.id}-1").result(), 20)
+    assert platform.job(job.id).state is JobState.RUNNING
+    assert platform.nodes["a"].agent.attempts() == [key]
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+    await platform.nothing_leaked()
+
+
+async def test_an_accepted_job_is_started_whose_service_died_before_it_could(platform: Platform) -> None:
+    job_id = await platform.record(sleeper("true"))
+    await two_looks(platform, UNKNOWN_GRACE_S - 1)
+    assert platform.job(job_id).state is JobState.PENDING
+    await two_looks(platform)
+    await platform.ends(job_id, JobState.COMPLETED)
+
+
+async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platform: Platform) -> None:
+    spec = sleeper("true")
+    await platform.begin("j-closed", spec)
+    await asyncio.wait_for(platform.workflow("j-closed").result(), 20)  # there was no such job
+    now = datetime.now(UTC)
+    jobs.submit_job(platform.store, "j-closed", spec, actor="ada", now=now, idempotency_key=None)
+    await two_looks(platform)
+    job = await platform.reaches("j-closed", JobState.FAILED)
+    assert job.failure is not None
+    assert job.failure.message == "its workflow was completed"
+
+
+@pytest.mark.parametrize("workflow_is", ["terminated", "open"])
+async def test_what_an_ended_job_still_holds_is_stopped_and_released(platform: Platform, workflow_is: str) -> None:
+    """Its row was written by somebody else, e.g. the cleanup of an older release."""
+    job = await running(platform, sleeper())
+    jobs.set_job_state(platform.store, job.id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
+    if workflow_is == "terminated":
+        await platform.workflow(job.id).terminate()
+    await two_looks(platform, ENDING_GRACE_S)
+    await platform.nothing_leaked()
+    assert platform.job(job.id).state is JobState.FAILED
