@@ -110,8 +110,9 @@ class Reconciler:
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
         held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)
         log.warning("job.orphaned", job=row.job_id, workflow=view.ended, held=[str(one.key) for one in held])
+        message = f"its workflow was {view.ended} before the job had ended"
         for key in cleanup_keys(row.job_id, row.attempt, held):
-            await self._workflows.clean_up(CleanupInput(key=key, message=f"its workflow was {view.ended}"))
+            await self._workflows.clean_up(CleanupInput(key=key, message=message))
 
     async def _look_at_held(self, held: HeldAttempt) -> None:
         began = self._clock()

@@ -19,10 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from activities.job_workflows import Life, TemporalJobWorkflows
 from activities.leader import LeaderActivities
 from activities.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
@@ -253,6 +256,19 @@ class Platform:
 
     async def signal(self, job_id: str, name: str) -> None:
         await self.workflow(job_id).signal(name, Interrupt(actor="test", reason="asked"))
+
+    async def forgotten(self, job_id: str) -> None:
+        """Temporal knows nothing of the job's workflow any more, as when its database was lost."""
+        execution = WorkflowExecution(workflow_id=job_id)
+        await self.client.workflow_service.delete_workflow_execution(
+            DeleteWorkflowExecutionRequest(namespace=self.client.namespace, workflow_execution=execution)
+        )
+        workflows = TemporalJobWorkflows(self.client)
+
+        async def unknown() -> bool:
+            return (await workflows.look(job_id)).life is Life.UNKNOWN
+
+        await eventually(unknown, "Temporal to forget the workflow")
 
     def job(self, job_id: str) -> Job:
         return jobs.get_job(self.store, job_id)

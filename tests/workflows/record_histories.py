@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_id
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, gpus
 from tests.harness import Platform, eventually, temporal_server
@@ -221,6 +223,32 @@ async def cleanup_after_a_termination(platform: Platform) -> str:
     return await closed(platform, f"cleanup-{job.id}-1")
 
 
+async def lost_host_is_told_to_stop(platform: Platform) -> str:
+    return await host_lost(platform)
+
+
+async def begun_again_while_running(platform: Platform) -> str:
+    job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" -gt 1 ] || sleep 600'))
+    await platform.forgotten(job.id)
+    assert await TemporalJobWorkflows(platform.client).start(JobInput(job_id=job.id, spec=job.spec, begin_again=True))
+    await platform.ends(job.id, JobState.COMPLETED)
+    return job.id
+
+
+async def cleanup_that_looks_first(platform: Platform) -> str:
+    return await cleanup_after_a_termination(platform)
+
+
+async def cleanup_of_a_healthy_job(platform: Platform) -> str:
+    job = await running(platform, shell("sleep 600"))
+    key = AttemptKey(job_id=job.id, attempt=1)
+    await TemporalJobWorkflows(platform.client).clean_up(CleanupInput(key=key, hosts=["a", "b"], message="a mistake"))
+    await closed(platform, cleanup_id(key))
+    await platform.signal(job.id, "kill")
+    await platform.ends(job.id, JobState.CANCELLED)
+    return cleanup_id(key)
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -241,6 +269,10 @@ SCENARIOS: dict[str, Scenario] = {
         spare_goes_on,
         place_kept_for_a_reset,
         cleanup_after_a_termination,
+        cleanup_that_looks_first,
+        cleanup_of_a_healthy_job,
+        lost_host_is_told_to_stop,
+        begun_again_while_running,
         remediation_heals,
         remediation_takes_offline,  # last: the GPU stays away
     )

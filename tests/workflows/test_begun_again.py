@@ -8,17 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 
-from activities.job_workflows import CleanupInput, Life, TemporalJobWorkflows
+from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from activities.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import FailureKind, GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, jobs, orphans
-from tests.harness import Platform, eventually
+from tests.harness import Platform
 
 WHOLE = GpuRequest(gpus_per_host=8)
 
@@ -37,21 +35,6 @@ async def running(platform: Platform, spec: JobSpec) -> Job:
     return await platform.reaches(await platform.submit(spec), JobState.RUNNING)
 
 
-async def forgotten(platform: Platform, job_id: str) -> None:
-    """As when Temporal's database was lost."""
-    await platform.client.workflow_service.delete_workflow_execution(
-        DeleteWorkflowExecutionRequest(
-            namespace=platform.client.namespace, workflow_execution=WorkflowExecution(workflow_id=job_id)
-        )
-    )
-    workflows = TemporalJobWorkflows(platform.client)
-
-    async def unknown() -> bool:
-        return (await workflows.look(job_id)).life is Life.UNKNOWN
-
-    await eventually(unknown, "Temporal to forget the workflow")
-
-
 async def two_looks(platform: Platform, apart_s: float = UNKNOWN_GRACE_S) -> None:
     now = [0.0]
     reconciler = Reconciler(platform.store, TemporalJobWorkflows(platform.client), clock=lambda: now[0])
@@ -64,7 +47,7 @@ async def test_a_waiting_job_that_temporal_forgot_is_begun_again_and_completes(p
     blocker = await running(platform, sleeper())
     job_id = await platform.submit(sleeper("true"))
     await platform.reaches(job_id, JobState.QUEUED)
-    await forgotten(platform, job_id)
+    await platform.forgotten(job_id)
     await two_looks(platform)
     await platform.signal(blocker.id, "kill")
     await platform.ends(job_id, JobState.COMPLETED)
@@ -82,7 +65,7 @@ async def test_a_running_job_that_temporal_forgot_is_stopped_and_retried_if_it_m
     job = await running(
         platform, sleeper('[ "$GPU_PLATFORM_ATTEMPT" -gt 1 ] || sleep 600', max_hardware_retries=retries)
     )
-    await forgotten(platform, job.id)
+    await platform.forgotten(job.id)
     await two_looks(platform)
     ended = await platform.ends(job.id, JobState.COMPLETED if retries else JobState.FAILED)
     assert ended.hardware_retries == retries
@@ -126,7 +109,7 @@ async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platfor
     await two_looks(platform)
     job = await platform.reaches("j-closed", JobState.FAILED)
     assert job.failure is not None
-    assert job.failure.message == "its workflow was completed"
+    assert job.failure.message == "its workflow was completed before the job had ended"
 
 
 @pytest.mark.parametrize("workflow_is", ["terminated", "open"])
