@@ -9,7 +9,7 @@ from activities.clock import utc_now
 from activities.errors import not_ours
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
-from gpu_platform.domain.job import Failure, JobProgress
+from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
@@ -44,6 +44,7 @@ class EndAttempt(BaseModel):
     """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
     retry_in_s: float | None = None
     """QUEUED, it asks for GPUs again only after so long."""
+    stopped_by: StoppedBy | None = None
 
 
 class HandOver(BaseModel):
@@ -141,6 +142,7 @@ class ReservationActivities:
                 preemptions=progress.preemptions,
                 usage=request.usage,
                 retry_in_s=request.retry_in_s,
+                stopped_by=request.stopped_by,
             )
         except (IllegalTransition, NotFound) as error:
             # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.

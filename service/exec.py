@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import problem_of_response
-from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, PlatformError
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.states import JobState
@@ -30,7 +30,6 @@ from service.streams import end, message
 
 _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
 """The agent says something every 5 s while a command is silent."""
-_SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{1,40})")
 _SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})")
 _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
@@ -41,11 +40,15 @@ async def start(platform: Platform, job_id: str, request: ExecRequest, actor: st
     job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
-        raise IllegalTransition(subject=f"job {job.id}", current=job.state.value, wanted="entered", allowed=["RUNNING"])
+        raise _not_running(job)
     agent = await _Agent.of(platform, job, job.attempt, request.rank)
     # First the record, then the deed: no command runs that nobody knows of.
     await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now())
-    answer = await agent.ask("POST", content=request.model_dump_json())
+    try:
+        answer = await agent.ask("POST", content=request.model_dump_json())
+    except PlatformError as error:
+        await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now(), error.message)
+        raise
     session = ExecSession.model_validate_json(answer.content)
     return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
 
@@ -85,10 +88,26 @@ async def stop(platform: Platform, job_id: str, session_id: str) -> None:
 
 
 @writing
-def _record(session: Session, job: Job, host: str, request: ExecRequest, actor: str, at: datetime) -> None:
+def _record(
+    session: Session, job: Job, host: str, request: ExecRequest, actor: str, at: datetime, failure: str | None = None
+) -> None:
     shown = [argument[:_SHOWN_CHARACTERS] for argument in request.command[:_SHOWN_ARGUMENTS]]
     data = {"rank": request.rank, "command": shown, "tty": request.tty}
-    append_event(session, "job.exec", actor, at, job_id=job.id, attempt=job.attempt, host=host, data=data)
+    if failure is not None:
+        data["failure"] = failure
+    kind = "job.exec" if failure is None else "job.exec_failed"
+    append_event(session, kind, actor, at, job_id=job.id, attempt=job.attempt, host=host, data=data)
+
+
+def _not_running(job: Job) -> IllegalTransition:
+    why = "it has ended" if job.state.is_terminal else "try again once it is RUNNING"
+    return IllegalTransition(
+        subject=f"job {job.id}",
+        current=job.state.value,
+        wanted="entered",
+        allowed=[],
+        message=f"job {job.id} is {job.state}, so no rank of it runs that a command could join: {why}",
+    )
 
 
 class _Agent:

@@ -18,6 +18,7 @@ from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.ranks import most_ranks, number_ranks
+from gpu_platform.domain.texts import counted
 from gpu_platform.store import events, hosts, jobs
 from service.platform import Platform
 from service.streams import end, message
@@ -54,7 +55,8 @@ class Position:
 def check_rank(job: Job, rank: int) -> None:
     size = most_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
     if not 0 <= rank < size:
-        raise InvalidRequest(f"job {job.id} has {size} ranks, 0 to {size - 1}; there is no rank {rank}")
+        ranks = "one rank, 0" if size == 1 else f"{size} ranks, 0 to {size - 1}"
+        raise InvalidRequest(f"job {job.id} has {ranks}; there is no rank {rank}")
 
 
 async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
@@ -252,7 +254,7 @@ def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
 def _host_in(job: Job, attempt: int, rank: int, slices: list[HostSlice]) -> str:
     ranks = number_ranks(job.spec, slices)
     if rank >= len(ranks):
-        raise NotFound(f"attempt {attempt} of job {job.id} had {len(ranks)} ranks; there was no rank {rank}")
+        raise NotFound(f"attempt {attempt} of job {job.id} had {counted(len(ranks), 'rank')}; there was no rank {rank}")
     return ranks[rank].host
 
 

@@ -39,6 +39,11 @@ class _Truth(Collector):
         for (host, state), count in gpus.count_gpus(self._store).items():
             cluster.add_metric([host, state.value], count)
         yield cluster
+        found = hosts.list_hosts(self._store, now())
+        free = GaugeMetricFamily("gpu_platform_gpus_free", "GPUs that a job could get whole", labels=["host"])
+        for host in found:
+            free.add_metric([host.name], host.gpus_free)
+        yield free
         taken = gpus.taken_gpus(self._store)
         held, there = sum(held for held, _ in taken.values()), sum(there for _, there in taken.values())
         yield GaugeMetricFamily(
@@ -49,7 +54,7 @@ class _Truth(Collector):
         yield self._domains(taken)
 
         ready = GaugeMetricFamily("gpu_platform_hosts", "Hosts by state", labels=["state"])
-        for state, count in sorted(Counter(host.state.value for host in hosts.list_hosts(self._store, now())).items()):
+        for state, count in sorted(Counter(host.state.value for host in found).items()):
             ready.add_metric([state], count)
         yield ready
 

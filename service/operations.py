@@ -34,7 +34,8 @@ async def take_host_offline(platform: Platform, name: str, actor: str, reason: s
             f"{_jobs(held)} on host {name}; drain it to wait for them, or use force to kill them",
             jobs=[key.job_id for key in held],
         )
-    host = await run_in_threadpool(_set_host, platform, name, HostState.DRAINING, actor, reason)
+    why = reason or f"taken offline by {actor}"
+    host = await run_in_threadpool(_set_host, platform, name, HostState.DRAINING, actor, why)
     # Asked again: a gang may have been placed before the host left service.
     held = await _held(platform, name) if force else []
     await _stop_jobs(platform, held, "kill", actor, reason or f"host {name} goes offline")
@@ -73,10 +74,6 @@ def put_gpu_online(platform: Platform, reference: str, actor: str, reason: str) 
 
 
 def _set_host(platform: Platform, name: str, state: HostState, actor: str, reason: str) -> Host:
-    if state is HostState.DRAINING:
-        host = hosts.get_host(platform.store, name, now())
-        if host.state is HostState.DRAINED:  # already as far as it can be
-            return host
     return hosts.set_host_state(platform.store, name, state, reason=reason or None, actor=actor, now=now())
 
 

@@ -97,5 +97,14 @@ def _check(job: Job, wanted: JobState) -> None:
             current=job.state.value,
             wanted=wanted.value,
             allowed=sorted(state.value for state in JOB_TRANSITIONS[job.state]),
+            message=f"job {job.id} is {job.state} and cannot become PREEMPTED: it holds no GPUs that it could give up",
+        )
+    if job.state.is_terminal and job.state is not wanted:
+        raise IllegalTransition(
+            subject=f"job {job.id}",
+            current=job.state.value,
+            wanted=wanted.value,
+            allowed=[],
+            message=f"job {job.id} is {job.state} already: there is nothing left to stop",
         )
     check_transition(f"job {job.id}", job.state, wanted)

@@ -17,6 +17,7 @@ from activities.job_workflows import TASK_TIMEOUT, CleanupInput, TemporalJobWork
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store.orphans import HeldAttempt
@@ -115,7 +116,7 @@ class JobWorkflows:
                     search_attributes=search_attributes.of_submission(spec),
                     start_signal=signal[0] if signal else None,
                     start_signal_args=[signal[1]] if signal else [],
-                    static_summary=f"{spec.name}: {spec.gpu_count} GPUs",
+                    static_summary=f"{spec.name}: {counted(spec.gpu_count, 'GPU')}",
                     task_timeout=TASK_TIMEOUT,
                     rpc_timeout=RPC_TIMEOUT,
                 )

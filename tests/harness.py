@@ -29,7 +29,7 @@ from activities.job_workflows import Life, TemporalJobWorkflows
 from activities.leader import LeaderActivities
 from activities.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
-from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.job import Interrupt, Job, JobEvent, JobInput, JobSpec
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.accounting import Accountant
@@ -301,6 +301,10 @@ class Platform:
         for node in self.nodes.values():
             for gpu in gpus.list_gpus(self.store, host=node.name):
                 assert node.agent.gpu_processes(gpu.info.uuid) == []
+
+    def events(self, job_id: str, kind: str) -> list[JobEvent]:
+        """Those of one kind, in order."""
+        return [event for event in events.read_events(self.store, 0, job_id=job_id) if event.kind == kind]
 
     def kinds(self, job_id: str) -> list[str]:
         """The job's events, in order."""

@@ -45,6 +45,7 @@ from workers.node_http import NodeHttp
 from workers.node_lease import LeaseKeeper
 from workers.node_metrics import NodeMetrics
 from workers.node_nvml import NvmlWatch, Restart, open_gpus, unusable
+from workers.node_readings import reading_routes
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
@@ -186,7 +187,8 @@ async def main() -> None:
         agent.saving.clock,
     )
     sessions = ExecSessions(home.resolve(), settings.node.name)
-    http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port)
+    readings = reading_routes(health, accountant)
+    http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port, readings)
     lease = LeaseKeeper(
         settings.api_url,
         settings.node.lease_interval_s,

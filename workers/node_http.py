@@ -35,7 +35,11 @@ USER = "service"
 MAX_CHUNK = 1024 * 1024
 
 
-def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None) -> Starlette:
+def node_app(
+    agent: HostAgent, token: str, sessions: ExecSessions | None = None, more: Sequence[Route] = ()
+) -> Starlette:
+    """``more``: routes beside those of logs, commands and metrics."""
+
     async def logs(request: Request) -> Response:
         """``?offset=&limit=`` in bytes. Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` of all that
         was ever written, ``X-Log-Note`` what the reader should know. May end before ``limit``: then ask again."""
@@ -76,7 +80,7 @@ def node_app(agent: HostAgent, token: str, sessions: ExecSessions | None = None)
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics)]
+    routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics), *more]
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
     return Starlette(
@@ -111,7 +115,9 @@ async def _problem(_: Request, error: Exception) -> Response:
 class NodeHttp:
     """Binds at construction, so that the address is known before the first report."""
 
-    def __init__(self, agent: HostAgent, sessions: ExecSessions, address: str, port: int) -> None:
+    def __init__(
+        self, agent: HostAgent, sessions: ExecSessions, address: str, port: int, more: Sequence[Route] = ()
+    ) -> None:
         self._socket = socket.create_server((address, port), backlog=128)
         # asyncio sets it only on sockets that it made itself; without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -122,7 +128,7 @@ class NodeHttp:
         """A secret, for the service."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                node_app(agent, token, sessions),
+                node_app(agent, token, sessions, more),
                 http=EndingConnection,
                 log_config=None,
                 access_log=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec, StoppedBy
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempt import Attempt
@@ -26,6 +26,8 @@ class Ending(BaseModel):
     """What the ranks that still run get between SIGTERM and SIGKILL."""
     save_first: bool = False
     """Within the grace, ask them for a checkpoint first: they did nothing wrong, and will go on from it."""
+    stopped_by: StoppedBy | None = None
+    """Who asked for it."""
     anew: bool = False
     """It must not go on where it was."""
     retry_in_s: float | None = None
@@ -37,8 +39,8 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
     spec, kill = attempt.spec, attempt.stop.kill
     stop = kill or attempt.stop.cancel
     if stop is not None:
-        note = f"{'killed' if kill else 'cancelled'} by {stop.actor} {stop.reason}".strip()
-        return Ending(state=JobState.CANCELLED, actor=stop.actor, note=note, grace_s=0 if kill else spec.grace_s)
+        by = StoppedBy(verb="kill" if kill else "cancel", actor=stop.actor, reason=stop.reason)
+        return _stopped(JobState.CANCELLED, by, grace_s=0 if kill else spec.grace_s)
     fault = attempt.stopping_fault()
     if fault is not None:
         return after_failure(fault_failure(fault), spec, progress)
@@ -48,8 +50,8 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
     assert preempt is not None
     progress.preemptions += 1
     progress.excluded_gpus, progress.excluded_hosts = [], []
-    note = f"preempted by {preempt.actor} {preempt.reason}".strip()
-    return Ending(state=JobState.PREEMPTED, actor=preempt.actor, note=note, grace_s=spec.grace_s, save_first=True)
+    by = StoppedBy(verb="preempt", actor=preempt.actor, reason=preempt.reason)
+    return _stopped(JobState.PREEMPTED, by, grace_s=spec.grace_s).model_copy(update={"save_first": True})
 
 
 def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> Ending:
@@ -94,6 +96,10 @@ def not_healed(spec: JobSpec) -> Ending:
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=FailureKind.HARDWARE, message=waited)
     return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", anew=True)
+
+
+def _stopped(state: JobState, by: StoppedBy, grace_s: float) -> Ending:
+    return Ending(state=state, actor=by.actor, stopped_by=by, note=str(by), grace_s=grace_s)
 
 
 def _failed(failure: Failure, grace_s: float) -> Ending:

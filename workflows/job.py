@@ -246,7 +246,7 @@ class JobWorkflow:
                 ReservationActivities.mark_running, attempt.key, **policies.DATABASE_STEP
             )
             attempt.running_since = workflow.now()
-            self._enter(JobState.RUNNING, f"{plans[0].world_size} ranks run on {', '.join(placement.hosts)}")
+            self._enter(JobState.RUNNING, f"{_ranks(plans[0].world_size)} on {', '.join(placement.hosts)}")
             workflow.upsert_search_attributes(
                 [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
             )
@@ -382,6 +382,7 @@ class JobWorkflow:
                 usage=attempt.ranks_usage(),
                 quarantine=attempt.quarantine(),
                 retry_in_s=ending.retry_in_s,
+                stopped_by=ending.stopped_by,
             ),
             **policies.DATABASE_STEP,
         )
@@ -405,6 +406,10 @@ class JobWorkflow:
         self._timeline.append(f"`{since:9.0f} ms` attempt {self._progress.attempt}: {text}")
         del self._timeline[:-200]
         workflow.set_current_details("\n".join(f"- {line}" for line in self._timeline[-30:]))
+
+
+def _ranks(size: int) -> str:
+    return "1 rank runs" if size == 1 else f"{size} ranks run"
 
 
 def _first_failure(watch: asyncio.Task) -> RankExit | None:

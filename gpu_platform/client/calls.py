@@ -168,6 +168,10 @@ def gpu(gpu_id: str) -> Call:
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}")
 
 
+def gpu_health(gpu_id: str) -> Call:
+    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/health")
+
+
 def gpu_events(gpu_id: str, limit: int) -> Call:
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/events", {"limit": limit})
 

@@ -19,7 +19,7 @@ from gpu_platform.client.wire import DryRun, LogChunk, Page, Problem, problem_of
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.states import GpuState, JobState
@@ -184,6 +184,10 @@ class Client:
     def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
+    def gpu_health(self, gpu_id: str) -> GpuHealth:
+        """What its host measures right now. Raises :class:`HostUnavailable` if the host does not answer."""
+        return self._send(calls.gpu_health(gpu_id), GpuHealth)
+
     def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         """No new work on it; ``force`` preempts what runs on it."""
         return self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
@@ -192,7 +196,7 @@ class Client:
         return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     def job_usage(self, job_id: str) -> JobUsage:
-        """What its attempts used that have ended."""
+        """What its attempts used that have ended, and what the one that runs uses now."""
         return self._send(calls.job_usage(job_id), JobUsage)
 
     def usage(

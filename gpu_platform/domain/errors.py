@@ -68,10 +68,12 @@ class IllegalTransition(PlatformError):
     code = "illegal_transition"
     http_status = 409
 
-    def __init__(self, *, subject: str, current: str, wanted: str, allowed: Sequence[str]) -> None:
+    def __init__(
+        self, *, subject: str, current: str, wanted: str, allowed: Sequence[str], message: str | None = None
+    ) -> None:
         then = f"from there it can become {', '.join(allowed)}" if allowed else "that is final"
         super().__init__(
-            f"{subject} is {current} and cannot become {wanted}; {then}",
+            message or f"{subject} is {current} and cannot become {wanted}; {then}",
             subject=subject,
             current=current,
             wanted=wanted,

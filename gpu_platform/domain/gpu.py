@@ -105,9 +105,11 @@ class Gpu(BaseModel):
 
     info: GpuInfo
     host: str
+    host_state: HostState = HostState.READY
+    """No GPU gets new work while its host is not READY."""
     state: GpuState
     reason: str | None = None
-    """Why it is DEGRADED, RESETTING or OFFLINE."""
+    """Why it is DRAINING, DRAINED, DEGRADED, RESETTING or OFFLINE."""
     job_id: str | None = None
     """Of several holders the first by name."""
     holders: list[GpuHolder] = []
@@ -122,6 +124,39 @@ class Gpu(BaseModel):
     memory_used_mib: int | None = None
     fault_count: int = 0
     reset_count: int = 0
+
+
+class GpuHealth(BaseModel):
+    """What the host of a GPU measures of it right now. None: this GPU or driver cannot tell."""
+
+    problem: str | None = None
+    """Why it does not answer, or gets no new work for now."""
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    utilization_percent: int | None = None
+    memory_used_mib: int | None = None
+    energy_j: float | None = None
+    """Since the driver was loaded."""
+    throttled_by: list[str] = []
+    """What lowers its clocks: hw_slowdown, sw_thermal, hw_thermal, power_brake."""
+    corrected_ecc: int | None = None
+    """Since the last reset; so also ``uncorrected_ecc``."""
+    uncorrected_ecc: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool = False
+    remap_failed: bool = False
+    spare_rows_exhausted: bool = False
+    nvlinks_up: int | None = None
+    nvlinks_best: int | None = None
+    """The most that were up since the node worker started."""
+    nvlink_errors: int | None = None
+    fabric_problem: str | None = None
+    pcie_replays: int | None = None
+    pcie_width: int | None = None
+    pcie_max_width: int | None = None
+    xids: dict[int, int] = {}
+    """XID -> how often, since the node worker started."""
 
 
 class Host(BaseModel):
@@ -147,4 +182,5 @@ class Host(BaseModel):
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int
+    """Nobody has a part of them, and the host is READY: a host that takes no work has none."""
     reason: str | None = None

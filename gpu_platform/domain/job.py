@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -351,6 +351,18 @@ class Interrupt(BaseModel):
     """Only this one: an order that comes late must not hit its successor."""
 
 
+class StoppedBy(BaseModel):
+    """Who had an attempt stopped, how and why."""
+
+    verb: Literal["cancel", "kill", "preempt"]
+    actor: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        done = {"cancel": "cancelled", "kill": "killed", "preempt": "preempted"}[self.verb]
+        return f"{done} by {self.actor}" + (f": {self.reason}" if self.reason else "")
+
+
 class FailureKind(StrEnum):
     USER = "user"
     """The program failed, or cannot be started. Charged to ``max_retries``."""
@@ -390,6 +402,8 @@ class Job(BaseModel):
     placement: Placement | None = None
     """Where it is, or last was."""
     failure: Failure | None = None
+    stopped_by: StoppedBy | None = None
+    """Who last had it stopped; None: nobody ever."""
     exit_code: int | None = None
     user_retries: int = 0
     hardware_retries: int = 0

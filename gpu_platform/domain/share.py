@@ -59,6 +59,12 @@ class ShareGrant(BaseModel):
     mig_size: int | None = None
     """Memory slices."""
 
+    def __str__(self) -> str:
+        if self.mig_profile is not None:
+            return f"MIG {self.mig_profile}"
+        how = "MPS" if self.mode is ShareMode.MPS else "time slice"
+        return f"{how} {self.percent} %, {self.memory_mib / 1024:.0f} GiB"
+
     @property
     def mig_mask(self) -> int:
         """Bit i: memory slice i is taken. 0 without MIG."""

@@ -12,6 +12,11 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def counted(number: int, what: str) -> str:
+    """E.g. ``1 GPU``, ``2 GPUs``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def check_name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError(

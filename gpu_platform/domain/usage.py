@@ -76,11 +76,39 @@ class AttemptUsage(BaseModel):
     ranks: list[RankUsage] = []
 
 
+class GpuNow(BaseModel):
+    """What one of a job's GPUs does, by its host's last report. Utilisation and memory are the whole GPU's."""
+
+    host: str
+    index: int
+    uuid: str
+    share: str | None = None
+    """What part of it the job has; None: all of it."""
+    utilization_percent: int | None = None
+    memory_used_mib: int | None = None
+    memory_mib: int
+    temperature_c: int | None = None
+    power_w: float | None = None
+
+
+class RunningUsage(BaseModel):
+    """The attempt that has GPUs now."""
+
+    attempt: int
+    gpus: list[GpuNow]
+    ranks: list[RankUsage] = []
+    """So far, as their hosts measure it."""
+    unmeasured_hosts: list[str] = []
+    """Hosts that did not answer when they were asked."""
+
+
 class JobUsage(BaseModel):
-    """Answer of ``GET /v1/jobs/{id}/usage``; attempts that have ended."""
+    """Answer of ``GET /v1/jobs/{id}/usage``: attempts that have ended, and the one that runs."""
 
     total: Totals
+    """Of ``attempts``."""
     attempts: list[AttemptUsage]
+    running: RunningUsage | None = None
 
 
 class UserUsage(Totals):

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.gpu import GpuHealth, GpuInfo
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts import conditions
 from gpu_platform.hosts.conditions import Heat, Throttle
@@ -54,6 +54,25 @@ def why_no_work(gpu: WatchedGpu) -> str | None:
     if gpu.throttle.holds and gpu.reading is not None:
         return conditions.throttled_because(gpu.reading)
     return next((why for condition, why in conditions.KEEPS_WORK_AWAY.items() if condition in gpu.standing), None)
+
+
+def health_of(gpu: WatchedGpu) -> GpuHealth:
+    """All that is known of it now."""
+    reading, counts, fitness = gpu.reading, gpu.counts, gpu.fitness
+    found = GpuHealth(problem=why_no_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
+    if reading is not None:
+        fast = ("temperature_c", "power_w", "utilization_percent", "memory_used_mib", "energy_j")
+        told = {name: getattr(reading, name) for name in fast}
+        found = found.model_copy(update={**told, "throttled_by": reading.slowed_by})
+    if counts is not None:
+        errors = ("corrected_ecc", "uncorrected_ecc", "remapped_rows", "remap_pending", "remap_failed")
+        told = {name: getattr(counts, name) for name in (*errors, "nvlink_errors", "pcie_replays")}
+        found = found.model_copy(update=told)
+    if fitness is not None:
+        slow = ("nvlinks_up", "fabric_problem", "pcie_width", "pcie_max_width", "power_limit_w")
+        told = {name: getattr(fitness, name) for name in slow}
+        found = found.model_copy(update={**told, "spare_rows_exhausted": fitness.remap_exhausted})
+    return found
 
 
 def telemetry_of(uuid: str, reading: Reading | None) -> GpuTelemetry:

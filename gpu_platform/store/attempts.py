@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
-from gpu_platform.domain.job import Failure, Job
+from gpu_platform.domain.job import Failure, Job, StoppedBy
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store.allocations import close_reservation, give_back, holds
@@ -46,8 +46,11 @@ def end_attempt(
     preemptions: int | None = None,
     usage: Sequence[RankUsage] = (),
     retry_in_s: float | None = None,
+    stopped_by: StoppedBy | None = None,
 ) -> Job:
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
+
+    ``stopped_by``: who wanted that; in the event of the state it led to.
 
     One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
     otherwise meanwhile, or is at a later attempt, keeps its state (what the attempt held is released all the same).
@@ -57,9 +60,10 @@ def end_attempt(
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
     goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal and row["attempt"] <= key.attempt
+    stop = {} if stopped_by is None else stopped_by.model_dump(include={"verb", "reason"})
     if goes_on:
         for state in states[:-1]:
-            row = change_job(session, row, state, now, actor, {}, {})
+            row = change_job(session, row, state, now, actor, {}, stop if state is JobState.PREEMPTED else {})
     if held:
         give_back(session, key, now, quarantine or {})
         record_usage(session, key, usage, now)
@@ -69,5 +73,8 @@ def end_attempt(
         columns["retry_at"] = None if retry_in_s is None else now + timedelta(seconds=retry_in_s)
         if retry_in_s is not None:
             data["retry_in_s"] = round(retry_in_s, 3)
+        if stopped_by is not None:
+            columns["stopped_by"] = stopped_by.model_dump_json()
+            data |= stop if states[-1] is JobState.CANCELLED else {}
         row = change_job(session, row, states[-1], now, actor, columns, data)
     return job_of(row)

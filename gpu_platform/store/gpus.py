@@ -39,6 +39,13 @@ def list_gpus(session: Session, *, host: str | None = None, states: Collection[G
 
 
 @reading
+def gpus_of_job(session: Session, job_id: str) -> list[Gpu]:
+    """Those that it holds now, or parts of."""
+    held = select(allocation.c.gpu_uuid).where(allocation.c.job_id == job_id, allocation.c.released_at.is_(None))
+    return _gpus(session, _GPUS.where(gpu.c.uuid.in_(held)))
+
+
+@reading
 def count_gpus(session: Session) -> dict[tuple[str, GpuState], int]:
     """(host, state) -> how many GPUs."""
     query = select(gpu.c.host, gpu.c.state, func.count().label("gpus")).group_by(gpu.c.host, gpu.c.state)
@@ -350,6 +357,7 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
             Gpu(
                 info=GpuInfo.model_validate_json(row.facts),
                 host=row.host,
+                host_state=HostState(row.host_state),
                 state=GpuState(row.state),
                 reason=row.reason,
                 job_id=row.job_id,
@@ -410,6 +418,7 @@ _GPUS = (
         gpu.c.sm_percent_used,
         gpu.c.memory_used_mib,
         host.c.telemetry,
+        host.c.state.label("host_state"),
         _HOLDER.label("job_id"),
     )
     .join(host, host.c.name == gpu.c.host)

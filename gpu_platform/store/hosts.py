@@ -179,12 +179,16 @@ def set_host_state(
         session.execute(_UPDATE_HOST.values(cordoned=True), {"host_name": name})
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
-    values: dict[str, Any] = {"cordoned": cordoned, "reason": reason if cordoned else None}
+    kept = row.reason if settled else None
+    values: dict[str, Any] = {"cordoned": cordoned, "reason": (reason or kept) if cordoned else None}
     if wanted is HostState.READY:
         values["online_at"] = now
     if current is not HostState.LOST and not settled:
         values["state"] = wanted.value
         append_event(session, "host.state", actor, now, host=name, data={"state": wanted.value, "reason": reason})
+    elif reason and reason != row.reason:  # nothing changes now, but who wanted what stays known
+        data = {"state": current.value, "wanted": wanted.value, "reason": reason}
+        append_event(session, "host.state", actor, now, host=name, data=data)
     session.execute(_UPDATE_HOST.values(values), {"host_name": name})
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, name, now)
@@ -193,7 +197,7 @@ def set_host_state(
 
 @writing
 def remove_host(session: Session, name: str, *, reason: str | None, actor: str, now: datetime) -> None:
-    """Forget a host that is LOST or DRAINED and holds nothing, with its GPUs and who had them when.
+    """Forget a host that is LOST or DRAINED, holds nothing and does not report, with its GPUs and who had them when.
 
     Usage and the audit log stay. Should its node worker report again, it is a new host. Raises :class:`NotFound` and
     :class:`InUse`.
@@ -203,8 +207,16 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
         raise _no_such_host(name)
     held = session.execute(_LOST_ATTEMPTS, {"host_name": name}).all()
     if held or row.state not in (HostState.LOST, HostState.DRAINED):
-        jobs = f"; {', '.join(sorted({one.job_id for one in held}))} still hold GPUs there" if held else ""
+        ids = sorted({one.job_id for one in held})
+        jobs = f"; {', '.join(ids)} still {'holds' if len(ids) == 1 else 'hold'} GPUs there" if ids else ""
         raise InUse(f"host {name} is {row.state}{jobs}: drain it first, and wait until it is DRAINED", host=name)
+    if row.lease_until > now:
+        left_s = (row.lease_until - now).total_seconds()
+        raise InUse(
+            f"host {name} still reports, and would be back as a new host without its drain: stop its node worker "
+            f"(systemctl stop gpu-platform-node) and remove it {left_s:.0f} s later",
+            host=name,
+        )
     uuids = select(gpu.c.uuid).where(gpu.c.host == name)
     without_gpu = (allocation.c.host == name) & allocation.c.gpu_uuid.is_(None)
     session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
@@ -333,7 +345,7 @@ def _host(row: Row[Any], now: datetime) -> Host:
         nics=inventory.nics,
         lease_remaining_s=max(0.0, (row.lease_until - now).total_seconds()),
         gpus_total=row.gpus_total or 0,
-        gpus_free=row.gpus_free or 0,
+        gpus_free=(row.gpus_free or 0) if row.state == HostState.READY else 0,
         reason=row.reason,
     )
 

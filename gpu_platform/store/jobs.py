@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
-from gpu_platform.domain.job import Failure, Job, JobSpec
+from gpu_platform.domain.job import Failure, Job, JobSpec, StoppedBy
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
 from gpu_platform.store.admission import check_possible, check_quotas
@@ -302,6 +302,7 @@ def job_of(row: Mapping[str, Any]) -> Job:
         attempt=row["attempt"],
         placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
         failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
+        stopped_by=None if row["stopped_by"] is None else StoppedBy.model_validate_json(row["stopped_by"]),
         exit_code=row["exit_code"],
         user_retries=row["user_retries"],
         hardware_retries=row["hardware_retries"],

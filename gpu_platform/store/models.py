@@ -121,6 +121,7 @@ class JobRecord(Record, table=True):
     spec: str = _text()
     placement: str | None = _optional_text()
     failure: str | None = _optional_text()
+    stopped_by: str | None = _optional_text()
 
 
 class IdempotencyRecord(Record, table=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli import session, submit
+from service.cli import parsing, session, submit
 from service.cli.session import JobId
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def describe(job: JobId, json: session.Json = False) -> None:
         return
     from service.cli import show_job, show_usage
 
-    session.show(show_job.job_story(found, events, show_usage.summary(usage) if usage.attempts else None))
+    now = show_usage.running_parts(usage.running) if usage.running is not None else []
+    session.show(show_job.job_story(found, events, show_usage.summary(usage) if usage.attempts else None, now))
 
 
 @app.command()
@@ -109,7 +110,9 @@ def preempt(job: JobId, reason: session.Why = "", json: session.Json = False) ->
 @app.command()
 def wait(
     job: JobId,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after so long.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(parser=parsing.duration_s, metavar="TIME", help="Give up after so long: 90s, 10m.")
+    ] = None,
     json: session.Json = False,
 ) -> None:
     """Wait until a job has ended; returns its exit code."""

@@ -39,6 +39,8 @@ def snapshot(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")] = None,
 ) -> None:
     """The live state as one JSON document: hosts, GPUs, who runs, who waits, the policy. See simulate --snapshot."""
+    from gpu_platform.domain.texts import counted
+
     with session.service() as client:
         found = client.snapshot()
     text = found.model_dump_json() + "\n"
@@ -49,5 +51,6 @@ def snapshot(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
-    told = f"{len(found.hosts)} hosts, {len(found.running)} jobs that hold GPUs, {len(found.queue)} that wait"
+    running, waiting = counted(len(found.running), "job"), counted(len(found.queue), "job")
+    told = f"{counted(len(found.hosts), 'host')}, {running} with GPUs, {waiting} in the queue"
     session.say(f"wrote {output}: {told}")

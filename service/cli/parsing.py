@@ -13,7 +13,10 @@ _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _MIB = 2**20
 
-_UNITS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE | re.ASCII)
+_PART = r"(?:(\d+(?:\.\d+)?){})?"
+_UNITS = re.compile("".join(_PART.format(unit) for unit in ("d", "h", "m(?!s)", "s", "ms")), re.IGNORECASE | re.ASCII)
+_UNIT_S = (86400, 3600, 60, 1, 0.001)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})", re.ASCII)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?", re.ASCII)
 
@@ -31,23 +34,38 @@ def memory_mib(text: str) -> int:
     return math.ceil(float(match.group(1)) * factors[unit[0]] / _MIB)
 
 
-def time_s(text: str) -> int:
-    """Seconds of ``2h``, ``90m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00`` (days first)."""
-    text = text.strip()
-    if match := _CLOCK.fullmatch(text):
-        days, hours, minutes, seconds = match.groups()
-    elif match := _DAYS.fullmatch(text):
-        (days, hours, minutes), seconds = match.groups(), "0"
-    elif text and (match := _UNITS.fullmatch(text)):
-        days, hours, minutes, seconds = match.groups()
-    else:
+def duration_s(text: str) -> float:
+    """Seconds of ``1``, ``1s``, ``500ms``, ``2m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00``."""
+    text = str(text).strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if match := _CLOCK.fullmatch(text) or _DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (*match.groups(), None)[:4]
+        return float(((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0))
+    match = _UNITS.fullmatch(text) if text else None
+    if match is None:
         raise typer.BadParameter(
-            f"{text!r} is not a time: write 2h, 90m, 1h30m, 01:30:00 or 1-12:00:00 (days-hours:minutes:seconds)"
+            f"{text!r} is not a time: write 30s, 500ms, 90m, 1h30m, 01:30:00 or 1-12:00:00 (days-hours:minutes:seconds)"
         )
-    total = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
-    if total == 0:
+    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_S, strict=True) if part)
+
+
+def whole_s(text: str) -> int:
+    """As :func:`duration_s`, for what is counted in whole seconds."""
+    seconds = duration_s(text)
+    if seconds != int(seconds):
+        raise typer.BadParameter(f"{text!r} is {seconds:g} seconds: write whole seconds")
+    return int(seconds)
+
+
+def limit_s(text: str) -> int:
+    """As :func:`whole_s`, for a limit that is longer than 0. A number needs its unit: Slurm would read minutes."""
+    if _NUMBER.fullmatch(text.strip()):
+        raise typer.BadParameter(f"{text!r} is not a time, as its unit is missing: write {text}s, {text}m or {text}h")
+    seconds = whole_s(text)
+    if seconds == 0:
         raise typer.BadParameter("a time limit of 0 lets nothing run; leave it out for no limit")
-    return total
+    return seconds
 
 
 def gang_shape(gpus: int | None, hosts: int | None, gpus_per_host: int | None) -> Shape:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpu_platform.domain.errors import PlatformError
     from gpu_platform.domain.job import Job
 
-PIPED_WIDTH = 160
+PIPED_WIDTH = 240
 """Columns when stdout is no terminal: `grep` wants a row on a line."""
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5

@@ -16,6 +16,7 @@ from rich.text import Text
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
+from gpu_platform.domain.texts import counted
 
 _COLORS = {
     JobState.RUNNING: "green",
@@ -68,35 +69,18 @@ def hosts_table(hosts: Iterable[Host]) -> Table:
     return table
 
 
-def gpus_table(gpus: Iterable[Gpu]) -> Table:
-    table = plain_table("GPU", "MODEL", "MEMORY", "STATE", "JOB", "TEMP", "POWER", "UTIL", "FAULTS", "RESETS", "NOTE")
-    for gpu in gpus:
-        table.add_row(
-            f"{gpu.host}:{gpu.info.index}",
-            gpu.info.model,
-            f"{gpu.info.memory_mib / 1024:.0f} GiB",
-            state(gpu.state),
-            gpu.job_id or "-",
-            _measured(gpu.temperature_c, "{:.0f} °C"),
-            _measured(gpu.power_w, "{:.0f} W"),
-            _measured(gpu.utilization_percent, "{:.0f} %"),
-            str(gpu.fault_count),
-            str(gpu.reset_count),
-            escape(gpu.reason or ""),
-        )
-    return table
-
-
-def cluster(hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], limit: int, everything: bool) -> Group:
-    """A few lines, or with ``everything`` every host, GPU and live job."""
+def cluster(
+    hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], limit: int, more: RenderableType | None = None
+) -> Group:
+    """A few lines; with ``more``, the GPUs one by one, every host too."""
     parts: list[RenderableType] = [
         _counts("hosts", Counter(str(host.state) for host in hosts)),
         *(escape(text) for text in lost_together(hosts)),
-        _counts("GPUs ", Counter(str(gpu.state) for gpu in gpus)),
+        _counts("GPUs ", Counter(_gpu_state(gpu) for gpu in gpus)),
         _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
     ]
-    if everything:
-        parts += ["", hosts_table(hosts), "", gpus_table(gpus)]
+    if more is not None:
+        parts += ["", hosts_table(hosts), "", more]
     if jobs:
         parts += ["", jobs_table(jobs[:limit])]
     return Group(*parts)
@@ -144,16 +128,24 @@ def event_text(event: JobEvent) -> str:
         case "job.fault" | "job.warning":
             return str(data.get("message", ""))
         case "gpu.state":
-            return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}" + _because(data.get("reason"))
+            later = ", and drained as soon as it is healed" if data.get("drained_later") else ""
+            return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}{later}" + _because(data.get("reason"))
         case "job.exec":
-            return f"ran beside rank {data.get('rank')} on {event.host}: {shlex.join(data.get('command', []))}"
+            return f"exec beside rank {data.get('rank')} on {event.host}: {shlex.join(data.get('command', []))}"
+        case "job.exec_failed":
+            return f"exec beside rank {data.get('rank')} on {event.host} failed" + _because(data.get("failure"))
         case "gang.reserved" | "gang.released":
-            return f"{len(data.get('gpus', []))} GPUs {event.kind.removeprefix('gang.')}"
+            return f"{counted(len(data.get('gpus', [])), 'GPU')} {event.kind.removeprefix('gang.')}"
         case "domain.lost":
             jobs = data.get("jobs", [])
-            return f"{data['level']} {data['name']} lost: {len(data['hosts'])} of {data['of']} hosts, {len(jobs)} jobs"
+            lost = f"{len(data['hosts'])} of {counted(data['of'], 'host')}, {counted(len(jobs), 'job')}"
+            return f"{data['level']} {data['name']} lost: {lost}"
+        case "job.cancelled" | "job.preempted":
+            done = "killed" if data.get("verb") == "kill" else event.kind.removeprefix("job.")
+            return done + _because(data.get("reason"))
         case "host.state" | "host.lost":
-            return f"host {event.host} is {data.get('state', 'LOST')}" + _because(data.get("reason"))
+            later = f", {data['wanted']} was asked for" if "wanted" in data else ""
+            return f"host {event.host} is {data.get('state', 'LOST')}{later}" + _because(data.get("reason"))
     what = event.kind.removeprefix("job.").replace(".", " ")
     failure = data.get("failure")
     if isinstance(failure, dict):
@@ -197,14 +189,24 @@ def _where_or_why(job: Job) -> str:
         return job.reason.message
     if job.failure is not None and job.state is JobState.FAILED:
         return job.failure.message
+    if job.stopped_by is not None and job.state is JobState.CANCELLED:
+        return str(job.stopped_by)
     if job.placement is not None and job.state.holds_gpus:
         return ", ".join(f"{part.host}[{numbers(part.gpu_indices)}]" for part in job.placement.slices)
     return ""
 
 
+def _gpu_state(gpu: Gpu) -> str:
+    """Its state; of one that would be free, why it is not: nothing is placed where the host is not READY."""
+    away = gpu.host_state is HostState.LOST or gpu.state is GpuState.AVAILABLE
+    if gpu.host_state is not HostState.READY and away:
+        return f"unavailable (host {gpu.host_state})"
+    return str(gpu.state)
+
+
 def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     line = Text(f"{what}  ", style="bold")
-    told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+    told = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
     return line.append(told + (" and more" if more else ""), style="not bold")
 
 
@@ -222,10 +224,6 @@ def numbers(indices: Sequence[int]) -> str:
 
 def _because(reason: Any) -> str:
     return f": {reason}" if reason else ""
-
-
-def _measured(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
 
 
 _RIGHT = frozenset(
@@ -253,6 +251,6 @@ def plain_table(*columns: str) -> Table:
     for column in columns:
         right = column in _RIGHT
         # Ids are copied: they are never cut.
-        whole = right or column in ("JOB", "HOST", "GPU", "STATE", "MODEL")
+        whole = right or column in ("JOB", "HOST", "GPU", "UUID", "STATE", "MODEL", "FULL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     return table

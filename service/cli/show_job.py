@@ -13,11 +13,14 @@ from rich.text import Text
 
 from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
 from gpu_platform.domain.states import JobState
+from gpu_platform.domain.texts import counted
 from service.cli import show, show_waiting
 
 
-def job_story(job: Job, events: Sequence[JobEvent], used: str | None = None) -> Group:
-    """Everything about one job: what was asked, where it is and why, what happened and when."""
+def job_story(
+    job: Job, events: Sequence[JobEvent], used: str | None = None, now: Sequence[RenderableType] = ()
+) -> Group:
+    """Everything about one job: what was asked, where it is and why, what it uses now, what happened and when."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -30,6 +33,8 @@ def job_story(job: Job, events: Sequence[JobEvent], used: str | None = None) -> 
         parts += show_waiting.reason_parts(job.reason)
     if job.placement is not None and job.placement.scores.rows:
         parts += ["", show_waiting.score_table(job.placement.scores)]
+    if now:
+        parts += ["", *now]
     if events:
         parts += ["", show.timeline(events)]
     return Group(*parts)
@@ -60,13 +65,15 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         yield (
             "attempts",
             f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
-            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {job.preemptions} times",
+            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {counted(job.preemptions, 'time')}",
         )
     if job.failure is not None:
         yield (
             "failure" if job.state is JobState.FAILED else "last failure",
             Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
         )
+    if job.stopped_by is not None:
+        yield "stopped" if job.state is JobState.CANCELLED else "last stop", escape(str(job.stopped_by))
     if job.checkpoint_at is not None:
         yield "checkpoint", f"{show.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
     if job.exit_code is not None:
@@ -94,14 +101,14 @@ def wishes(spec: JobSpec) -> list[str]:
     """What the gang needs, group by group."""
     if spec.groups:
         return [f"{group.name}: {', '.join(_wishes(group.gpus))}" for group in spec.groups]
-    return _wishes(spec.gpus) + ([f"{_count(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
+    return _wishes(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
 
 
 def _wishes(gpus: GpuRequest) -> list[str]:
     if gpus.total is not None:
-        wants = [f"{_count(gpus.total, 'GPU')} on as few hosts as can be"]
+        wants = [f"{counted(gpus.total, 'GPU')} on as few hosts as can be"]
     else:
-        wants = [f"{_count(gpus.hosts, 'host')} x {_count(gpus.gpus_per_host, 'GPU')}"]
+        wants = [f"{counted(gpus.hosts, 'host')} x {counted(gpus.gpus_per_host, 'GPU')}"]
     if gpus.share is not None:
         share = gpus.share
         wants.append(f"of each {share.mig_profile or f'{share.percent} % and {share.memory_mib} MiB'}")
@@ -109,7 +116,7 @@ def _wishes(gpus: GpuRequest) -> list[str]:
     wants += [f">= {gpus.memory_mib} MiB"] if gpus.memory_mib else []
     wants += [f"compute capability >= {gpus.min_compute_capability}"] if gpus.min_compute_capability else []
     wants += [f"CUDA {gpus.cuda}"] if gpus.cuda else []
-    wants += [f"{_count(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
+    wants += [f"{counted(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
     wants += [f"{gpus.ram_mib_per_host} MiB a host"] if gpus.ram_mib_per_host else []
     wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
     wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
@@ -127,7 +134,3 @@ def _ways(spec: JobSpec) -> list[str]:
     ways += [f"a checkpoint every {show.duration(wanted.every_s)}"] if wanted.every_s else []
     ways += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
     return ways
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

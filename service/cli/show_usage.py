@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from gpu_platform.domain.usage import AttemptUsage, JobUsage, RankUsage, Totals, UsageReport
+from gpu_platform.domain.usage import AttemptUsage, JobUsage, RankUsage, RunningUsage, Totals, UsageReport
+from service.cli import show_gpu
 
 _KWH_J = 3.6e6
 
@@ -24,11 +25,23 @@ def report_table(report: UsageReport) -> Table:
 
 
 def job_table(usage: JobUsage) -> Group:
-    """Attempts, and the ranks of the last one."""
-    if not usage.attempts:
-        return Group("no attempt has ended yet")
-    last = usage.attempts[-1]
-    return Group(attempts_table(usage.attempts), "", ranks_table(last.ranks))
+    """Attempts, and the ranks of the last one; of one that runs what it uses now."""
+    parts: list[RenderableType] = [attempts_table(usage.attempts)] if usage.attempts else ["no attempt has ended yet"]
+    if usage.running is not None:
+        parts += ["", f"attempt {usage.running.attempt} runs:", *running_parts(usage.running)]
+    elif usage.attempts:
+        parts += ["", ranks_table(usage.attempts[-1].ranks)]
+    return Group(*parts)
+
+
+def running_parts(running: RunningUsage) -> list[RenderableType]:
+    """What its GPUs do now, and its ranks so far."""
+    parts: list[RenderableType] = [show_gpu.now_table(running.gpus)]
+    if running.ranks:
+        parts += ["", ranks_table(running.ranks)]
+    if running.unmeasured_hosts:
+        parts.append(f"not measured: {', '.join(running.unmeasured_hosts)} (no answer)")
+    return parts
 
 
 def attempts_table(attempts: Iterable[AttemptUsage]) -> Table:

@@ -12,6 +12,7 @@ from rich.table import Table
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.job import GpuRequest, JobSpec, WaitingJob
 from gpu_platform.domain.placement import EstimateBasis, HostSlice, Reason, ScoreTable
+from gpu_platform.domain.texts import counted
 from service.cli.show import duration, numbers, plain_table
 
 
@@ -127,7 +128,10 @@ def _shape(gpus: GpuRequest) -> str:
 
 
 def _held_by(reason: Reason) -> str:
-    told = [f"{holder.job_id} ({holder.gpus} GPUs, ends by {_clock(holder.ends_by)})" for holder in reason.holders[:2]]
+    told = [
+        f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, ends by {_clock(holder.ends_by)})"
+        for holder in reason.holders[:2]
+    ]
     more = len(reason.holders) - len(told) + reason.more_holders
     return ", ".join(told) + (f" and {more} more" if more else "")
 

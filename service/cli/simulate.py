@@ -140,9 +140,9 @@ def _failures(
 
 
 def _seconds(text: str | None) -> float | None:
-    from service.cli.parsing import time_s
+    from service.cli.parsing import limit_s
 
-    return None if text is None else float(time_s(text))
+    return None if text is None else float(limit_s(text))
 
 
 def _table(reports: list[Report]) -> Table:

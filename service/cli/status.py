@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import session
+from service.cli import parsing, session
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from gpu_platform.client import Client
-    from gpu_platform.domain.gpu import Gpu, Host
+    from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
     from gpu_platform.domain.job import Job
 
 MAX_JOBS = 50
+SHORTEST_S = 0.1
+
+Wide = Annotated[bool, typer.Option("--wide", help="With the uuid of each GPU.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    everything: Annotated[bool, typer.Option("--all", help="Every host and GPU.")] = False, json: session.Json = False
+    everything: Annotated[bool, typer.Option("--all", help="Every host and GPU.")] = False,
+    wide: Wide = False,
+    json: session.Json = False,
 ) -> None:
     """The cluster at a glance: hosts, GPUs, jobs that wait or run."""
     with session.service() as client:
@@ -33,55 +40,80 @@ def status(
     if json:
         session.print_json(_as_json(hosts, gpus, jobs))
         return
-    from service.cli import show
-
-    session.show(show.cluster(hosts, gpus, jobs, MAX_JOBS, everything))
+    session.show(_cluster(hosts, gpus, jobs, everything, wide))
 
 
 def health(
     gpu_id: Annotated[
         str | None, typer.Option(help="uuid, the beginning of one, or host:index; default: all GPUs.")
     ] = None,
+    wide: Wide = False,
     json: session.Json = False,
 ) -> None:
-    """Health of one GPU, with what happened to it, or of all. Returns 1 if one of them is out of service."""
+    """One GPU: what it is, what its host measures, what happened to it; or all. Returns 1 if one is out of service."""
     from gpu_platform.domain.states import GpuState
 
     with session.service() as client:
         gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
         events = client.gpu_events(gpu_id) if gpu_id else []
+    measured, away = _measured(gpu_id) if gpu_id else (None, None)
     if json:
         story = [event.model_dump(mode="json") for event in events]
-        session.print_json({**gpus[0].model_dump(mode="json"), "events": story} if gpu_id else gpus)
+        now = None if measured is None else measured.model_dump(mode="json")
+        one = {**gpus[0].model_dump(mode="json"), "health": now, "events": story}
+        session.print_json(one if gpu_id else gpus)
     else:
-        from service.cli import show
+        from service.cli import show, show_gpu
 
-        session.show(show.gpus_table(gpus))
+        session.show(show_gpu.gpu_story(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
         if events:
+            session.say("")
             session.show(show.gpu_history(events))
     ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE, GpuState.DRAINING, GpuState.DRAINED}
     raise typer.Exit(session.FAILED if any(gpu.state in ill for gpu in gpus) else 0)
 
 
 def watch(
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS")] = 2.0,
+    interval: Annotated[
+        float | None,
+        typer.Option(parser=parsing.duration_s, metavar="TIME", help="1s, 500ms, 2m; at least 100ms; default: 2s."),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every host and GPU.")] = False,
+    wide: Wide = False,
     json: session.Json = False,
 ) -> None:
     """The status again and again, until Ctrl-C. With --json one line each time."""
+    pause_s = 2.0 if interval is None else interval
+    if pause_s < SHORTEST_S:
+        raise typer.BadParameter(f"--interval {pause_s:g}s is too short: at least {SHORTEST_S:g}s")
     with session.service() as client:
         if json:
             while True:
                 typer.echo(json_module.dumps(_as_json(*_look(client))))
-                time.sleep(interval)
+                time.sleep(pause_s)
         from rich.live import Live
-
-        from service.cli import show
 
         with Live(console=session.out(), auto_refresh=False) as live:
             while True:
-                live.update(show.cluster(*_look(client), MAX_JOBS, everything), refresh=True)
-                time.sleep(interval)
+                live.update(_cluster(*_look(client), everything, wide), refresh=True)
+                time.sleep(pause_s)
+
+
+def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job], everything: bool, wide: bool) -> Group:
+    from service.cli import show, show_gpu
+
+    return show.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
+
+
+def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
+    """What its host measures now; or why nobody can say."""
+    from gpu_platform.domain.errors import PlatformError
+
+    try:
+        with session.service(patience_s=0.0) as client:
+            return client.gpu_health(gpu_id), None
+    except PlatformError as error:
+        return None, error.message
 
 
 def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job]]:

@@ -36,7 +36,7 @@ def submit(
     gpu_model: Annotated[str | None, typer.Option(help="Part of the model's name, for example H100.")] = None,
     time: Annotated[
         int | None,
-        typer.Option(parser=parsing.time_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
+        typer.Option(parser=parsing.limit_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: the program's name.")] = None,
     env: Annotated[
@@ -75,14 +75,14 @@ def submit(
     spares: Annotated[int | None, typer.Option(help="Hosts more, held in reserve for a fault.")] = None,
     keep: Annotated[
         int | None,
-        typer.Option(parser=parsing.time_s, metavar="TIME", help="After a fault, hold the other GPUs so long."),
+        typer.Option(parser=parsing.whole_s, metavar="TIME", help="After a fault, hold the other GPUs so long."),
     ] = None,
     checkpoints: Annotated[
         bool | None, typer.Option("--checkpoints", help="It goes on from its checkpoints, so it may be moved.")
     ] = None,
     checkpoint_every: Annotated[
         int | None,
-        typer.Option(parser=parsing.time_s, metavar="TIME", help="Ask the program for a checkpoint so often: 30m."),
+        typer.Option(parser=parsing.whole_s, metavar="TIME", help="Ask the program for a checkpoint so often: 30m."),
     ] = None,
     checkpoint_keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N complete ones.")] = None,
     checkpoint_signal: Annotated[
@@ -95,22 +95,22 @@ def submit(
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stopped for another job.")] = False,
     warn_before: Annotated[
         int | None,
-        typer.Option(parser=parsing.time_s, metavar="TIME", help="Before the limit of --time, send --warn-signal."),
+        typer.Option(parser=parsing.whole_s, metavar="TIME", help="Before the limit of --time, send --warn-signal."),
     ] = None,
     warn_signal: Annotated[
         Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None, typer.Option(help="Default: USR1.")
     ] = None,
     hang_limit: Annotated[
-        int | None, typer.Option(parser=parsing.time_s, metavar="TIME", help="Restart it when nothing moves so long.")
+        int | None, typer.Option(parser=parsing.whole_s, metavar="TIME", help="Restart it when nothing moves so long.")
     ] = None,
     idle_limit: Annotated[
-        int | None, typer.Option(parser=parsing.time_s, metavar="TIME", help="End it when its GPUs idle so long.")
+        int | None, typer.Option(parser=parsing.whole_s, metavar="TIME", help="End it when its GPUs idle so long.")
     ] = None,
     power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Of each GPU.")] = None,
     rank_per: Annotated[Literal["host", "gpu"] | None, typer.Option(help="One process per host, or per GPU.")] = None,
     grace: Annotated[
-        int | None,
-        typer.Option(parser=parsing.time_s, metavar="TIME", help="Between SIGTERM and SIGKILL, for example 30s."),
+        float | None,
+        typer.Option(parser=parsing.duration_s, metavar="TIME", help="Between SIGTERM and SIGKILL, for example 30s."),
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Who shares and pays.")] = None,
     user: Annotated[str | None, typer.Option(help="Default: who you are here.")] = None,
@@ -271,8 +271,10 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
 
 def tell_end(job: Job) -> None:
     # A job that was cancelled or completed may still carry the failure of an earlier attempt.
-    failure = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
-    session.say(f"{job.id} {job.state}{failure}")
+    why = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
+    if job.stopped_by is not None and job.state == "CANCELLED":
+        why = f": {job.stopped_by}"
+    session.say(f"{job.id} {job.state}{why}")
 
 
 def _read(path: Path) -> dict[str, Any]:

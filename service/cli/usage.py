@@ -32,6 +32,6 @@ def usage(
             of_job = client.job_usage(job)
             session.print_json(of_job) if json else session.show(show_usage.job_table(of_job))
             return
-        start = None if since is None else datetime.now(UTC) - timedelta(seconds=parsing.time_s(since))
+        start = None if since is None else datetime.now(UTC) - timedelta(seconds=parsing.duration_s(since))
         report = client.usage(namespace=namespace, user=user, since=start)
     session.print_json(report) if json else session.show(show_usage.report_table(report))

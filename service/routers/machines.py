@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path, Query
 
 from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events, gpus, hosts
-from service import operations
+from service import operations, readings
 from service.paging import Cursor, page_of
 from service.platform import ActorDep, PlatformDep, now
 from service.routers.jobs import WhyBody
@@ -95,6 +95,12 @@ def list_gpus(
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
 def get_gpu(gpu_id: GpuId, platform: PlatformDep) -> Gpu:
     return gpus.get_gpu(platform.store, gpu_id)
+
+
+@router.get("/gpus/{gpu_id}/health", tags=["GPUs"])
+async def get_gpu_health(gpu_id: GpuId, platform: PlatformDep) -> GpuHealth:
+    """What its host measures now: ECC, remapped rows, NVLink, PCIe, throttling, XIDs; 503 if the host is away."""
+    return await readings.gpu_health(platform, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/events", tags=["GPUs"])

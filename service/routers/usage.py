@@ -9,6 +9,7 @@ from pydantic import AwareDatetime
 
 from gpu_platform.domain.usage import JobUsage, UsageReport
 from gpu_platform.store import usage
+from service import readings
 from service.platform import PlatformDep
 from service.routers.jobs import JobId
 
@@ -16,9 +17,10 @@ router = APIRouter(tags=["usage"])
 
 
 @router.get("/v1/jobs/{job_id}/usage")
-def job_usage(job_id: JobId, platform: PlatformDep) -> JobUsage:
-    """What a job's attempts used that have ended: GPU-seconds, utilisation, memory, energy, CPU; per rank."""
-    return usage.usage_of_job(platform.store, job_id)
+async def job_usage(job_id: JobId, platform: PlatformDep) -> JobUsage:
+    """What a job's attempts used: GPU-seconds, utilisation, memory, energy, CPU; per rank. `running`: what the one
+    that runs uses now, and its ranks so far."""
+    return await readings.job_usage(platform, job_id)
 
 
 @router.get("/v1/usage")

@@ -18,6 +18,7 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.exec import ExecChunk, ExecRequest
+from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.exec import ExecSessions
 from gpu_platform.store import Store, allocations, events, jobs
 from service import streams
@@ -143,6 +144,15 @@ async def test_what_cannot_be_says_why(platform: Platform) -> None:
     code, _, err = await platform.cli("j-1", "--", "no-such-program")
     assert code == 2
     assert b"was not found" in err
+    told = [event.kind for event in events.read_events(platform.store, 0, job_id="j-1") if "exec" in event.kind]
+    assert told == ["job.exec", "job.exec_failed", "job.exec", "job.exec", "job.exec_failed"]
+    [failed, _] = [e for e in events.read_events(platform.store, 0, job_id="j-1") if e.kind == "job.exec_failed"]
+    assert "'no-such-program', or the interpreter in its first line, was not found" in failed.data["failure"]
+    jobs.set_job_state(platform.store, "j-0", JobState.CANCELLED, now=NOW, actor="ada")
+    code, _, err = await platform.cli("j-0", "--", "true")
+    assert code == 4
+    assert b"j-0 is CANCELLED, so no rank of it runs that a command could join: it has ended" in err
+    assert b"can become" not in err
 
 
 async def test_a_reader_that_comes_back_goes_on_where_it_was(platform: Platform) -> None:

@@ -196,7 +196,9 @@ async def test_a_preempted_job_gets_its_grace_and_comes_back(platform: Platform)
     job = await platform.ends(job_id, JobState.COMPLETED)
     assert (job.attempt, job.preemptions, job.user_retries, job.hardware_retries) == (2, 1, 0, 0)
     assert "saved" in log_of(platform, job_id, 1, 0, host)
-    assert "job.preempted" in platform.kinds(job_id)
+    [preempted] = platform.events(job_id, "job.preempted")
+    assert (preempted.actor, preempted.data) == ("test", {"verb": "preempt", "reason": "asked"})
+    assert str(job.stopped_by) == "preempted by test: asked"
     await platform.nothing_leaked()
 
 
@@ -219,6 +221,17 @@ async def test_a_kill_cuts_the_grace_of_a_cancel_short(platform: Platform) -> No
     await platform.signal(job_id, "kill")
     await platform.ends(job_id, JobState.CANCELLED)
     await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize(("verb", "done"), [("cancel", "cancelled"), ("kill", "killed")])
+async def test_who_stopped_a_job_and_why_is_kept(platform: Platform, verb: str, done: str) -> None:
+    job_id = await platform.submit(shell("exec sleep 60"))
+    await platform.reaches(job_id, JobState.RUNNING)
+    await platform.signal(job_id, verb)
+    job = await platform.ends(job_id, JobState.CANCELLED)
+    assert str(job.stopped_by) == f"{done} by test: asked"
+    [ended] = platform.events(job_id, "job.cancelled")
+    assert (ended.actor, ended.data) == ("test", {"verb": verb, "reason": "asked"})
 
 
 async def test_a_lost_hosts_job_runs_elsewhere_and_its_stale_rank_dies(platform: Platform) -> None:

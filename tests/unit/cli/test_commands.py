@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.job import Failure, FailureKind, Job
+from gpu_platform.domain.job import Failure, FailureKind, Job, StoppedBy
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
@@ -271,6 +271,21 @@ async def test_operating_hosts_and_gpus(platform: Platform) -> None:
     assert "a:1 is OFFLINE: noisy" in (await run("offline", "a:1", "--reason", "noisy", url=url)).err
     assert (await run("health", "--gpu-id", "a:1", url=url)).code == 1
     assert json.loads((await run("online", "a:1", "--json", url=url)).out)["state"] == "AVAILABLE"
+
+
+async def test_a_drained_host_has_nothing_free(platform: Platform) -> None:
+    url = platform.url
+    assert "a is DRAINED" in (await run("drain", "a", url=url)).err
+    told = (await run("status", "--all", url=url)).out
+    assert "2 unavailable (host DRAINED)" in told
+    assert re.search(r"^a +DRAINED .* 0 +2 ", told, re.MULTILINE)
+    assert "AVAILABLE" not in told.splitlines()[1]
+    assert "a is READY" in (await run("online", "a", url=url)).err
+    assert "a is DRAINED: taken offline by ada; no work until" in (await run("offline", "a", url=url)).err
+
+
+async def test_draining_one_gpu(platform: Platform) -> None:
+    url = platform.url
     assert "a:1 is DRAINED: bad fan" in (await run("drain", "--gpu-id", "a:1", "--reason", "bad fan", url=url)).err
     out = (await run("health", "--gpu-id", "a:1", url=url)).out
     assert "DRAINED" in out
@@ -282,14 +297,32 @@ async def test_operating_hosts_and_gpus(platform: Platform) -> None:
     for arguments in (("drain",), ("offline", "a", "--gpu-id", "a:0")):
         ran = await run(*arguments, url=url)
         assert (ran.code, "name a HOST or a GPU" in ran.err) == (2, True)
-    assert "a is DRAINED" in (await run("drain", "a", url=url)).err
-    assert "a is READY" in (await run("online", "a", url=url)).err
-    status = json.loads((await run("status", "--json", url=url)).out)
-    assert [host["state"] for host in status["hosts"]] == ["READY"]
+
+
+async def test_the_owner_sees_who_stopped_a_job_and_why(platform: Platform) -> None:
+    url = platform.url
+    jobs.submit_job(platform.store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
+    platform.running("j-1")
+    by = StoppedBy(verb="kill", actor="root", reason="bad fan")
+    attempts.end_attempt(platform.store, key("j-1"), [JobState.CANCELLED], now=NOW, actor="root", stopped_by=by)
+    assert "killed by root: bad fan" in (await run("jobs", "list", url=url)).out
+    out = (await run("jobs", "describe", "j-1", url=url)).out
+    assert re.search(r"stopped +killed by root: bad fan", out)
+    assert re.search(r"killed: bad fan +root", out)
+    assert "j-1 CANCELLED: killed by root: bad fan" in (await run("jobs", "wait", "j-1", url=url)).err
+    ran = await run("jobs", "kill", "j-1", url=url)
+    assert (ran.code, "is CANCELLED" in ran.err) == (0, True)
+
+
+@pytest.mark.parametrize("grace", ["0", "0s", "500ms"])
+async def test_grace_may_be_nothing(platform: Platform, grace: str) -> None:
+    ran = await run("submit", "--grace", grace, "--", "x", url=platform.url)
+    assert ran.code == 0, ran.err
+    assert (await platform.submitted()).spec.grace_s == (0.5 if grace == "500ms" else 0)
 
 
 async def test_watch_goes_on_until_interrupted(platform: Platform) -> None:
-    process = await _start(("watch", "--interval", "0.1", "--json"), platform.url)
+    process = await _start(("watch", "--interval", "100ms", "--json"), platform.url)
     assert process.stdout is not None
     for _ in range(2):
         assert json.loads(await process.stdout.readline())["hosts"][0]["name"] == "a"

@@ -10,7 +10,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.parsing import environment, gang_shape, memory_mib, time_s
+from service.cli.parsing import duration_s, environment, gang_shape, limit_s, memory_mib, whole_s
 
 
 @pytest.mark.parametrize(
@@ -56,28 +56,44 @@ def test_no_sizes(text: str) -> None:
     ],
 )
 def test_times(text: str, seconds: int) -> None:
-    assert time_s(text) == seconds
+    assert duration_s(text) == whole_s(text) == limit_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "90", "1:30", "2 h", "-2h", "h", "1.5h", "1h2h", "30m1h", "1-", "\u0662h"])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1", 1), ("0", 0), ("1.5", 1.5), ("0s", 0), ("500ms", 0.5), ("1s500ms", 1.5), ("2m", 120), ("1.5h", 5400)],
+)
+def test_durations_may_be_short_and_without_a_unit(text: str, seconds: float) -> None:
+    assert duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "1:30", "2 h", "-2h", "h", "1h2h", "30m1h", "1-", "\u0662h", "1s2", "ms", "inf"])
 def test_no_times(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a time"):
-        time_s(text)
+    for parse in (duration_s, whole_s, limit_s):
+        with pytest.raises(typer.BadParameter, match="is not a time"):
+            parse(text)
+
+
+def test_a_limit_needs_a_unit_and_whole_seconds() -> None:
+    with pytest.raises(typer.BadParameter, match="write 90s, 90m or 90h"):
+        limit_s("90")
+    with pytest.raises(typer.BadParameter, match="write whole seconds"):
+        whole_s("500ms")
 
 
 @pytest.mark.parametrize("text", ["0h", "00:00:00", "0s"])
 def test_no_time_at_all(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="leave it out"):
-        time_s(text)
+        limit_s(text)
 
 
 @given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
 def test_a_time_is_the_same_however_it_is_written(days: int, hours: int, minutes: int, seconds: int) -> None:
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total:
-        assert time_s(f"{days}-{hours}:{minutes:02}:{seconds:02}") == total
-        assert time_s(f"{days}d{hours}h{minutes}m{seconds}s") == total
-        assert time_s(f"{days * 24 + hours}:{minutes:02}:{seconds:02}") == total
+        assert limit_s(f"{days}-{hours}:{minutes:02}:{seconds:02}") == total
+        assert limit_s(f"{days}d{hours}h{minutes}m{seconds}s") == total
+        assert limit_s(f"{days * 24 + hours}:{minutes:02}:{seconds:02}") == total
 
 
 @given(st.integers(0, 2**40), st.sampled_from("kmgt"), st.sampled_from(["", "i", "iB", "ib"]))
@@ -88,7 +104,7 @@ def test_a_size_is_never_rounded_down(number: int, unit: str, suffix: str) -> No
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_value_or_a_clear_error(text: str) -> None:
-    for parse in (memory_mib, time_s):
+    for parse in (memory_mib, duration_s, limit_s):
         with contextlib.suppress(typer.BadParameter):
             assert parse(text) >= 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.store import Store, queue
-from tests.store_cluster import NOW, Cluster
+from tests.store_cluster import NOW, TTL_S, Cluster
 from tests.unit.cli.test_commands import run
 from tests.unit.service.api_server import application, served
 
@@ -120,7 +121,7 @@ async def test_a_snapshot_is_a_file(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     written = await run("snapshot", "-o", str(file), url=service.url)
     assert written.code == 0
-    assert "1 hosts, 1 jobs that hold GPUs, 0 that wait" in written.err
+    assert "1 host, 1 job with GPUs, 0 jobs in the queue" in written.err
     assert [row.job_id for row in ClusterState.model_validate_json(file.read_text()).running] == ["job"]
 
 
@@ -129,5 +130,9 @@ async def test_a_host_is_removed(service: Service) -> None:
     assert busy.code == 4
     assert "drain it first" in busy.err
     assert (await run("drain", "a", url=service.url)).code == 0
+    service.cluster.report("a", now=datetime.now(UTC))
+    early = await run("hosts", "remove", "a", url=service.url)
+    assert (early.code, "still reports" in early.err) == (4, True)
+    service.cluster.report("a", now=datetime.now(UTC) - timedelta(seconds=TTL_S))
     assert (await run("hosts", "remove", "a", url=service.url)).code == 0
     assert (await run("hosts", "remove", "a", url=service.url)).code == 3

@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 from gpu_platform.domain.errors import InUse, NotFound
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, allocations, attempts, events, gpus, hosts, jobs, models, retention
-from tests.store_cluster import NOW, Cluster, key, spec
+from tests.store_cluster import NOW, TTL_S, Cluster, key, spec
 
+SILENT = NOW + timedelta(seconds=TTL_S)
 LATER = NOW + timedelta(days=100)
 
 
@@ -25,16 +26,16 @@ def ended(cluster: Cluster, job_id: str) -> None:
 
 
 def remove(store: Store, name: str) -> None:
-    hosts.remove_host(store, name, reason=None, actor="ops", now=NOW)
+    hosts.remove_host(store, name, reason=None, actor="ops", now=SILENT)
 
 
 def test_a_host_is_removed_with_its_gpus_once_nothing_is_held(store: Store) -> None:
     cluster = Cluster(store).host("a").host("b")
     cluster.running("job", {"a": [0]})
-    with pytest.raises(InUse, match="host a is READY; job still hold GPUs there"):
+    with pytest.raises(InUse, match="host a is READY; job still holds GPUs there"):
         remove(store, "a")
     hosts.set_host_state(store, "a", HostState.LOST, reason=None, actor="ops", now=NOW)
-    with pytest.raises(InUse, match="job still hold"):
+    with pytest.raises(InUse, match="job still holds"):
         remove(store, "a")
     ended(cluster, "job")
     remove(store, "a")
@@ -48,6 +49,16 @@ def test_a_host_is_removed_with_its_gpus_once_nothing_is_held(store: Store) -> N
         remove(store, "b")
     cluster.host("a")
     assert cluster.host_state("a") == "READY"
+
+
+def test_a_host_that_still_reports_is_not_removed(store: Store) -> None:
+    Cluster(store).host("a")
+    hosts.set_host_state(store, "a", HostState.DRAINING, reason="fans", actor="ops", now=NOW)
+    with pytest.raises(InUse, match=r"still reports.*stop its node worker.*remove it 8 s later"):
+        hosts.remove_host(store, "a", reason=None, actor="ops", now=NOW + timedelta(seconds=2))
+    assert hosts.get_host(store, "a", NOW).reason == "fans"
+    remove(store, "a")
+    assert hosts.list_hosts(store, NOW) == []
 
 
 def test_only_what_ended_long_ago_is_forgotten(store: Store) -> None:

@@ -217,6 +217,26 @@ def test_a_new_host_with_unknown_attempts_is_not_in_service_yet(store: Store) ->
     assert cluster.host_state("a") == "READY"
 
 
+def test_a_host_that_takes_no_work_has_no_free_gpus(cluster: Cluster) -> None:
+    def seen() -> tuple[int, set[HostState]]:
+        host = hosts.get_host(cluster.store, "a", NOW)
+        return host.gpus_free, {gpu.host_state for gpu in gpus.list_gpus(cluster.store, host="a")}
+
+    assert seen() == (2, {HostState.READY})
+    hosts.set_host_state(cluster.store, "a", HostState.DRAINING, reason="fans", actor="op", now=NOW)
+    assert seen() == (0, {HostState.DRAINED})
+    assert (
+        hosts.set_host_state(cluster.store, "a", HostState.DRAINING, reason=None, actor="op", now=NOW).reason == "fans"
+    )
+    again = hosts.set_host_state(cluster.store, "a", HostState.DRAINING, reason="power", actor="eve", now=NOW)
+    assert again.reason == "power"
+    assert events.read_events(cluster.store, 0)[-1].data["reason"] == "power"
+    hosts.set_host_state(cluster.store, "a", HostState.READY, reason=None, actor="op", now=NOW)
+    assert seen() == (2, {HostState.READY})
+    expire_leases(cluster.store, LATER)
+    assert seen() == (0, {HostState.LOST})
+
+
 def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
     store = cluster.store
     this = cluster.running("j1", {"a": [0]})
@@ -233,7 +253,7 @@ def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
     for state in (HostState.DRAINED, HostState.DRAINING):
         host = hosts.set_host_state(store, "a", state, reason="still", actor="op", now=NOW)
         assert host.state is HostState.DRAINED
-    assert events.last_seq(store) == seq
+    assert events.last_seq(store) == seq + 1  # the new reason, once
     assert hosts.set_host_state(store, "a", HostState.READY, reason=None, actor="op", now=NOW).state is HostState.READY
     assert hosts.get_host(store, "a", NOW).reason is None
 
