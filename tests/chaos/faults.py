@@ -17,9 +17,6 @@ NEVER_A_REASON = frozenset({"clock_step", "clock_drift", "slow_link", "lossy_lin
 STRICT = "fencing" in JobSpec.model_fields
 """Hosts fence themselves, and launches carry a token. Without that, a service that is away costs every host its lease,
 and a launch that was frozen begins after its attempt was given up."""
-CLUSTER_KINDS_THAT_RESTARTED = frozenset(
-    {"kill_process", "freeze_process", "kill_database", "freeze_control_plane", "freeze_long"}
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Fault:
     def may_restart(self, job: str, hosts: Collection[str], gpus: Collection[str]) -> bool:
         """May it cost an attempt of this job on these hosts and GPUs?"""
         if self.of_the_cluster:
-            return not STRICT and self.kind in CLUSTER_KINDS_THAT_RESTARTED
+            return not STRICT
         return self.kind not in NEVER_A_REASON and self.touches(job, hosts, gpus)
 
     def overlaps(self, begin: float, end: float, *, aftermath_s: float = 0.0) -> bool:

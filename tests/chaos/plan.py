@@ -32,7 +32,7 @@ class Step:
     job: JobPlan | None = None
 
 
-DISRUPTIONS: Mapping[str, int] = {
+PROCESSES = {
     "kill_process": 5,
     "freeze_process": 1,
     "freeze_control_plane": 1,
@@ -42,27 +42,14 @@ DISRUPTIONS: Mapping[str, int] = {
     "kill_rack": 1,
     "freeze_host": 1,
     "freeze_rack": 1,
-    "xid": 4,
-    "failing_reset": 1,
-    "cancel": 4,
-    "kill": 3,
-    "preempt": 4,
-    "drain": 1,
-    "drain_force": 1,
 }
+WORK = {"xid": 4, "failing_reset": 1, "cancel": 4, "kill": 3, "preempt": 4, "drain": 1, "drain_force": 1}
+CLOCKS = {"clock_step": 1, "clock_drift": 1}
+LINKS = {"cut_link": 3, "slow_link": 1, "lossy_link": 1}
+PARTITIONS = {"cut_host": 2, "cut_rack": 1, "cut_service": 1, "cut_temporal": 1, "cut_control_plane": 1}
+LONG = {"freeze_long": 1}
+DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG}
 """Verb -> weight."""
-PARTITIONS: Mapping[str, int] = {
-    "cut_link": 3,
-    "cut_host": 2,
-    "cut_rack": 1,
-    "cut_service": 1,
-    "cut_temporal": 1,
-    "cut_control_plane": 1,
-    "slow_link": 1,
-    "lossy_link": 1,
-}
-CLOCKS: Mapping[str, int] = {"clock_step": 1, "clock_drift": 1}
-LONG_DISRUPTIONS: Mapping[str, int] = {**DISRUPTIONS, "freeze_long": 1}
 
 
 def make_plan(
