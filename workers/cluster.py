@@ -125,7 +125,7 @@ class LocalCluster:
             store.close()
             for child in self.children:
                 await child.start()
-            await self._wait_until_ready()
+            await self.wait_until_ready()
         except BaseException:
             await self.stop()
             raise
@@ -190,7 +190,7 @@ class LocalCluster:
         log_file = self.config.state_dir / "logs" / f"{name}.log"
         return Child(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
 
-    async def _wait_until_ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Until the service is ready and every host has registered."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         wanted = set(self.nodes)

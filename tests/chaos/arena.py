@@ -14,9 +14,11 @@ from gpu_platform.domain.errors import PlatformError
 from tests.chaos.audit import Audit
 from tests.chaos.clocks import Clock
 from tests.chaos.faults import FaultLog
+from tests.chaos.feed import Feed
 from tests.chaos.killable_postgres import Server
 from tests.chaos.network import Network
 from tests.chaos.plan import JobPlan
+from tests.power_cut import PowerCut
 from workers.cluster import LocalCluster
 from workers.supervision import Child
 
@@ -28,6 +30,7 @@ class Arena:
     cluster: LocalCluster
     client: AsyncClient
     audit: Audit
+    feed: Feed
     directory: Path
     """Where ranks write their truth."""
     database: Server | None = None
@@ -35,6 +38,10 @@ class Arena:
     network: Network | None = None
     clocks: dict[str, Clock] = field(default_factory=dict)
     """By the name of the process."""
+    power: PowerCut | None = None
+    """None: nobody keeps account of what was synced."""
+    small_disk: str | None = None
+    """A host whose disk can be filled."""
     log: FaultLog = field(default_factory=FaultLog)
     jobs: dict[str, JobPlan] = field(default_factory=dict)
     """Acknowledged submissions."""

@@ -99,14 +99,9 @@ def find_violations(facts: Facts) -> list[Violation]:
 def two_attempts(facts: Facts) -> list[Violation]:
     """No two attempts of one job live together, unless the job asked for ``fencing: relaxed``."""
     found: dict[tuple[str, int, int], float] = {}
-    for job, runs in _by_job(facts.truth.runs).items():
-        for first, second in combinations(sorted(runs, key=lambda run: run.attempt), 2):
-            if first.attempt == second.attempt or first.relaxed or second.relaxed:
-                continue
-            key = (job, first.attempt, second.attempt)
-            seconds = _together(facts, first, second)
-            if seconds > (0.0 if key in facts.truth.together else LATENESS_S):
-                found[key] = max(found.get(key, 0.0), seconds)
+    for pair in seconds_together(facts):
+        if pair.seconds > (0.0 if pair.key in facts.truth.together else LATENESS_S):
+            found[pair.key] = max(found.get(pair.key, 0.0), pair.seconds)
     return [
         Violation(Kind.TWO_ATTEMPTS, f"{job}, attempts {first} and {second}", seconds)
         for (job, first, second), seconds in found.items()
@@ -305,6 +300,32 @@ def ended_as_planned(job: Job, plan: JobPlan, *, stopped: bool) -> bool:
         and job.failure.kind is FailureKind.USER
         and (job.exit_code, job.user_retries) == (plan.exit_code, plan.max_retries)
     )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ranks of two attempts of one job that were there together from ``begin`` to ``end``."""
+
+    key: tuple[str, int, int]
+    begin: float
+    end: float
+    seconds: float
+    """Of these, those in which neither stood still."""
+
+
+def seconds_together(facts: Facts) -> list[Pair]:
+    """But for jobs that asked for it."""
+    found: list[Pair] = []
+    for job, runs in _by_job(facts.truth.runs).items():
+        for first, second in combinations(sorted(runs, key=lambda run: run.attempt), 2):
+            if first.attempt == second.attempt or first.relaxed or second.relaxed:
+                continue
+            begin = max(first.begin, second.begin)
+            end = min(first.end or facts.now, second.end or facts.now)
+            if begin < end:
+                key = (job, first.attempt, second.attempt)
+                found.append(Pair(key, begin, end, _together(facts, first, second)))
+    return found
 
 
 def holds_of(log: Iterable[Seen]) -> list[Hold]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,14 +62,14 @@ def _fill(filler: Path) -> None:
 
 
 async def power_cut(arena: Arena, draw: float) -> None:
-    """The whole machine, with every host on it: what was written but not synced is gone, or there in parts."""
+    """The machine with everything on it: what was written but not synced is gone."""
     if arena.power is None:
         return
-    children = arena.cluster.children
-    with arena.log.lasting("power_cut", "everything", hosts=arena.hosts):
-        await arena.power.cut_cluster(arena.cluster, random.Random(draw))
-        for child in children:
-            await child.start()
+    async with arena.lock("power"):
+        with arena.log.lasting("power_cut", "everything", hosts=arena.hosts), arena.feed.paused():
+            await arena.power.cut_cluster(arena.cluster)
+            for child in arena.cluster.children:
+                await child.start()
         await arena.cluster.wait_until_ready()
 
 

@@ -6,7 +6,9 @@ Clocks of the platform's processes are stepped by the tests, so the times that e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -62,10 +64,12 @@ class Feed:
         """Everything that was committed before this call is seen after it."""
         await asyncio.to_thread(self._read)
 
-    def restored(self) -> None:
-        """The database is an older one now: what it will write next has numbers that were seen before."""
-        last = self._last_seq()
-        self.seen = [seen for seen in self.seen if seen.event.seq <= last]
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing of the database is open meanwhile: somebody changes its files."""
+        with self._reading:
+            self.store.close()
+            yield
 
     async def _run(self) -> None:
         next_promises = 0.0
@@ -91,14 +95,9 @@ class Feed:
             self._looked = asked
 
     def _read_promises(self) -> None:
-        now = boottime()
+        with self._reading:
+            now, line = boottime(), list_waiting(self.store, 0, 20)
         offset = now - datetime.now(UTC).timestamp()
-        for waiting in list_waiting(self.store, 0, 20):
+        for waiting in line:
             if waiting.reason is not None and waiting.reason.starts_by is not None:
                 self.promises.append(Promise(waiting.job_id, waiting.reason.starts_by + offset, now))
-
-    def _last_seq(self) -> int:
-        low, last = 0, 0
-        while batch := events.read_events(self.store, low):
-            low = last = batch[-1].seq
-        return last

@@ -48,8 +48,11 @@ CLOCKS = {"clock_step": 1, "clock_drift": 1}
 LINKS = {"cut_link": 3, "slow_link": 1, "lossy_link": 1}
 PARTITIONS = {"cut_host": 2, "cut_rack": 1, "cut_service": 1, "cut_temporal": 1, "cut_control_plane": 1}
 LONG = {"freeze_long": 1}
-DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG}
+DISKS = {"full_disk": 1}
+DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG, **DISKS}
 """Verb -> weight."""
+POWER: Mapping[str, int] = {"power_cut": 1}
+"""Alone: whoever else opened the database's files meanwhile would see, and leave, what no disk has."""
 
 
 def make_plan(

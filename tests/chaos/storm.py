@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.store import Store
 from tests.chaos.arena import Arena
 from tests.chaos.audit import Audit
-from tests.chaos.checks import Facts, Kind, Violation, find_violations
+from tests.chaos.checks import Facts, Kind, Violation, find_violations, holds_of
 from tests.chaos.clocks import hand_out
+from tests.chaos.disks import small_disk
 from tests.chaos.feed import Feed
 from tests.chaos.killable_postgres import Server
 from tests.chaos.monkey import play
@@ -24,6 +26,7 @@ from tests.chaos.plan import Step
 from tests.chaos.truth import boottime, observed, read_truth
 from tests.harness import eventually
 from tests.hosts_rig import RESET_FOR_EVER
+from tests.power_cut import PowerCut
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = (
@@ -42,46 +45,74 @@ class Outcome:
     settled_s: float = 0.0
 
 
-async def storm(directory: Path, plan: Sequence[Step], database: Server | None = None) -> Outcome:
-    """Fails if the cluster does not settle; everything else is told."""
+async def storm(
+    directory: Path,
+    plan: Sequence[Step],
+    database: Server | None = None,
+    prepare: Callable[[LocalCluster], None] = lambda _: None,
+    control_workers: int = 1,
+) -> Outcome:
+    """``prepare`` changes the cluster before it starts."""
     directory.mkdir(parents=True, exist_ok=True)
     config = ClusterConfig(
         state_dir=directory / "state",
         nodes=HOSTS,
         ui=False,
+        control_workers=control_workers,
         settings=SHORT_LEASES | {"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
         database_url=database.url if database else None,
     )
-    async with _arena(config, directory, database) as (arena, feed):
+    cluster = LocalCluster(config)
+    prepare(cluster)
+    powered = any(step.verb == "power_cut" for step in plan)
+    async with _arena(cluster, directory, database, powered) as arena:
         with observed(directory):
             try:
                 await play(arena, plan)
                 calm = time.monotonic()
                 found = await settle(arena)
                 settled_s = time.monotonic() - calm
-                await feed.catch_up()
+                await arena.feed.catch_up()
                 await _ranks_gone(directory)
             except BaseException:
                 print("\n".join(arena.log.lines()))
                 raise
-        facts = await asyncio.to_thread(facts_of, arena, feed)
+        facts = await asyncio.to_thread(facts_of, arena)
         found += find_violations(facts) + await asyncio.to_thread(arena.audit.leftovers)
         return Outcome(facts, found, settled_s)
 
 
 @contextlib.asynccontextmanager
-async def _arena(config: ClusterConfig, directory: Path, database: Server | None) -> AsyncIterator[tuple[Arena, Feed]]:
-    cluster = LocalCluster(config)
-    with running_network() as network:
+async def _arena(
+    cluster: LocalCluster, directory: Path, database: Server | None, powered: bool
+) -> AsyncIterator[Arena]:
+    """The cluster, started with everything that faults need."""
+    async with contextlib.AsyncExitStack() as stack:
+        network = stack.enter_context(running_network())
         lay(network, cluster)
-        clocks = hand_out(cluster, directory)
-        async with cluster, AsyncClient(cluster.api_url, retry_for_s=120) as client:
-            audit = Audit.of(cluster)
-            try:
-                async with Feed(audit.store) as feed:
-                    yield Arena(cluster, client, audit, directory, database, network, clocks), feed
-            finally:
-                audit.close()
+        power = _protected(cluster, directory) if powered else None
+        clocks = {} if powered else hand_out(cluster, directory)
+        host = None if powered else stack.enter_context(small_disk(cluster))
+        await stack.enter_async_context(cluster)
+        client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=120))
+        audit = Audit.of(cluster)
+        stack.callback(audit.close)
+        feed = await stack.enter_async_context(Feed(audit.store))
+        yield Arena(
+            cluster, client, audit, feed, directory, database, network, clocks=clocks, power=power, small_disk=host
+        )
+
+
+def _protected(cluster: LocalCluster, directory: Path) -> PowerCut:
+    """The tables are on the disk before the power can be cut."""
+    cluster.config.state_dir.mkdir(parents=True)
+    store = Store(cluster.database_url)
+    store.migrate()
+    store.close()
+    power = PowerCut(cluster.config.state_dir, directory / "disk")
+    power.keep_everything()
+    power.protect(cluster)
+    return power
 
 
 async def settle(arena: Arena) -> list[Violation]:
@@ -118,7 +149,8 @@ async def _ranks_gone(directory: Path) -> None:
         await eventually(gone, "the observer to have seen every end", within_s=5)
 
 
-def facts_of(arena: Arena, feed: Feed) -> Facts:
+def facts_of(arena: Arena) -> Facts:
+    feed = arena.feed
     known = arena.audit.jobs(list(arena.jobs))
     return Facts(
         now=boottime(),
@@ -129,5 +161,5 @@ def facts_of(arena: Arena, feed: Feed) -> Facts:
         jobs=known,
         plans=arena.jobs,
         stopped=arena.stopped,
-        usage=arena.audit.usage({seen.event.job_id for seen in feed.seen if seen.event.job_id}),
+        usage=arena.audit.usage({hold.job for hold in holds_of(feed.seen)}),
     )

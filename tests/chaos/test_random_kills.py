@@ -12,19 +12,31 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections import Counter
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests import power_cut
 from tests.chaos.faults import STRICT
 from tests.chaos.killable_postgres import Server, new_server
-from tests.chaos.plan import DISRUPTIONS, LINKS, LONG, PARTITIONS, Step, make_plan, only
+from tests.chaos.plan import DISRUPTIONS, LINKS, LONG, PARTITIONS, POWER, Step, make_plan, only
+from tests.chaos.report import append, report_of
 from tests.chaos.shrink import shrink
 from tests.chaos.storm import Outcome, storm
 
-SECONDS = float(os.environ.get("GPU_PLATFORM_CHAOS_SECONDS", "120"))
+UNITS = {"s": 1, "m": 60, "h": 3600}
+ROUND_S = 180.0
+"""A longer run is made of rounds of so long, each with a seed of its own: what they find is quicker to repeat."""
+
+
+def _seconds(text: str) -> float:
+    """``90``, ``90s``, ``20m`` or ``8h``."""
+    return float(text.rstrip("smh")) * UNITS.get(text[-1], 1)
+
+
+SECONDS = _seconds(os.environ.get("GPU_PLATFORM_CHAOS_SECONDS", "120"))
 ONLY = os.environ.get("GPU_PLATFORM_CHAOS_ONLY", "")
 NOT_YET = frozenset() if STRICT else frozenset(LINKS | PARTITIONS | LONG)
 """What hosts that do not fence themselves cannot survive."""
@@ -44,9 +56,23 @@ async def test_a_short_storm(tmp_path: Path, database: str) -> None:
 @pytest.mark.timeout(900 + 8 * SECONDS)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 async def test_a_long_storm(tmp_path: Path, database: str) -> None:
+    rounds = max(1, round(SECONDS / ROUND_S))
+    for number in range(rounds):
+        seed = _seed(random.randrange(10**6))
+        seconds = SECONDS / rounds
+        plan = make_plan(seed, seconds, jobs_per_s=3, disruptions_per_s=1.5, disruptions=_disruptions())
+        directory = tmp_path / f"round-{number}"
+        await survive(directory, seed, plan, database, shrink_runs=SHRINK_RUNS)
+        shutil.rmtree(directory)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900 + 8 * SECONDS)
+@pytest.mark.skipif(power_cut.why_not() is not None, reason=str(power_cut.why_not()))
+async def test_a_storm_of_power_cuts(tmp_path: Path) -> None:
     seed = _seed(random.randrange(10**6))
-    plan = make_plan(seed, SECONDS, jobs_per_s=3, disruptions_per_s=1.5, disruptions=_disruptions())
-    await survive(tmp_path, seed, plan, database, shrink_runs=SHRINK_RUNS)
+    plan = make_plan(seed, SECONDS, jobs_per_s=2, disruptions_per_s=0.1, disruptions=POWER)
+    await survive(tmp_path, seed, plan, "sqlite", shrink_runs=SHRINK_RUNS)
 
 
 async def survive(directory: Path, seed: int, plan: Sequence[Step], database: str, *, shrink_runs: int) -> None:
@@ -78,12 +104,12 @@ async def survive(directory: Path, seed: int, plan: Sequence[Step], database: st
 
 
 def _tell(seed: int, database: str, outcome: Outcome) -> None:
-    facts = outcome.facts
-    print(f"\nGPU_PLATFORM_CHAOS_SEED={seed} on {database}: {len(facts.jobs)} jobs, {len(facts.faults)} faults")
-    print(", ".join(f"{count} {kind}" for kind, count in Counter(fault.kind for fault in facts.faults).most_common()))
-    print(f"settled {outcome.settled_s:.1f} s after the last; {len(outcome.violations)} violations")
+    report = report_of(database, outcome.facts, outcome.violations, outcome.settled_s)
+    print(f"\nGPU_PLATFORM_CHAOS_SEED={seed} on {report.text()}")
     for violation in outcome.violations:
         print(f"  {violation}")
+    if path := os.environ.get("GPU_PLATFORM_CHAOS_REPORT"):
+        append(Path(path), report)
 
 
 def _disruptions(without: Collection[str] = ()) -> dict[str, int]:

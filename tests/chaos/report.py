@@ -1,0 +1,134 @@
+"""What a chaos run did and found, as a table: ``python -m tests.chaos.report FILE…`` sums up what runs have written.
+
+Runs append one JSON line each to the file that ``GPU_PLATFORM_CHAOS_REPORT`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from tests.chaos.checks import RECOVERY_S, Facts, Kind, Violation, seconds_together
+from tests.chaos.faults import Fault
+
+
+@dataclass
+class Row:
+    """One kind of fault."""
+
+    times: int = 0
+    twice_s: float = 0.0
+    """The longest that two attempts of a job ran at once while it lasted, or soon after."""
+    recovery_s: list[float] = field(default_factory=list)
+    """Of a host or rack: from the fault to the next attempt of each job it cost one. Else: how long no rank began."""
+
+
+@dataclass
+class Report:
+    database: str
+    jobs: int = 0
+    runs: int = 0
+    settled_s: float = 0.0
+    violations: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> int:
+        return sum(row.times for row in self.rows.values())
+
+    def add(self, other: Report) -> None:
+        self.jobs += other.jobs
+        self.runs += other.runs
+        self.settled_s = max(self.settled_s, other.settled_s)
+        self.violations = dict(Counter(self.violations) + Counter(other.violations))
+        for kind, row in other.rows.items():
+            ours = self.rows.setdefault(kind, Row())
+            ours.times += row.times
+            ours.twice_s = max(ours.twice_s, row.twice_s)
+            ours.recovery_s += row.recovery_s
+
+    def text(self) -> str:
+        found = ", ".join(f"{count} × {kind}" for kind, count in self.violations.items()) or "none"
+        lines = [
+            f"{self.database}: {self.runs} runs, {self.jobs} jobs, {self.faults} faults, violations: {found}",
+            "",
+            "| fault | times | two attempts at once, s | recovery p50, s | longest, s |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for kind, row in sorted(self.rows.items()):
+            times = (f"{median(row.recovery_s):.1f}", f"{max(row.recovery_s):.1f}") if row.recovery_s else ("–", "–")
+            lines.append(f"| {kind} | {row.times} | {row.twice_s:.1f} | {times[0]} | {times[1]} |")
+        return "\n".join([*lines, "", f"settled {self.settled_s:.0f} s after the last fault at the latest"])
+
+
+def report_of(database: str, facts: Facts, violations: Sequence[Violation], settled_s: float) -> Report:
+    rows: dict[str, Row] = defaultdict(Row)
+    twice = [pair for pair in seconds_together(facts) if pair.seconds > 0]
+    begins = sorted(run.begin for run in facts.truth.runs)
+    for fault in facts.faults:
+        row = rows[_name(fault)]
+        row.times += 1
+        near = [pair.seconds for pair in twice if fault.overlaps(pair.begin, pair.end, aftermath_s=RECOVERY_S)]
+        row.twice_s = max([row.twice_s, *near])
+        row.recovery_s += _recoveries(facts, fault) if fault.hosts else _standstill(begins, fault)
+    kinds = Counter(violation.kind.value for violation in violations)
+    return Report(database, len(facts.plans), 1, settled_s, dict(kinds), dict(rows))
+
+
+def append(path: Path, report: Report) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(report)) + "\n")
+
+
+def read(paths: Iterable[Path]) -> list[Report]:
+    """One of each database."""
+    found: dict[str, Report] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            fields = json.loads(line)
+            fields["rows"] = {kind: Row(**row) for kind, row in fields["rows"].items()}
+            report = Report(**fields)
+            found.setdefault(report.database, Report(report.database)).add(report)
+    return list(found.values())
+
+
+def _name(fault: Fault) -> str:
+    """Killed and frozen processes by what they are: ``kill_process service``."""
+    if fault.kind not in ("kill_process", "freeze_process", "freeze_long"):
+        return fault.kind
+    return f"{fault.kind} {'node' if fault.hosts else fault.target.split('-')[0]}"
+
+
+def _recoveries(facts: Facts, fault: Fault) -> list[float]:
+    begins: dict[tuple[str, int], float] = {}
+    for run in facts.truth.runs:
+        key = (run.job, run.attempt)
+        begins[key] = min(run.begin, begins.get(key, run.begin))
+    return [
+        begins[hold.job, hold.attempt + 1] - fault.begin
+        for hold in facts.holds
+        if fault.may_restart(hold.job, hold.hosts, hold.gpus)
+        and hold.reserved[0] < fault.begin < hold.released[1]
+        and (hold.job, hold.attempt + 1) in begins
+    ]
+
+
+def _standstill(begins: Sequence[float], fault: Fault) -> list[float]:
+    gaps = [
+        after - max(before, fault.begin)
+        for before, after in pairwise(begins)
+        if before <= fault.end + 1 and after > fault.begin
+    ]
+    return [max(gaps)] if gaps else []
+
+
+if __name__ == "__main__":
+    for report in read(Path(name) for name in sys.argv[1:]):
+        print(report.text(), end="\n\n")
+    print("kinds of violations looked for: " + ", ".join(kind.value for kind in Kind))
