@@ -52,7 +52,7 @@ async def _do(arena: Arena, step: Step) -> None:
         arena.jobs[job.id] = step.job
         return
     # What is refused (the job has just ended, the GPU is busy, the database is away) was not done, and that is all.
-    with contextlib.suppress(PlatformError, ProcessLookupError, SQLAlchemyError):
+    with contextlib.suppress(PlatformError, OSError, SQLAlchemyError):
         await VERBS[step.verb](arena, step.draw)
 
 

@@ -14,7 +14,7 @@ class JobPlan:
     seconds: float
     exit_code: int = 0
     manners: tuple[str, ...] = ()
-    gpus: GpuRequest = field(default_factory=GpuRequest)
+    gpus: GpuRequest = field(default_factory=lambda: GpuRequest(gpus_per_host=1))
     rank_per: RankPer = RankPer.HOST
     max_retries: int = 0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from tests.chaos.arena import Arena
@@ -94,7 +94,7 @@ async def _arena(
         clocks = {} if powered else hand_out(cluster, directory)
         host = None if powered else stack.enter_context(small_disk(cluster))
         await stack.enter_async_context(cluster)
-        client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=120))
+        client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=600 if powered else 120))
         audit = Audit.of(cluster)
         stack.callback(audit.close)
         feed = await stack.enter_async_context(Feed(audit.store))
@@ -134,7 +134,7 @@ async def settle(arena: Arena) -> list[Violation]:
     except AssertionError:
         wrong = {uuid: text for uuid, text in away.items() if text != f"{GpuState.AVAILABLE} {None}"}
         return [Violation(Kind.LEFTOVER, f"{uuid} after 60 s: {text}") for uuid, text in wrong.items()]
-    job = await arena.client.submit(JobSpec(command=["true"]))
+    job = await arena.client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
     ended = await arena.client.wait(job.id, timeout_s=20)
     return [] if ended.state is JobState.COMPLETED else [Violation(Kind.LEFTOVER, f"a last job ended {ended.state}")]
 

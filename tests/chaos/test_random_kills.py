@@ -21,7 +21,7 @@ import pytest
 from tests import power_cut
 from tests.chaos.faults import STRICT
 from tests.chaos.killable_postgres import Server, new_server
-from tests.chaos.plan import DISRUPTIONS, LINKS, LONG, PARTITIONS, POWER, Step, make_plan, only
+from tests.chaos.plan import DISKS, DISRUPTIONS, LINKS, LONG, PARTITIONS, POWER, Step, make_plan, only
 from tests.chaos.report import append, report_of
 from tests.chaos.shrink import shrink
 from tests.chaos.storm import Outcome, storm
@@ -47,7 +47,7 @@ SHRINK_RUNS = int(os.environ.get("GPU_PLATFORM_CHAOS_SHRINK", "6"))
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 async def test_a_short_storm(tmp_path: Path, database: str) -> None:
     seed = _seed(1)
-    chosen = _disruptions(without=LONG)
+    chosen = _disruptions(without=LONG | DISKS)
     plan = make_plan(seed, 12, jobs_per_s=4, disruptions_per_s=2, disruptions=chosen)
     await survive(tmp_path, seed, plan, database, shrink_runs=0)
 
