@@ -10,7 +10,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +25,8 @@ class Row:
     twice_s: float = 0.0
     """The longest that two attempts of a job ran at once while it lasted, or soon after."""
     recovery_s: list[float] = field(default_factory=list)
-    """Of a host or rack: from the fault to the next attempt of each job it cost one. Else: how long no rank began."""
+    """Of hosts, GPUs and jobs: until the next attempt of each job that it cost one. Of the control plane: until a job
+    runs that was submitted after it began."""
 
 
 @dataclass
@@ -70,13 +70,12 @@ class Report:
 def report_of(database: str, facts: Facts, violations: Sequence[Violation], settled_s: float) -> Report:
     rows: dict[str, Row] = defaultdict(Row)
     twice = [pair for pair in seconds_together(facts) if pair.seconds > 0]
-    begins = sorted(run.begin for run in facts.truth.runs)
     for fault in facts.faults:
         row = rows[_name(fault)]
         row.times += 1
         near = [pair.seconds for pair in twice if fault.overlaps(pair.begin, pair.end, aftermath_s=RECOVERY_S)]
         row.twice_s = max([row.twice_s, *near])
-        row.recovery_s += _recoveries(facts, fault) if fault.hosts else _standstill(begins, fault)
+        row.recovery_s += _next_start(facts, fault) if fault.of_the_cluster else _recoveries(facts, fault)
     kinds = Counter(violation.kind.value for violation in violations)
     return Report(database, len(facts.plans), 1, settled_s, dict(kinds), dict(rows))
 
@@ -119,13 +118,11 @@ def _recoveries(facts: Facts, fault: Fault) -> list[float]:
     ]
 
 
-def _standstill(begins: Sequence[float], fault: Fault) -> list[float]:
-    gaps = [
-        after - max(before, fault.begin)
-        for before, after in pairwise(begins)
-        if before <= fault.end + 1 and after > fault.begin
-    ]
-    return [max(gaps)] if gaps else []
+def _next_start(facts: Facts, fault: Fault) -> list[float]:
+    """Until a job runs that was submitted after the fault began."""
+    submitted = {seen.event.job_id: seen.before for seen in facts.events if seen.event.kind == "job.submitted"}
+    begins = [run.begin for run in facts.truth.runs if submitted.get(run.job, 0.0) > fault.begin]
+    return [min(begins) - fault.begin] if begins else []
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""What a run did is summed up, and sums of several runs are one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.chaos.checks import Kind, Violation
+from tests.chaos.report import append, read, report_of
+from tests.chaos.test_planted import change_run, right
+
+
+def test_runs_are_summed_up_per_database(tmp_path: Path) -> None:
+    facts = right()
+    append(tmp_path / "report", report_of("sqlite", facts, [], 3.0))
+    change_run(0, end=36.5)(facts)
+    append(tmp_path / "report", report_of("sqlite", facts, [Violation(Kind.TWO_ATTEMPTS, "j", 2.5)], 5.0))
+    append(tmp_path / "report", report_of("postgresql", right(), [], 1.0))
+    sqlite, postgresql = read([tmp_path / "report"])
+    assert (sqlite.runs, sqlite.jobs, sqlite.faults, sqlite.settled_s) == (2, 2, 4, 5.0)
+    assert (postgresql.runs, postgresql.violations) == (1, {})
+    assert sqlite.violations == {"two attempts at once": 1}
+    assert sqlite.rows["partition"].recovery_s == [6.0, 6.0], "from the cut at 28 s to the next attempt at 34 s"
+    assert sqlite.rows["partition"].twice_s == 2.5
+    assert "| partition | 2 | 2.5 | 6.0 | 6.0 |" in sqlite.text()
