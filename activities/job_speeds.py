@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from statistics import median
 
+from gpu_platform.store import Store, jobs
 from gpu_platform.store.jobs import CompletedRun
 
 REMEMBERED_RUNS = 32
@@ -18,6 +19,12 @@ REMEMBERED_JOBS = 10_000
 SLOWEST, FASTEST = 0.25, 4.0
 SHORTEST_S = 10.0
 """Of a shorter run, starting and stopping are too large a part."""
+
+
+def learned_speeds(store: Store) -> list[tuple[list[str], float]]:
+    """(hosts, speed) of the newest runs, oldest first: what a new leader learns from."""
+    speeds = JobSpeeds()
+    return [(run.hosts, speed) for run in jobs.completed_runs(store) if (speed := speeds.learn(run)) is not None]
 
 
 class JobSpeeds:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+from activities.job_speeds import learned_speeds
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow, as_scheduled
+from gpu_platform.scheduling.dry_run import Outcome, rehearse
 from gpu_platform.scheduling.fair_share import HALF_LIVES
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, admission, jobs, leader, state
+from gpu_platform.store import Store, admission, jobs, leader, queue, state
 from service.platform import now
 
 PROBE = "this-job"
@@ -49,20 +51,33 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         cluster = snapshot(store)
         core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
         probe = _as_if_submitted(spec, cluster.at)
-        core.add(probe)
-        decision = core.decide(cluster.at)
-        for row, placement in decision.placements:
-            if row.job_id == PROBE:
-                return DryRun(accepted=True, message=f"would start now: {placement.why}", placement=placement)
-        reason = core.why(PROBE, cluster.at)
-        assert reason is not None, "it was not placed, so it waits"
+        if core.policy.uses_history and spec.spans_hosts:
+            for hosts, speed in learned_speeds(store):
+                core.ran(hosts, speed)
+        found = rehearse(core, probe, cluster.at)
+    if found.placement is not None:
+        message = f"would start now: {found.placement.why}"
+        return DryRun(accepted=True, message=message, placement=found.placement)
+    assert found.reason is not None, "what has no place has a reason"
     ahead = sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
     return DryRun(
         accepted=True,
-        message=f"would wait: {reason.message}",
-        reason=reason.model_copy(update={"position": ahead + 1, "first_job": None}),
-        preempts=[job for one in decision.preemptions if one.job_id == PROBE for job, _ in one.victims],
+        message=_waits(found, cluster.at),
+        reason=found.reason.model_copy(update={"position": ahead + 1, "first_job": None}),
+        preempts=list(found.preempts),
+        preempts_at=found.preempts_at,
     )
+
+
+def _waits(found: Outcome, at: float) -> str:
+    assert found.reason is not None
+    if not found.preempts:
+        return f"would wait: {found.reason.message}"
+    jobs = ", ".join(found.preempts)
+    if found.preempts_at is None:
+        return f"would start as soon as {jobs} have made room: they would be stopped for it at once"
+    wait_s = found.preempts_at - at
+    return f"would wait {wait_s:.0f} s, until {jobs} have had their guaranteed run time, and made room"
 
 
 def why(store: Store, job_id: str) -> Reason:
@@ -97,5 +112,5 @@ def _as_if_submitted(spec: JobSpec, at: float) -> QueueRow:
         time_limit_s=spec.time_limit_s,
         preemptible=spec.preemptible,
         checkpoints=spec.checkpoints,
-        class_key=PROBE,  # a reason of its own, not that of others who ask for the same
+        class_key=queue.class_key(gpus, (), (), spec.namespace, groups),
     )

@@ -48,7 +48,9 @@ class DryRun(BaseModel):
     reason: Reason | None = None
     """It would wait: why, in which place of the line, and until when."""
     preempts: list[str] = []
-    """Jobs that would be stopped for it at once."""
+    """Jobs that would be stopped for it; it starts as soon as they have ended."""
+    preempts_at: float | None = None
+    """Unix seconds: when they would be told to stop, once they had their guaranteed run time; None: at once."""
 
 
 class LogChunk(BaseModel):

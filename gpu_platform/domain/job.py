@@ -310,6 +310,11 @@ class JobSpec(BaseModel):
         return tuple(group.gpus for group in self.groups) or (self.gpus,)
 
     @property
+    def spans_hosts(self) -> bool:
+        """May it get more than one host?"""
+        return bool(self.groups or self.spare_hosts or self.gpus.total is not None or self.gpus.hosts > 1)
+
+    @property
     def gpu_count(self) -> int:
         """GPUs of all ranks; spares are not among them."""
         return sum(request.gpus for request in self.requests)

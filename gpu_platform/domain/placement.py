@@ -185,6 +185,8 @@ class EstimateBasis(StrEnum):
     """As ``time_limits``, but as if nobody waited ahead."""
     PARTS = "parts"
     """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
+    MAKING_ROOM = "making_room"
+    """It starts as soon as the jobs that are stopped or moved for it have ended, their grace at most."""
     TOO_FAR = "too_far"
     """None: more jobs are ahead than the estimate looks at."""
 
@@ -221,6 +223,6 @@ class Reason(BaseModel):
         """As that job is told: what is promised to the first of its kind is not promised to those behind it."""
         if self.first_job in (None, job_id):
             return self.model_copy(update={"position": position})
-        promised = self.estimate is EstimateBasis.PROMISED
-        basis = EstimateBasis.TIME_LIMITS if promised else self.estimate
+        not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.MAKING_ROOM: None}
+        basis = None if self.estimate is None else not_theirs.get(self.estimate, self.estimate)
         return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})

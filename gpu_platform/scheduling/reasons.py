@@ -116,6 +116,9 @@ class ReasonBook:
         if reason.code is WaitCode.WAITING_FOR_GPUS and is_foreseeable(row):
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.outlook.holders(row, able)
+        if any(claim.job_id == row.job_id for claim in found.claims):
+            # Time limits do not decide any more: jobs were told to stop for it.
+            update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.MAKING_ROOM}
         return reason.model_copy(update=update)
 
     def _look_ahead(self, found: Round, now: float, idle: bool) -> None:

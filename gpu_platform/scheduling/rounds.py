@@ -273,7 +273,8 @@ class Round:
         """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
         ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
         ahead += [reservation for _, reservation in self.reservations]
-        if row.job_id not in self._promised:
+        if row.job_id not in self._promised or len(ahead) < len(self.claims) + len(self.reservations):
+            # What was cleared for it is its own: were it bound by promises that were made before, it would stay empty.
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
 

@@ -64,6 +64,8 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     """When it starts, and what that rests on."""
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
+    if reason.estimate is EstimateBasis.MAKING_ROOM:
+        return "as soon as the jobs that make room for it have stopped, after their grace at most"
     if reason.estimated_start is not None:
         alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
         return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
@@ -96,7 +98,8 @@ def dry_run(answer: DryRun) -> Group:
             parts.append(escape(f"-> {answer.reason.next_step}"))
         parts += reason_parts(answer.reason)
     if answer.preempts:
-        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it")]
+        told = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
+        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {told}")]
     return Group(*parts)
 
 

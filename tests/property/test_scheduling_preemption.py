@@ -142,6 +142,20 @@ def test_what_was_cleared_is_kept_for_whom_it_was_cleared() -> None:
     assert list(play.running) == ["first"]
 
 
+def test_what_was_cleared_is_not_left_empty_for_promises_to_others() -> None:
+    play = preempting(cluster().hosts(2), order="fcfs", backfill="conservative", min_run_s=0.0)
+    play.submit(job(8, name="a").lasting(500.0).row, job(8, name="b").lasting(500.0).row)
+    play.now = 10.0
+    play.submit(job(8, name="promised").lasting(60.0).row)
+    play.submit(job(8, hosts=2, name="vip").lasting(3000.0).priority(1).row)
+    assert sorted(victims_of(play.last)) == ["a", "b"]
+    for name in ("a", "b"):  # both before the next decision
+        play._end(name)
+    play._ends = []
+    play.decide()
+    assert list(play.running) == ["vip"], "promises to others came after it was cleared for vip"
+
+
 def test_equals_do_not_preempt_each_other() -> None:
     play = preempting(cluster().hosts(1))
     play.submit(job(8, name="a").row)

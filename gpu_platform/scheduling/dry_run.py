@@ -1,0 +1,70 @@
+"""What would become of a job if it were submitted now: asked of a core of one's own, which may be used up for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpu_platform.domain.placement import EstimateBasis, Placement, Reason
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.scheduler import PREEMPT_AGAIN_S, Decision, Scheduler
+
+LOOKS_AHEAD = 16
+"""So many moments are looked at for one at which jobs have run long enough to be stopped."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One of three: a place at once; jobs that make room; or a reason to wait."""
+
+    placement: Placement | None = None
+    reason: Reason | None = None
+    preempts: tuple[str, ...] = ()
+    """Jobs that would be stopped for it; it starts as soon as they have ended."""
+    preempts_at: float | None = None
+    """Unix seconds: when they are told, if not at once; they have a guaranteed run time."""
+
+
+def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
+    """Submit ``row`` to ``core`` and see. Nobody else may use ``core`` after it."""
+    core.add(row)
+    decision = core.decide(now)
+    for placed, placement in decision.placements:
+        if placed.job_id == row.job_id:
+            return Outcome(placement)
+    reason = core.why(row.job_id, now)
+    assert reason is not None, "it was not placed, so it waits"
+    victims = _victims(decision, row)
+    if victims:
+        return Outcome(None, _making_room(reason, None), victims)
+    if core.policy.preemption and not decision.preemptions:
+        starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
+        for at in _moments(core, row, now, math.inf if starts_by is None else starts_by):
+            decision = core.decide(at)
+            victims = _victims(decision, row)
+            if victims:
+                return Outcome(None, _making_room(reason, at), victims, at)
+            if decision.preemptions or decision.placements:
+                break  # others come first, and what they leave is not known
+    return Outcome(None, reason)
+
+
+def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
+    return tuple(job for one in decision.preemptions if one.job_id == row.job_id for job, _ in one.victims)
+
+
+def _making_room(reason: Reason, at: float | None) -> Reason:
+    """No date by time limits: they do not decide any more."""
+    update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.MAKING_ROOM, "next_step": ""}
+    return reason.model_copy(update=update)
+
+
+def _moments(core: Scheduler, row: QueueRow, now: float, until: float) -> list[float]:
+    """When jobs that might be stopped for ``row`` have had their guaranteed run time, as often as the core looks."""
+    old_enough = (
+        job.started_at + core.policy.min_run_s
+        for job in core.ledger
+        if job.preemptible and (job.priority < row.priority or core.quotas.lends)
+    )
+    looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
+    return sorted(at for at in looks if at < until)[:LOOKS_AHEAD]

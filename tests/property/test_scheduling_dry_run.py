@@ -1,0 +1,170 @@
+"""What a dry run answers is what the scheduler does when the job is really submitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.placement import EstimateBasis
+from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.dry_run import Outcome, rehearse
+from gpu_platform.scheduling.moves import again
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.scheduler import Scheduler
+from tests.builders import cluster, job
+from tests.virtual_time import VirtualTime
+
+LAB = Quotas(
+    policy=AllocationPolicy.HYBRID,
+    reserved_ratio=0.0,
+    namespaces=(Namespace(name="prod", guaranteed_gpus=8), Namespace(name="lab")),
+)
+
+
+@dataclass
+class Live:
+    """A scheduler with a past, and whoever was told to make room does so at once."""
+
+    play: VirtualTime
+
+    def submit(self, row: QueueRow) -> None:
+        self.play.submit(row)
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(40):
+            if not self.play.last.preemptions:
+                return
+            self.make_room()
+        raise AssertionError(f"they stop each other for ever: {self.play.last.preemptions}")
+
+    def make_room(self) -> None:
+        """The jobs that were just told stop and wait again."""
+        keys = [key for preemption in self.play.last.preemptions for key in preemption.victims]
+        rows = [self.play.scheduler.ledger.get(key) for key in keys]
+        for row in rows:
+            assert row is not None
+            self.play._end(row.job_id)
+            self.play._ends = [(at, name) for at, name in self.play._ends if name != row.job_id]
+            self.play.scheduler.add(replace(again(row), enqueued_at=self.play.now))
+        self.play.decide()
+
+    def state(self) -> ClusterState:
+        machines, core = self.play.machines, self.play.scheduler
+        return ClusterState(
+            at=self.play.now,
+            hosts=list(machines.host_rows.values()),
+            gpus=list(machines.gpu_rows.values()),
+            running=list(core.ledger),
+            queue=list(core.queue),
+        )
+
+    def ask(self, row: QueueRow) -> Outcome:
+        core = restore(Scheduler(self.play.scheduler.policy, explains=False), self.state())
+        return rehearse(core, row, self.play.now)
+
+
+@st.composite
+def rows(draw: st.DrawFn, name: str = "probe", at: float = 0.0, priorities: tuple[int, ...] = (0, 5)) -> QueueRow:
+    gpus, hosts = draw(st.sampled_from([(2, 1), (4, 1), (8, 1), (8, 1), (8, 2)]))
+    made = job(gpus, hosts=hosts, name=name).priority(draw(st.sampled_from(priorities))).arrived(at)
+    made = made.of(draw(st.sampled_from(["prod", "lab"])))
+    return made.lasting(draw(st.sampled_from([60.0, 500.0, 3000.0]))).row
+
+
+@given(
+    order=st.sampled_from(["priority", "fcfs"]),
+    backfill=st.sampled_from(["easy", "conservative", "keep"]),
+    preemption=st.sampled_from([True, True, False]),
+    min_run_s=st.sampled_from([0.0, 0.0, 50.0, 400.0]),
+    quotas=st.sampled_from([Quotas(), LAB]),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_the_dry_run_says_happens(
+    order: str, backfill: str, preemption: bool, min_run_s: float, quotas: Quotas, data: st.DataObject
+) -> None:
+    policy = Policy(order=order, backfill=backfill, preemption=preemption, min_run_s=min_run_s, quotas=quotas)
+    machines = cluster().hosts(2)
+    live = Live(VirtualTime(machines, machines.scheduler(policy), lambda row: row.time_limit_s or 1e6))
+    for number in range(data.draw(st.integers(3, 8))):
+        live.play.now += data.draw(st.sampled_from([0.0, 5.0, 30.0]))
+        live.submit(data.draw(rows(f"j{number}", live.play.now)))
+    live.play.now += 5.0
+    # Whoever should have ended meanwhile has.
+    assume(not live.play._ends or live.play._ends[0][0] > live.play.now)
+    live.play.decide()
+    live.settle()
+    probe = data.draw(rows(at=live.play.now, priorities=(0, 9, 9)))
+    said = live.ask(probe)
+    live.play.submit(probe)
+    if said.placement is not None:
+        event("starts now")
+        placed = {row.job_id: placement for row, placement in live.play.last.placements}
+        assert placed["probe"].slices == said.placement.slices
+    elif said.preempts:
+        event("preempts now" if said.preempts_at is None else "preempts later")
+        assert said.reason is not None
+        assert said.reason.estimate is EstimateBasis.MAKING_ROOM
+        assert said.reason.starts_by is None, "no date that others' time limits give"
+        if said.preempts_at is not None:
+            assert "probe" not in live.play.running
+            assume(live.play._ends[0][0] > said.preempts_at)
+            assert not live.play.last.preemptions
+            live.play.now = said.preempts_at
+            live.play.decide()
+        [told] = live.play.last.preemptions
+        assert (told.job_id, tuple(name for name, _ in told.victims)) == ("probe", said.preempts)
+        live.make_room()
+        assert "probe" in live.play.running, "it starts as soon as they have stopped"
+    else:
+        event("waits")
+        assert said.reason is not None
+        assert "probe" not in live.play.running
+        assert not [told for told in live.play.last.preemptions if told.job_id == "probe"]
+        if said.reason.starts_by is not None and not preemption:
+            event("waits for a promised date")
+            while "probe" not in live.play.started and live.play.step():
+                pass
+            assert live.play.started["probe"] <= said.reason.starts_by + 1e-6
+
+
+def test_a_dry_run_gives_no_date_an_hour_away_where_a_job_is_stopped_at_once() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler(Policy(preemption=True, min_run_s=0.0))
+    live = Live(VirtualTime(machines, scheduler, lambda row: 3600.0))
+    live.submit(job(8, name="low").lasting(3600.0).row)
+    live.play.now = 8.0
+    said = live.ask(job(8, name="probe").priority(9).arrived(8.0).row)
+    assert said.preempts == ("low",)
+    assert said.reason is not None
+    assert (said.reason.starts_by, said.reason.estimate) == (None, EstimateBasis.MAKING_ROOM)
+
+
+def test_a_dry_run_says_when_the_guaranteed_run_time_is_over() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler(Policy(preemption=True, min_run_s=300.0))
+    live = Live(VirtualTime(machines, scheduler, lambda row: 3600.0))
+    live.submit(job(8, name="low").lasting(3600.0).row)
+    live.play.now = 100.0
+    said = live.ask(job(8, name="probe").priority(9).arrived(100.0).row)
+    assert (said.preempts, said.preempts_at) == (("low",), 300.0)
+
+
+def test_a_waiting_job_for_which_others_are_stopped_is_promised_no_date_either() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler(Policy(preemption=True, min_run_s=0.0))
+    play = VirtualTime(machines, scheduler, lambda row: 3600.0)
+    play.submit(job(8, name="low").lasting(3600.0).row)
+    play.now = 10.0
+    play.submit(job(8, name="high").priority(9).arrived(10.0).row)
+    play.now = 11.0
+    play.submit(job(8, name="other").arrived(11.0).row)
+    reason = scheduler.why("high", 11.0)
+    assert reason is not None
+    assert (reason.starts_by, reason.estimate) == (None, EstimateBasis.MAKING_ROOM)
