@@ -42,7 +42,8 @@ ENDING_GRACE_S = 60.0
 EVERY_S = 60.0
 """Each job is looked at so often; those that look wrong at every sweep."""
 PARALLEL = 16
-PENDING_AT_ONCE = 200
+WRONG_AT_ONCE = 200
+"""Of the jobs that look wrong so many at a sweep: upkeep has other duties, even when Temporal's database was lost."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +148,12 @@ class Reconciler:
         if len(live) <= PARALLEL:
             return list(live)
         due_since = self._clock() - EVERY_S
-        pending = [job_id for job_id, state in live.items() if state is JobState.PENDING][:PENDING_AT_ONCE]
-        wrong = [job_id for job_id in live if job_id in self._suspicions]
-        others = [job_id for job_id in live if self._looked_at.get(job_id, due_since) <= due_since]
-        others.sort(key=lambda job_id: self._looked_at.get(job_id, due_since))
-        # A tenth of them at each sweep: a long queue stays cheap.
-        return list(dict.fromkeys(pending + wrong + others[: max(PARALLEL, len(live) // 10)]))
+        last_look = {job_id: self._looked_at.get(job_id, due_since) for job_id in live}
+        oldest_first = sorted(live, key=lambda job_id: last_look[job_id])
+        wrong = [name for name in oldest_first if live[name] is JobState.PENDING or name in self._suspicions]
+        others = [name for name in oldest_first if last_look[name] <= due_since]
+        # A tenth of the others at each sweep: a long queue stays cheap.
+        return list(dict.fromkeys(wrong[:WRONG_AT_ONCE] + others[: max(PARALLEL, len(live) // 10)]))
 
     def _forget(self, live: set[str], held: set[str]) -> None:
         self._suspicions = {name: seen for name, seen in self._suspicions.items() if name in live or name in held}
