@@ -17,6 +17,7 @@ from activities.clock import utc_now
 from activities.decision_loop import DecisionLoop, PolicyInForce
 from activities.evictions import Eviction
 from activities.upkeep import Upkeep
+from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.job import Interrupt
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
@@ -32,11 +33,19 @@ ANSWER_RETRY_S = 0.2
 class LeaderActivities:
     """Raises InvalidRequest for a policy that makes no sense."""
 
-    def __init__(self, client: Client, store: Store, settings: SchedulerSettings, lease_ttl_s: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        store: Store,
+        settings: SchedulerSettings,
+        lease_ttl_s: float,
+        back_off: BackOff | None = None,
+    ) -> None:
         self._store = store
         self._client = client
         self._settings = settings
         self._lease_ttl_s = lease_ttl_s
+        self._back_off = back_off
         self._policy = PolicyInForce.read(settings.policy)
         self._decisions: DecisionLoop | None = None
 
@@ -71,7 +80,7 @@ class LeaderActivities:
         )
         stopped = threading.Event()
         deciding = asyncio.ensure_future(asyncio.to_thread(decisions.run, stopped))
-        beside = Upkeep(self._store, self._client, self._lease_ttl_s, self._settings.retention_days)
+        beside = Upkeep(self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off)
         upkeep = asyncio.ensure_future(beside.run())
         deadline = loop.time() + term_s
         try:

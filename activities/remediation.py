@@ -14,6 +14,7 @@ from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.states import GpuState
 from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store, allocations, gpus
 
 
@@ -28,6 +29,8 @@ class ResetResult(BaseModel):
     max_failures: int
     problem: str | None = None
     """Why it failed."""
+    counts: bool = True
+    """The fault was the GPU's own, not a program's."""
 
 
 RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
@@ -35,8 +38,9 @@ RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
 
 
 class RemediationActivities:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, settings: RemediationSettings) -> None:
         self._store = store
+        self._settings = settings
 
     @activity.defn
     def record_fault(self, report: FaultReport) -> None:
@@ -54,9 +58,16 @@ class RemediationActivities:
 
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:
-        """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row."""
+        """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row, or for a while when
+        the GPU fails again and again."""
         return gpus.finish_reset(
-            self._store, result.gpu_uuid, result.ok, utc_now(), result.max_failures, result.problem
+            self._store,
+            result.gpu_uuid,
+            result.ok,
+            utc_now(),
+            result.max_failures,
+            result.problem,
+            self._settings.back_off if result.counts else None,
         )
 
     @activity.defn

@@ -21,7 +21,8 @@ from activities.reconciler import Reconciler
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import HostLost
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.store import Store, hosts, queue, retention
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.store import Store, flapping, gpus, hosts, queue, retention
 
 log = structlog.get_logger()
 
@@ -33,7 +34,15 @@ ROW_GRACE = timedelta(seconds=6)
 
 
 class Upkeep:
-    def __init__(self, store: Store, client: Client, lease_ttl_s: float, retention_days: float | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        client: Client,
+        lease_ttl_s: float,
+        retention_days: float | None = None,
+        back_off: BackOff | None = None,
+    ) -> None:
+        """``back_off``: for hosts that are lost again and again; None: they get work as soon as they are back."""
         self._store = store
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
@@ -41,6 +50,7 @@ class Upkeep:
         self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client))
+        self._back_off = back_off
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -53,6 +63,7 @@ class Upkeep:
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
                     await self._tell_lost_hosts()
+                    await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()
                     await self._reconciler.sweep()
                 if loop.time() >= next_prune:
@@ -75,9 +86,20 @@ class Upkeep:
         silent = self._leases.silent(await asyncio.to_thread(hosts.read_leases, self._store))
         if not silent:
             return
-        for lost in await asyncio.to_thread(hosts.expire_leases, self._store, silent, utc_now()):
+        expired = await asyncio.to_thread(hosts.expire_leases, self._store, silent, utc_now())
+        if self._back_off is not None and expired:
+            names = [lost.name for lost in expired]
+            await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
+        for lost in expired:
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
             await self._tell(lost)
+
+    def _release_quarantined(self) -> None:
+        """GPUs and hosts that failed again and again, once their time is over."""
+        now = utc_now()
+        for released in (gpus.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
+            if released:
+                log.info("quarantine.ended", released=released)
 
     async def _tell_lost_hosts(self) -> None:
         """Again, for a leader that died between declaring a host lost and telling its jobs."""

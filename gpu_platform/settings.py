@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,9 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.remediation import RemediationPolicy, RepairStep
 
 
 class _Section(BaseModel):
@@ -55,6 +59,52 @@ class SchedulerSettings(_Section):
     """Port of the scheduler's ``/metrics``; None: not served."""
 
 
+class RemediationSettings(_Section):
+    """How far the platform goes to bring broken GPUs back; read by control workers and the scheduler."""
+
+    steps: list[RepairStep] = [RepairStep.HOST_RESET, RepairStep.REBOOT]
+    """What follows when resetting a GPU alone did not help, in this order; a service case is always last."""
+    approve: list[RepairStep] = [RepairStep.REBOOT]
+    """Steps that wait until an operator says ``gpu-platform remediation approve GPU``."""
+    drain: Literal["wait", "preempt"] = "wait"
+    """Before such a step, jobs on the host end by themselves, or are preempted and go on elsewhere."""
+    drain_timeout_s: Annotated[float, Field(gt=0)] = 86_400.0
+    """A host that is not drained after this is given up on, for this step."""
+    reboot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    """A host that has not reported from a new boot after this did not reboot."""
+    reboots_per_day: Annotated[int, Field(ge=0)] = 2
+    """Of one host; more do not help, they hide a fault."""
+    power_command: str | None = None
+    """Run by a control worker when a host cannot reboot itself, with ``{host}`` replaced by its name, e.g.
+    ``ipmitool -I lanplus -H {host}-bmc -U admin -f /etc/bmc chassis power cycle``."""
+    flapping_window_h: Annotated[float, Field(gt=0)] = 24.0
+    """A GPU or host that fails again within this stays out of service for a growing time."""
+    flapping_first_min: Annotated[float, Field(ge=0)] = 1.0
+    """Minutes that are doubled for each time: out for 2 after the second, 4 after the third; 0: never kept out."""
+    flapping_longest_min: Annotated[float, Field(gt=0)] = 240.0
+    """Never longer than this."""
+
+    @property
+    def back_off(self) -> BackOff:
+        return BackOff(
+            window=timedelta(hours=self.flapping_window_h),
+            first=timedelta(minutes=self.flapping_first_min),
+            longest=timedelta(minutes=self.flapping_longest_min),
+        )
+
+    @property
+    def policy(self) -> RemediationPolicy:
+        return RemediationPolicy(
+            steps=self.steps,
+            approve=self.approve,
+            preempts=self.drain == "preempt",
+            drain_timeout_s=self.drain_timeout_s,
+            reboot_timeout_s=self.reboot_timeout_s,
+            reboots_per_day=self.reboots_per_day,
+            can_power_cycle=self.power_command is not None,
+        )
+
+
 class NodeSettings(_Section):
     name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
     """The host's name in the cluster; default: this machine's."""
@@ -87,6 +137,9 @@ class NodeSettings(_Section):
     """Failed resets before a GPU goes OFFLINE."""
     reset_timeout_s: float = 60.0
     """``nvidia-smi --gpu-reset`` that takes longer has failed."""
+    reboot_command: str | None = None
+    """How this host reboots itself when remediation asks for it, e.g. ``systemctl reboot``; None: it does not, see
+    ``remediation.power_command``. Simulated hosts simulate it."""
     gpu_history_days: Annotated[int, Field(ge=1)] = 90
     """Faults of this host's GPUs are kept for so long on the host; older ones go when the node worker starts."""
     fault_policy: str = "platform"
@@ -176,6 +229,7 @@ class Settings(BaseSettings):
     temporal: TemporalSettings = TemporalSettings()
     service: ServiceSettings = ServiceSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    remediation: RemediationSettings = RemediationSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @property

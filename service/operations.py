@@ -13,6 +13,7 @@ from gpu_platform.domain.errors import IllegalTransition, InUse, NotFound
 from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import allocations, gpus, hosts
+from service import remediation
 from service.platform import Platform, now
 from service.submission import interrupt
 
@@ -69,8 +70,10 @@ async def drain_gpu(platform: Platform, reference: str, actor: str, reason: str,
     return await run_in_threadpool(gpus.get_gpu, platform.store, gpu.info.uuid)
 
 
-def put_gpu_online(platform: Platform, reference: str, actor: str, reason: str) -> Gpu:
-    return _set_gpu(platform, reference, GpuState.AVAILABLE, actor, reason)
+async def put_gpu_online(platform: Platform, reference: str, actor: str, reason: str) -> Gpu:
+    gpu = await run_in_threadpool(_set_gpu, platform, reference, GpuState.AVAILABLE, actor, reason)
+    await remediation.overrule(platform, gpu, actor, reason)
+    return gpu
 
 
 def _set_host(platform: Platform, name: str, state: HostState, actor: str, reason: str) -> Host:

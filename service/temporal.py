@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.job_workflows import TASK_TIMEOUT, CleanupInput, TemporalJobWorkflows, cleanup_keys
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
@@ -93,6 +94,29 @@ class JobWorkflows:
                     message = "its workflow had ended before it"
                     given = CleanupInput(key=key, message=message, state=state, actor=interrupt.actor)
                     await workflows.clean_up(given)
+
+    async def order_remediation(self, workflow_id: str, signal: str, order: RemediationOrder) -> None:
+        """Send ``approve``, ``veto`` or ``overrule``. Raises :class:`WorkflowGone` if nothing is being repaired."""
+        async with self._reaching() as client:
+            try:
+                await client.get_workflow_handle(workflow_id).signal(signal, order, rpc_timeout=RPC_TIMEOUT)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise WorkflowGone from error
+                raise
+
+    async def remediation_status(self, workflow_id: str) -> RemediationStatus:
+        """Raises :class:`WorkflowGone` if nothing is being repaired."""
+        async with self._reaching() as client:
+            handle = client.get_workflow_handle(workflow_id)
+            try:
+                if (await handle.describe(rpc_timeout=RPC_TIMEOUT)).close_time is not None:
+                    raise WorkflowGone
+                return await handle.query("status", result_type=RemediationStatus, rpc_timeout=RPC_TIMEOUT)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise WorkflowGone from error
+                raise
 
     async def ping(self) -> None:
         async with self._reaching() as client:

@@ -35,16 +35,18 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.boot import boot_id
 from gpu_platform.hosts.fault_policy import FaultPolicy
 from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.health import HealthMonitor
+from gpu_platform.hosts.host_reset import reboot_simulated
 from gpu_platform.hosts.inject import inject_fault
 from gpu_platform.hosts.inventory import read_inventory
 from gpu_platform.hosts.nvml import open_nvml
 from gpu_platform.hosts.paths import control_dir, node_dir
 from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.settings import NodeSettings, SchedulerSettings, Settings
+from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader
 from workers.control import control_worker
 from workers.node import node_worker, report_maker
@@ -134,9 +136,18 @@ class SimulatedNode:
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
             self.agent.saving.clock,
         )
-        self._make_report = report_maker(
+        self._inventory = inventory
+        self._report_maker = lambda: report_maker(
             self.settings, inventory, self.agent, self.health, fitness, "http://127.0.0.1:0"
         )
+        self._make_report = self._report_maker()
+
+    async def reboot(self, of_boot: str | None) -> None:
+        """As ``workers.node_reboot`` does it, but that this process goes on."""
+        if boot_id(self._home, simulated=True) == of_boot:
+            pids = {pid for gpu in self._inventory.gpus for pid in self.agent.attempt_pids(gpu.uuid)}
+            await asyncio.to_thread(reboot_simulated, self._home, pids)
+            self._make_report = self._report_maker()
 
     def made_report(self) -> HostReport:
         return self._make_report()
@@ -182,6 +193,7 @@ class Platform:
         silent: Set[str] = frozenset(),
         cached: int = 2000,
         policy: Mapping[str, Any] | None = None,
+        remediation: RemediationSettings | None = None,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
@@ -205,7 +217,9 @@ class Platform:
             executor = stack.enter_context(ThreadPoolExecutor(8))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
             platform.settings = settings
-            await stack.enter_async_context(control_worker(client, store, executor, checked=True, cached=cached))
+            await stack.enter_async_context(
+                control_worker(client, store, executor, settings=remediation, checked=True, cached=cached)
+            )
             if schedule:
                 platform.leading = LeaderActivities(client, store, settings.scheduler, LEASE_TTL_S)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))
@@ -219,7 +233,7 @@ class Platform:
     def listening(self, name: str) -> Worker:
         """``async with`` it: the host's activities run."""
         node = self.nodes[name]
-        return node_worker(self.client, node.agent, node.faults)
+        return node_worker(self.client, node.agent, node.faults, node.reboot)
 
     async def change_leader(self) -> None:
         """The scheduler steps down, and leads again with nothing in its memory."""

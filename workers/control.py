@@ -15,9 +15,10 @@ from activities.cleanup import CleanupActivities
 from activities.job_workflows import CONTROL_TASK_QUEUE, TemporalJobWorkflows
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
+from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
 from gpu_platform.observability import configure_logging
-from gpu_platform.settings import Settings
+from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.store import Store
 from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
@@ -34,6 +35,7 @@ def control_worker(
     store: Store,
     executor: ThreadPoolExecutor,
     *,
+    settings: RemediationSettings | None = None,
     checked: bool = False,
     cached: int = 2000,
 ) -> Worker:
@@ -41,7 +43,9 @@ def control_worker(
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
-    remediation = RemediationActivities(store)
+    settings = settings or RemediationSettings()
+    remediation = RemediationActivities(store, settings)
+    repair = RepairActivities(store, settings)
     cleanup = CleanupActivities(store, TemporalJobWorkflows(client))
     return Worker(
         client,
@@ -65,6 +69,14 @@ def control_worker(
             remediation.gpu_holders,
             remediation.finish_reset,
             remediation.quarantine_gpu,
+            repair.remediation_policy,
+            repair.hold_gpu,
+            repair.begin_repair,
+            repair.look_at_repair,
+            repair.note_reboot,
+            repair.end_repair,
+            repair.open_service_case,
+            repair.power_cycle,
         ],
         activity_executor=executor,
         workflow_runner=workflow_runner(checked=checked),
@@ -85,7 +97,7 @@ async def main() -> None:
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
-        await control_worker(client, store, executor).run()
+        await control_worker(client, store, executor, settings=settings.remediation).run()
 
 
 if __name__ == "__main__":

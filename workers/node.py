@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 
 from activities.launch import LaunchActivities, node_task_queue
 from activities.remediation import ResetActivities
+from activities.repair import HostRepairActivities
 from activities.watch import RankWatcher, WatchActivities
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport
@@ -46,6 +47,7 @@ from workers.node_lease import LeaseKeeper
 from workers.node_metrics import NodeMetrics
 from workers.node_nvml import NvmlWatch, Restart, open_gpus, unusable
 from workers.node_readings import reading_routes
+from workers.node_reboot import HostReboot
 from workers.process import connect, run_process
 
 log = structlog.get_logger()
@@ -54,11 +56,17 @@ SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
 
 
-def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Worker:
+def node_worker(
+    client: Client,
+    agent: HostAgent,
+    faults: FaultDispatcher,
+    reboot: Callable[[str | None], Awaitable[None]],
+) -> Worker:
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher)
     resetting = ResetActivities(agent)
+    repairing = HostRepairActivities(agent, reboot)
     return Worker(
         client,
         task_queue=node_task_queue(agent.host),
@@ -68,6 +76,9 @@ def node_worker(client: Client, agent: HostAgent, faults: FaultDispatcher) -> Wo
             launching.stop_ranks,
             watching.watch_ranks,
             resetting.reset_gpu,
+            repairing.reset_host,
+            repairing.check_gpu,
+            repairing.reboot_host,
         ],
         max_concurrent_activities=1000,
         max_concurrent_activity_task_polls=2,
@@ -200,6 +211,7 @@ async def main() -> None:
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     keep_s = settings.node.log_keep_days * 24 * 3600
     watch = NvmlWatch(nvml, settings.node, home, inventory, is_paused=lambda: health.is_paused)
+    reboot = HostReboot(settings.node, home, inventory, agent)
     health.start()
     try:
         async with asyncio.TaskGroup() as group:
@@ -208,11 +220,12 @@ async def main() -> None:
             group.create_task(lease.run())
             group.create_task(attempts.run(agent))
             group.create_task(watch.run())
+            group.create_task(reboot.run())
             group.create_task(sweep_checkpoints(agent))
             logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
             ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
             group.create_task(sweep_old([logs, ended]))
-            group.create_task(node_worker(client, agent, faults).run())
+            group.create_task(node_worker(client, agent, faults, reboot).run())
     finally:
         health.stop()
         sessions.close()

@@ -26,10 +26,13 @@ with workflow.unsafe.imports_passed_through():
         ResetActivities,
         ResetResult,
     )
+    from activities.repair import RepairActivities
     from gpu_platform.domain.attempt import FaultReport, GpuFault
     from gpu_platform.domain.faults import FaultAction
+    from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
     from gpu_platform.domain.states import GpuState
     from workflows import policies
+    from workflows.repair import HostRepair, Orders
 
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),
@@ -40,6 +43,17 @@ RESET: dict[str, Any] = {
 
 
 IDLE_PAUSE_S = 300.0
+
+
+REPAIR = "repair-of-hosts"
+
+
+def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
+    """What may help against such a fault, and is allowed."""
+    if action is FaultAction.SERVICE:
+        return []
+    useless = {RepairStep.HOST_RESET} if action is FaultAction.REBOOT else set()
+    return [step for step in policy.steps if step not in useless]
 
 
 class RemediationInput(BaseModel):
@@ -62,6 +76,34 @@ class RemediationWorkflow:
         self._pending: deque[FaultReport] = deque()
         self._seen: set[str] = set()
         self._notes: list[str] = []
+        self._orders = Orders()
+        self._problem = ""
+        """Why the last reset failed; empty: it did not."""
+
+    @workflow.signal
+    def approve(self, order: RemediationOrder) -> None:
+        """The next step may be taken."""
+        self._orders.approved = order
+
+    @workflow.signal
+    def veto(self, order: RemediationOrder) -> None:
+        """The next step may not be taken: what follows it is."""
+        self._orders.vetoed = order
+
+    @workflow.signal
+    def overrule(self, order: RemediationOrder) -> None:
+        """An operator put the GPU online or offline: nothing more is done."""
+        self._orders.overruled = order
+
+    @workflow.query
+    def status(self) -> RemediationStatus:
+        return RemediationStatus(
+            gpu_uuid=self._input.gpu_uuid,
+            host=self._input.host,
+            step=self._orders.step,
+            waits_for_approval=self._orders.waiting,
+            notes=self._notes,
+        )
 
     @workflow.signal
     def fault(self, report: FaultReport) -> None:
@@ -87,13 +129,45 @@ class RemediationWorkflow:
             action = FaultAction(report.action)
             if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
                 state = await self._reset(report)
+                if self._problem and state is GpuState.OFFLINE and workflow.patched(REPAIR):
+                    state = await self._repair_host(report, self._problem)
+            elif action.takes_gpu and workflow.patched(REPAIR):
+                state = await self._repair_host(report, "")
             elif action.takes_gpu:
                 state = await self._quarantine(report)
+        return state
+
+    async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
+        """What is more than a reset of the GPU alone; see ``workflows.repair``."""
+        policy = await workflow.execute_local_activity_method(
+            RepairActivities.remediation_policy, **policies.DATABASE_STEP
+        )
+        self._orders = Orders()
+        repair = HostRepair(
+            report=report,
+            began=workflow.now(),
+            policy=policy,
+            orders=self._orders,
+            note=self._note,
+            free=lambda: self._wait_until_free(report),
+            problem=f"{report.message}; {problem}" if problem else report.message,
+            tried=[f"reset: {problem}"] if problem else [],
+            # Not after a reset: whoever put the GPU online since then has decided.
+            first=not problem,
+        )
+        state = await repair.climb(_steps(FaultAction(report.action), policy))
+        for later in [*self._pending]:
+            # Of the same breakage: what heals one heals all of them.
+            await workflow.execute_local_activity_method(
+                RemediationActivities.record_fault, later, **policies.DATABASE_STEP
+            )
+            self._pending.remove(later)
         return state
 
     async def _reset(self, report: FaultReport) -> GpuState:
         """Drain, reset and verify, until it is healed or has failed too often."""
         reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
+        self._problem = ""
         while True:
             state = await workflow.execute_local_activity_method(
                 RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
@@ -108,6 +182,7 @@ class RemediationWorkflow:
             state = await workflow.execute_local_activity_method(
                 RemediationActivities.finish_reset, result, **policies.DATABASE_STEP
             )
+            self._problem = result.problem or ("" if result.ok else "the reset failed")
             self._note(f"{state}: {result.problem or 'reset and verified'}")
             if state is not GpuState.DEGRADED:
                 return state
@@ -124,7 +199,12 @@ class RemediationWorkflow:
             self._pending.remove(report)
 
     async def _try_reset(self, report: FaultReport) -> ResetResult:
-        result = ResetResult(gpu_uuid=report.gpu_uuid, ok=True, max_failures=self._input.max_failures)
+        result = ResetResult(
+            gpu_uuid=report.gpu_uuid,
+            ok=True,
+            max_failures=self._input.max_failures,
+            counts=not report.blameless,
+        )
         try:
             await workflow.execute_activity_method(
                 ResetActivities.reset_gpu,

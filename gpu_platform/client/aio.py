@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from httpx_sse import ServerSentEvent, aconnect_sse
@@ -23,6 +23,7 @@ from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecS
 from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
 from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.domain.usage import JobUsage, UsageReport
 
@@ -177,6 +178,20 @@ class AsyncClient:
     async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[JobEvent]:
         """Its newest events, oldest first: faults, resets, changes of its state."""
         return (await self._send(calls.gpu_events(gpu_id, limit), Page[JobEvent])).items
+
+    async def remediation(self, gpu_id: str) -> RemediationStatus:
+        """What is being done about it; a :class:`NotFound` when nothing is."""
+        return await self._send(calls.remediation(gpu_id), RemediationStatus)
+
+    async def order_remediation(
+        self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = ""
+    ) -> RemediationStatus:
+        """Let the step happen that waits for an operator, or leave it out."""
+        return await self._send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
+
+    async def service_case(self, gpu_id: str) -> ServiceCase:
+        """Its record for the vendor."""
+        return await self._send(calls.service_case(gpu_id), ServiceCase)
 
     async def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
         return await self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)

@@ -180,6 +180,18 @@ def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/{verb}", _given(force=force or None), body=_why(reason))
 
 
+def remediation(gpu_id: str) -> Call:
+    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/remediation")
+
+
+def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
+    return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/remediation/{verb}", body=_why(reason), repeatable=False)
+
+
+def service_case(gpu_id: str) -> Call:
+    return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
+
+
 class Connection:
     """Where the service is and who asks: what both clients share."""
 

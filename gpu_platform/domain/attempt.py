@@ -211,6 +211,8 @@ class FaultReport(BaseModel):
     attempt: AttemptKey | None = None
     """Only this attempt is meant (it hangs, it idles): neither others on the GPU nor, unless the action takes it,
     the GPU itself."""
+    blameless: bool = False
+    """A program's mistake: the GPU is reset, but is none of those that fail again and again."""
     between_jobs: bool = False
     """Found while no job was on the GPU, so none is told; the GPU is healed all the same."""
 

@@ -35,7 +35,7 @@ from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, Prefl
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
 from gpu_platform.domain.lease import Checkpoint
-from gpu_platform.hosts import gpu_reset, paths, preflight, records
+from gpu_platform.hosts import gpu_reset, host_reset, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
@@ -268,6 +268,20 @@ class HostAgent:
             gpu_reset.reset_gpu(self._nvml, uuid, timeout_s=self._node.reset_timeout_s)
         if self._health is not None:
             self._health.was_reset(uuid)
+
+    def reset_all_gpus(self) -> None:
+        """All GPUs in one command; the host must be drained. Raises :class:`PreflightFailed`."""
+        for gpu in self._inventory.gpus:
+            if pids := self.gpu_processes(gpu.uuid):
+                raise PreflightFailed(
+                    f"the GPUs cannot be reset together: processes {pids} hold GPU {gpu.index}", kind="hardware"
+                )
+        pause = self._health.paused() if self._health and not self._inventory.simulated else contextlib.nullcontext()
+        with pause:
+            host_reset.reset_all_gpus(self._nvml, timeout_s=self._node.reset_timeout_s)
+        if self._health is not None:
+            for gpu in self._inventory.gpus:
+                self._health.was_reset(gpu.uuid)
 
     def verify_gpu(self, uuid: str) -> None:
         """Raise :class:`PreflightFailed` (``kind="hardware"``) unless the GPU answers and is fit for work."""

@@ -96,6 +96,7 @@ class FaultReports:
             action=action.value,
             message=f"{self._policy.describe(cause)} on GPU {gpu.info.index} of {self._host}{detail}",
             at_ms=at_ms,
+            blameless=cause in self._policy.blameless,
         )
         try:
             self._on_fault(report)

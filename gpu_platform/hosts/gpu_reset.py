@@ -23,21 +23,22 @@ def reset_gpu(nvml: Nvml, uuid: str, *, timeout_s: float) -> None:
     Needs root, and no process on the device. Raises :class:`PreflightFailed`, with ``details["needs_operator"]`` when
     this machine cannot reset the GPU alone: trying again does not help.
     """
-    problem = nvml.reset(uuid) if isinstance(nvml, SimulatedNvml) else _nvidia_smi_reset(uuid, timeout_s)
+    problem = nvml.reset(uuid) if isinstance(nvml, SimulatedNvml) else nvidia_smi_reset(uuid, timeout_s)
     if problem is None:
         return
     if _NEEDS_ITS_PEERS.search(problem):
         raise _unfit(
             uuid,
-            "it cannot be reset alone, but only together with the GPUs that NVLink connects it with: drain the host "
-            f"until it is DRAINED, run nvidia-smi --gpu-reset there without -i, and put the GPU online ({problem})",
+            "it cannot be reset alone, but only together with the GPUs that NVLink connects it with: that takes a "
+            f"drained host and nvidia-smi --gpu-reset there without -i ({problem})",
             needs_operator=True,
         )
     raise _unfit(uuid, f"reset failed: {problem}")
 
 
-def _nvidia_smi_reset(uuid: str, timeout_s: float) -> str | None:
-    command = ["nvidia-smi", "--gpu-reset", "-i", uuid]
+def nvidia_smi_reset(uuid: str | None, timeout_s: float) -> str | None:
+    """Why it failed, or None. ``uuid`` None: all GPUs in one command."""
+    command = ["nvidia-smi", "--gpu-reset", *(["-i", uuid] if uuid else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except FileNotFoundError:

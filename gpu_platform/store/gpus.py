@@ -13,9 +13,11 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.gpu import Gpu, GpuHolder, GpuInfo
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, HostState, check_transition
+from gpu_platform.store import flapping
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, fault, gpu, host
@@ -84,7 +86,8 @@ def set_gpu_state(
     Raises :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU
     that its host does not report cannot be put back).
     """
-    row = _lock(session, _resolve(session, reference))
+    row = lock_gpu(session, _resolve(session, reference))
+    flapping.forget(session, "gpu", row.uuid)
     if state in (GpuState.ALLOCATED, GpuState.IN_USE):
         raise InvalidRequest(f"GPU {row.uuid} cannot be set to {state.value}: only the reservation of a job does that")
     if state is GpuState.AVAILABLE:
@@ -100,14 +103,14 @@ def set_gpu_state(
             session.execute(_UPDATE.values(cordoned=False, cordon_reason=None), {"of_uuid": row.uuid})
             unfit = _reported_unfit(session, row)
             if unfit is None:
-                _put_back(session, _lock(session, row.uuid), actor, now, reason)
+                put_back(session, lock_gpu(session, row.uuid), actor, now, reason)
             else:
-                _take_out(session, row, GpuState.DEGRADED, "host", unfit, actor, now)
+                take_out(session, row, GpuState.DEGRADED, "host", unfit, actor, now)
     elif state in _DRAIN:
         _drain(session, row, reason, actor, now)
     else:
         check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
-        _take_out(session, row, state, "operator", reason, actor, now)
+        take_out(session, row, state, "operator", reason, actor, now)
     return _gpu(session, row.uuid)
 
 
@@ -117,24 +120,32 @@ def begin_reset(session: Session, uuid: str, reason: str, now: datetime) -> Gpu:
 
     A GPU that an operator took OFFLINE stays so: it comes back when the operator says so.
     """
-    row = _lock(session, uuid)
-    if row.state == GpuState.OFFLINE and row.state_source == "operator":
+    row = lock_gpu(session, uuid)
+    if row.state == GpuState.OFFLINE and row.state_source in ("operator", "service"):
         return _gpu(session, row.uuid)
     check_transition(f"GPU {row.uuid}", GpuState(row.state), GpuState.RESETTING)
-    _take_out(session, row, GpuState.RESETTING, "remediation", reason, "remediation", now)
+    take_out(session, row, GpuState.RESETTING, "remediation", reason, "remediation", now)
     return _gpu(session, row.uuid)
 
 
 @writing
 def finish_reset(
-    session: Session, uuid: str, ok: bool, now: datetime, max_failures: int, problem: str | None = None
+    session: Session,
+    uuid: str,
+    ok: bool,
+    now: datetime,
+    max_failures: int,
+    problem: str | None = None,
+    back_off: BackOff | None = None,
 ) -> GpuState:
     """Count the reset; back in service if it succeeded, else DEGRADED, and OFFLINE after ``max_failures`` in a row,
     with ``problem`` as the last one's.
 
+    ``back_off``: the failure was the GPU's own doing; should it fail again and again, it stays OFFLINE for a while.
+
     A no-op unless the GPU is RESETTING, so that it may be repeated. Returns the state it has now.
     """
-    row = _lock(session, uuid)
+    row = lock_gpu(session, uuid)
     if row.state != GpuState.RESETTING:
         return GpuState(row.state)
     failures = 0 if ok else row.reset_failures + 1
@@ -142,16 +153,35 @@ def finish_reset(
     session.execute(_UPDATE.values(counts), {"of_uuid": uuid})
     if ok and row.present:
         session.execute(_UPDATE.values(healed_at=now), {"of_uuid": uuid})
+        if back_off is not None:
+            times, until = flapping.note_failure(session, "gpu", uuid, back_off, now)
+            if until is not None:
+                why = flapping.why_out(times, back_off, until, f"{row.host}:{row.index}")
+                last = f"{why}; last: {row.reason}" if row.reason else why
+                take_out(session, row, GpuState.OFFLINE, flapping.ACTOR, last, "remediation", now)
+                return GpuState.OFFLINE
         forgive(session, uuid, now)
-        return _put_back(session, row, "remediation", now)
+        return put_back(session, row, "remediation", now)
     if ok:
-        _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)
+        take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)
         return GpuState.OFFLINE
     state = GpuState.OFFLINE if failures >= max_failures else GpuState.DEGRADED
     last = "" if problem is None else f": {problem}"
     why = f"{failures} reset{'s' if failures > 1 else ''} in a row failed{last}; {row.reason or 'no reason given'}"
-    _take_out(session, row, state, "remediation", why, "remediation", now)
+    take_out(session, row, state, "remediation", why, "remediation", now)
     return state
+
+
+@writing
+def release_quarantined(session: Session, now: datetime) -> list[str]:
+    """Back into service whose time is over; see ``flapping``."""
+    uuids = flapping.due(session, "gpu", now)
+    for uuid in uuids:
+        row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
+        if row is not None and row.state == GpuState.OFFLINE and row.state_source == flapping.ACTOR and row.present:
+            forgive(session, uuid, now)
+            put_back(session, row, flapping.ACTOR, now)
+    return uuids
 
 
 @writing
@@ -220,12 +250,12 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
             memory["memory_used_mib"] = info.memory_mib
         session.execute(_UPDATE.values(facts | memory), {"of_uuid": uuid})
         if row.state == GpuState.OFFLINE and row.state_source == "inventory":
-            _put_back(session, row, actor, now)
+            put_back(session, row, actor, now)
     for uuid, row in known.items():
         if uuid in reported or not row.present:
             continue
         if row.state not in (GpuState.OFFLINE, GpuState.RESETTING):  # those stay with who took them out
-            _take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, actor, now)
+            take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, actor, now)
         session.execute(_UPDATE.values(present=False), {"of_uuid": uuid})
 
 
@@ -238,9 +268,9 @@ def follow_self_reports(
     query = select(gpu).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
     for row in session.execute(query.with_for_update(key_share=True)).all():
         if row.uuid in after and row.state in (*_IN_SERVICE, *_DRAIN):
-            _take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
+            take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
         elif row.uuid not in after and row.state == GpuState.DEGRADED and row.state_source == "host":
-            _put_back(session, row, f"node/{name}", now)
+            put_back(session, row, f"node/{name}", now)
 
 
 # ---- the steps ----
@@ -278,7 +308,7 @@ def _check_moved(session: Session, row: Row[Any], to_host: str) -> None:
         )
 
 
-def _take_out(
+def take_out(
     session: Session, row: Row[Any], state: GpuState, source: str, reason: str | None, actor: str, now: datetime
 ) -> None:
     session.execute(_UPDATE.values(state=state.value, state_source=source, reason=reason), {"of_uuid": row.uuid})
@@ -291,18 +321,18 @@ def _drain(session: Session, row: Row[Any], reason: str | None, actor: str, now:
     session.execute(_UPDATE.values(cordoned=True, cordon_reason=reason), {"of_uuid": row.uuid})
     if row.state in (*_IN_SERVICE, *_DRAIN):
         held = session.execute(_HOLDERS, {"of_uuid": row.uuid}).first() is not None
-        _take_out(session, row, GpuState.DRAINING if held else GpuState.DRAINED, "operator", reason, actor, now)
+        take_out(session, row, GpuState.DRAINING if held else GpuState.DRAINED, "operator", reason, actor, now)
         return
     data = {"state": row.state, "reason": reason, "drained_later": True}
     append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
 
 
-def _put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: str | None = None) -> GpuState:
+def put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: str | None = None) -> GpuState:
     """AVAILABLE, unless a gang still holds it: then what that gang is. A cordoned GPU is drained instead."""
     held_by = session.execute(_HOLDERS, {"of_uuid": row.uuid}).all()
     if row.cordoned:
         state = GpuState.DRAINING if held_by else GpuState.DRAINED
-        _take_out(session, row, state, "operator", row.cordon_reason, actor, now)
+        take_out(session, row, state, "operator", row.cordon_reason, actor, now)
         return state
     state = GpuState.AVAILABLE
     if held_by:
@@ -313,7 +343,7 @@ def _put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: s
     return state
 
 
-def _lock(session: Session, uuid: str) -> Row[Any]:
+def lock_gpu(session: Session, uuid: str) -> Row[Any]:
     row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
     if row is None:
         raise _no_such_gpu(uuid)

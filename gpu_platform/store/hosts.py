@@ -17,6 +17,7 @@ from gpu_platform.domain.gpu import Host
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
+from gpu_platform.store import flapping
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
 from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
@@ -179,6 +180,7 @@ def set_host_state(
         session.execute(_UPDATE_HOST.values(cordoned=True), {"host_name": name})
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
+    flapping.forget(session, "host", name)
     kept = row.reason if settled else None
     values: dict[str, Any] = {"cordoned": cordoned, "reason": (reason or kept) if cordoned else None}
     if wanted is HostState.READY:

@@ -137,9 +137,12 @@ async def take_gpu_offline(
 
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
-def put_gpu_online(gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Gpu:
-    """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE."""
-    return operations.put_gpu_online(platform, gpu_id, _actor(actor), _reason(why))
+async def put_gpu_online(gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Gpu:
+    """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE.
+
+    It is DEGRADED as long as its own host calls it unfit. Ends what remediation was about to do, and a quarantine.
+    """
+    return await operations.put_gpu_online(platform, gpu_id, _actor(actor), _reason(why))
 
 
 def _actor(actor: str | None) -> str:

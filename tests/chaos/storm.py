@@ -34,6 +34,11 @@ HOSTS = (
     NodeSpec("b", "dgx-h100", leaf="leaf-1"),
     NodeSpec("c", "dgx-1v", leaf="leaf-2"),
 )
+STRIKE_AGAIN = {
+    "GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER),
+    # What fails again and again would be kept out, and nothing were left to strike.
+    "GPU_PLATFORM_REMEDIATION__FLAPPING_FIRST_MIN": "0",
+}
 SHORT_LEASES = {"GPU_PLATFORM_LEASE_TTL_S": "4", "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5"}
 SETTLED_S = 180.0
 
@@ -59,7 +64,7 @@ async def storm(
         nodes=HOSTS,
         ui=False,
         control_workers=control_workers,
-        settings=SHORT_LEASES | {"GPU_PLATFORM_NODE__FAULT_POLICY": str(RESET_FOR_EVER)},
+        settings=SHORT_LEASES | STRIKE_AGAIN,
         database_url=database.url if database else None,
     )
     cluster = LocalCluster(config)

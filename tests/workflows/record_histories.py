@@ -18,6 +18,7 @@ from typing import Any
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_id
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
+from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, gpus
 from tests.harness import Platform, eventually, temporal_server
@@ -211,9 +212,38 @@ async def remediation_heals(platform: Platform) -> str:
 async def remediation_takes_offline(platform: Platform) -> str:
     job, gpu = await struck(platform, fail_resets=10)
     await platform.ends(job.id, JobState.COMPLETED)
+    await vetoed(platform, gpu)
     await closed(platform, remediation_id(gpu))
     assert gpus.get_gpu(platform.store, gpu).state is GpuState.OFFLINE
     return remediation_id(gpu)
+
+
+async def remediation_repairs_the_host(platform: Platform) -> str:
+    platform.nodes["a"].strike(3, resets_with_peers=True, xid=74)
+    gpu = gpus.get_gpu(platform.store, "a:3").info.uuid
+    await eventually(lambda: gpus.get_gpu(platform.store, gpu).reset_count == 2, "both resets")
+    await healed(platform, gpu)
+    return await closed(platform, remediation_id(gpu))
+
+
+async def remediation_opens_a_service_case(platform: Platform) -> str:
+    platform.nodes["a"].strike(3, xid=79)
+    gpu = gpus.get_gpu(platform.store, "a:3").info.uuid
+    await vetoed(platform, gpu)
+    return await closed(platform, remediation_id(gpu))
+
+
+async def vetoed(platform: Platform, gpu: str) -> None:
+    """The reboot that waits for an operator."""
+
+    async def waits() -> bool:
+        if gpus.get_gpu(platform.store, gpu).state is not GpuState.OFFLINE:
+            return False
+        status = await platform.workflow(remediation_id(gpu)).query("status", result_type=RemediationStatus)
+        return status.waits_for_approval
+
+    await eventually(waits, "remediation to wait for an operator", within_s=60)
+    await platform.workflow(remediation_id(gpu)).signal("veto", RemediationOrder(actor="op"))
 
 
 async def cleanup_after_a_termination(platform: Platform) -> str:
@@ -274,7 +304,9 @@ SCENARIOS: dict[str, Scenario] = {
         lost_host_is_told_to_stop,
         begun_again_while_running,
         remediation_heals,
-        remediation_takes_offline,  # last: the GPU stays away
+        remediation_repairs_the_host,
+        remediation_takes_offline,  # last: the GPUs stay away
+        remediation_opens_a_service_case,
     )
 }
 

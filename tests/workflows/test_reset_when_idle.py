@@ -34,20 +34,3 @@ async def test_a_pending_row_remapping_waits_for_the_job_and_is_healed_after_it(
         assert job.attempt == 1
         await eventually(lambda: state() is GpuState.AVAILABLE, "the GPU to be healed")
         assert gpus.get_gpu(platform.store, f"a:{index}").reset_count == 1
-
-
-async def test_a_gpu_that_cannot_be_reset_alone_is_offline_at_once_and_says_what_to_do(
-    temporal: Client, sqlite_store: Store, tmp_path: Path
-) -> None:
-    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-1v"}) as platform:
-        platform.nodes["a"].strike(2, resets_with_peers=True, xid=74)
-
-        def is_offline() -> bool:
-            return gpus.get_gpu(platform.store, "a:2").state is GpuState.OFFLINE
-
-        await eventually(is_offline, "the GPU to be given up")
-        gpu = gpus.get_gpu(platform.store, "a:2")
-        assert gpu.reset_count == 1
-        assert gpu.reason is not None
-        for words in ("1 reset in a row failed", "cannot be reset alone", "drain the host", "XID 74"):
-            assert words in gpu.reason

@@ -348,6 +348,15 @@ async def test_exit_codes_of_errors(platform: Platform) -> None:
     assert "is being cancelled" in (await run("jobs", "cancel", job_id, url=platform.url)).err
 
 
+async def test_the_record_of_a_gpu_is_exported_and_no_repair_is_no_repair(platform: Platform, tmp_path: Path) -> None:
+    ran = await run("service-case", "a:0", "-o", str(tmp_path / "case.json"), url=platform.url)
+    assert ran.code == 0
+    case = json.loads((tmp_path / "case.json").read_text())
+    assert (case["gpu"]["info"]["uuid"], case["open"]) == (uuid_of("a", 0), False)
+    ran = await run("remediation", "show", "a:0", url=platform.url)
+    assert (ran.code, "nothing is being done about GPU a:0" in ran.err) == (3, True)
+
+
 async def test_inject_refuses_a_gpu_that_the_host_does_not_have(tmp_path: Path) -> None:
     open_nvml(NodeSettings(name="x", simulate="dgx-h100"), node_dir(tmp_path, "x"))
     inject = ("inject", "--host", "x", "--xid", "31", "--state-dir", str(tmp_path), "--gpu")

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, attempts, gpus, queue
-from tests.store_cluster import NOW, Cluster
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.states import GpuState, HostState, JobState
+from gpu_platform.store import Store, attempts, flapping, gpus, hosts, queue
+from tests.store_cluster import NOW, Cluster, expire_leases
 
 
 @pytest.fixture
@@ -78,3 +79,70 @@ def test_online_of_a_gpu_that_its_host_calls_lost_says_so_and_keeps_what_must_be
     assert gpus.get_gpu(cluster.store, uuid).reason == gpu.reason
     cluster.report("a", 4)
     assert gpus.get_gpu(cluster.store, uuid).state is GpuState.AVAILABLE
+
+
+DAY = BackOff(window=timedelta(hours=24), first=timedelta(minutes=1), longest=timedelta(hours=4))
+
+
+def fail_and_heal(cluster: Cluster, uuid: str, at: datetime, back_off: BackOff | None = DAY) -> GpuState:
+    gpus.begin_reset(cluster.store, uuid, "XID 46", at)
+    return gpus.finish_reset(cluster.store, uuid, True, at, 3, back_off=back_off)
+
+
+def test_a_gpu_that_fails_again_stays_out_for_a_growing_time_and_comes_back_by_itself(cluster: Cluster) -> None:
+    uuid, store = cluster.uuid("a", 0), cluster.store
+    assert fail_and_heal(cluster, uuid, after(0)) is GpuState.AVAILABLE
+    assert fail_and_heal(cluster, uuid, after(60)) is GpuState.OFFLINE
+    reason = gpus.get_gpu(store, uuid).reason or ""
+    for words in ("failed 2 times in a row", "until 2026-01-02 03:07:05 UTC", "gpu-platform online a:0", "XID 46"):
+        assert words in reason
+    assert gpus.release_quarantined(store, after(179)) == []
+    assert gpus.release_quarantined(store, after(180)) == [uuid]
+    assert gpus.get_gpu(store, uuid).state is GpuState.AVAILABLE
+    assert fail_and_heal(cluster, uuid, after(300)) is GpuState.OFFLINE
+    assert gpus.release_quarantined(store, after(300 + 239)) == []
+    assert gpus.release_quarantined(store, after(300 + 240)) == [uuid]
+    assert fail_and_heal(cluster, uuid, after(300 + 25 * 3600)) is GpuState.AVAILABLE, "that was long ago"
+
+
+def test_an_operators_online_ends_it_and_forgets(cluster: Cluster) -> None:
+    uuid, store = cluster.uuid("a", 0), cluster.store
+    fail_and_heal(cluster, uuid, after(0))
+    fail_and_heal(cluster, uuid, after(60))
+    gpus.set_gpu_state(store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(61))
+    assert gpus.release_quarantined(store, after(1000)) == []
+    assert fail_and_heal(cluster, uuid, after(90)) is GpuState.AVAILABLE
+
+
+def test_programs_mistakes_do_not_count(cluster: Cluster) -> None:
+    uuid = cluster.uuid("a", 0)
+    for second in range(5):
+        assert fail_and_heal(cluster, uuid, after(second), back_off=None) is GpuState.AVAILABLE
+
+
+def lose(cluster: Cluster, name: str, at: datetime) -> list[str]:
+    expire_leases(cluster.store, at + timedelta(days=1))
+    return list(flapping.note_lost_hosts(cluster.store, [name], DAY, at))
+
+
+def test_a_host_that_is_lost_again_gets_no_work_for_a_while(cluster: Cluster) -> None:
+    assert lose(cluster, "a", after(0)) == []
+    cluster.report("a", 4, now=after(10))
+    assert cluster.host_state("a") == "READY"
+    assert lose(cluster, "a", after(60)) == ["a"]
+    cluster.report("a", 4, now=after(70))
+    assert cluster.host_state("a") in ("DRAINING", "DRAINED")
+    assert "failed 2 times in a row" in (hosts.get_host(cluster.store, "a", NOW).reason or "")
+    assert flapping.release_hosts(cluster.store, after(179)) == []
+    assert flapping.release_hosts(cluster.store, after(181)) == ["a"]
+    assert cluster.host_state("a") == "READY"
+
+
+def test_a_drain_by_an_operator_outlives_it(cluster: Cluster) -> None:
+    lose(cluster, "a", after(0))
+    cluster.report("a", 4, now=after(10))
+    hosts.set_host_state(cluster.store, "a", HostState.DRAINING, reason="fans", actor="op", now=after(20))
+    assert lose(cluster, "a", after(60)) == []
+    flapping.release_hosts(cluster.store, after(10_000))
+    cluster.report("a", 4, now=after(10_001))
+    assert cluster.host_state("a") == "DRAINED"

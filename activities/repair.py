@@ -1,0 +1,162 @@
+"""Repairing a whole host: what the control worker writes and runs, and what the host itself does."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.clock import utc_now
+from activities.heartbeat import heartbeating
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.settings import RemediationSettings
+from gpu_platform.store import Store, repairs
+
+REPAIR_FAILED = "RepairFailed"
+
+
+class Hold(BaseModel):
+    gpu_uuid: str
+    reason: str
+    first: bool
+
+
+class Repair(BaseModel):
+    host: str
+    gpu_uuid: str
+    step: RepairStep
+    since: datetime
+    """When the GPU failed."""
+    reboots_per_day: int
+
+
+class RepairOf(BaseModel):
+    """``problem``: why it failed, at its end. ``how``: the host is told to reboot so."""
+
+    host: str
+    gpu_uuid: str
+    problem: str | None = None
+    how: str = ""
+
+
+class Case(BaseModel):
+    gpu_uuid: str
+    reason: str
+    tried: list[str]
+
+
+class Reboot(BaseModel):
+    host: str
+    boot_id: str | None
+    """The boot that is to end; a host in another one has been rebooted already."""
+
+
+class RepairActivities:
+    """The control worker's half: short database steps, and the command that power cycles a host."""
+
+    def __init__(self, store: Store, settings: RemediationSettings) -> None:
+        self._store = store
+        self._settings = settings
+
+    @activity.defn
+    def remediation_policy(self) -> RemediationPolicy:
+        return self._settings.policy
+
+    @activity.defn
+    def hold_gpu(self, request: Hold) -> bool:
+        """OFFLINE until it is repaired. False: an operator has decided otherwise."""
+        return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
+
+    @activity.defn
+    def begin_repair(self, request: Repair) -> RepairBegun:
+        return repairs.begin_repair(
+            self._store,
+            request.host,
+            request.gpu_uuid,
+            request.step,
+            since=request.since,
+            reboots_per_day=request.reboots_per_day,
+            now=utc_now(),
+        )
+
+    @activity.defn
+    def look_at_repair(self, request: RepairOf) -> RepairView:
+        return repairs.look_at_repair(self._store, request.host, request.gpu_uuid, utc_now())
+
+    @activity.defn
+    def note_reboot(self, request: RepairOf) -> None:
+        repairs.note_reboot(self._store, request.host, request.gpu_uuid, request.how, utc_now())
+
+    @activity.defn
+    def end_repair(self, request: RepairOf) -> None:
+        repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
+
+    @activity.defn
+    def open_service_case(self, request: Case) -> bool:
+        return repairs.open_service_case(self._store, request.gpu_uuid, request.reason, request.tried, utc_now())
+
+    @activity.defn
+    async def power_cycle(self, host: str) -> None:
+        """Run ``remediation.power_command`` for the host."""
+        command = [part.replace("{host}", host) for part in shlex.split(self._settings.power_command or "")]
+        if not command:
+            raise _failed("there is no remediation.power_command")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            )
+        except OSError as error:
+            raise _failed(f"{command[0]} cannot be run: {error}") from error
+        try:
+            told, _ = await asyncio.wait_for(process.communicate(), 120)
+        except TimeoutError:
+            process.kill()
+            raise _failed(f"{command[0]} did not end within 120 s") from None
+        if process.returncode:
+            raise _failed(
+                f"{command[0]} ended with {process.returncode}: {told.decode(errors='replace').strip()[-300:]}"
+            )
+
+
+class HostRepairActivities:
+    """The host's half. ``reboot`` ends the boot of this id; it may return or not."""
+
+    def __init__(self, agent: HostAgent, reboot: Callable[[str | None], Awaitable[None]]) -> None:
+        self._agent = agent
+        self._reboot = reboot
+
+    @activity.defn
+    async def reset_host(self, gpu_uuid: str) -> None:
+        """Reset all GPUs together, and verify this one."""
+        await self._verified(self._agent.reset_all_gpus, gpu_uuid)
+
+    @activity.defn
+    async def check_gpu(self, gpu_uuid: str) -> None:
+        """Is it healthy, without doing anything to it?"""
+        await self._verified(None, gpu_uuid)
+
+    @activity.defn
+    async def reboot_host(self, request: Reboot) -> None:
+        try:
+            await heartbeating(asyncio.ensure_future(self._reboot(request.boot_id)))
+        except PlatformError as error:
+            raise _failed(error.message) from error
+
+    async def _verified(self, act: Callable[[], None] | None, gpu_uuid: str) -> None:
+        try:
+            if act is not None:
+                await heartbeating(asyncio.to_thread(act))
+            await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)
+        except PlatformError as error:
+            raise _failed(error.message) from error
+
+
+def _failed(message: str) -> ApplicationError:
+    return ApplicationError(message, type=REPAIR_FAILED, non_retryable=True)

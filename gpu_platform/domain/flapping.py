@@ -1,0 +1,24 @@
+"""How long something that fails again and again stays out of service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+_DOUBLINGS = 32
+"""More than any bound allows; keeps the arithmetic in range."""
+
+
+@dataclass(frozen=True)
+class BackOff:
+    window: timedelta
+    """A failure counts with the one before when it comes within this."""
+    first: timedelta
+    """Zero: nothing is ever kept out."""
+    longest: timedelta
+
+    def out_for(self, failures: int) -> timedelta:
+        """After so many failures in a row: nothing after the first, then ``first`` x 2, x 4, … up to ``longest``."""
+        if failures < 2 or not self.first:
+            return timedelta(0)
+        return min(self.first * 2 ** min(failures - 1, _DOUBLINGS), self.longest)

@@ -1,0 +1,105 @@
+"""GPUs and hosts that fail, come back and fail again stay out of service for a growing time.
+
+Counted here is how often in a row; ``release_due`` ends what is over, and an operator's word (drain, offline, online)
+forgets it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.states import HostState
+from gpu_platform.store.database import upsert, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import flapping, host, repair
+
+Kind = Literal["gpu", "host"]
+ACTOR = "quarantine"
+
+
+def note_failure(
+    session: Session, kind: Kind, name: str, policy: BackOff, now: datetime
+) -> tuple[int, datetime | None]:
+    """Inside a transaction: it failed. (Failures in a row, until when it stays out of service or None)."""
+    row = session.execute(_of(kind, name).with_for_update()).one_or_none()
+    goes_on = row is not None and now - row.last_at <= policy.window
+    failures = row.failures + 1 if goes_on and row is not None else 1
+    out_for = policy.out_for(failures)
+    until = now + out_for if out_for else None
+    values = {"kind": kind, "name": name, "failures": failures, "last_at": now, "until": until}
+    upsert(session, flapping, values)
+    return failures, until
+
+
+def forget(session: Session, kind: Kind, name: str) -> None:
+    """Inside a transaction: an operator has decided."""
+    session.execute(delete(flapping).where(flapping.c.kind == kind, flapping.c.name == name))
+
+
+def why_out(failures: int, policy: BackOff, until: datetime, what_ends_it: str) -> str:
+    hours = policy.window.total_seconds() / 3600
+    failed = f"failed {failures} times in a row, each within {hours:g} h"
+    ends = f"`gpu-platform online {what_ends_it}` ends that now"
+    return f"{failed}: out of service until {until:%Y-%m-%d %H:%M:%S} UTC; {ends}"
+
+
+@writing
+def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now: datetime) -> dict[str, datetime]:
+    """These hosts fell silent. Those that do so again and again get no new work for a while once they are back."""
+    out: dict[str, datetime] = {}
+    for name in sorted(names):
+        row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
+        repaired = select(repair.c.host).where(repair.c.host == name, repair.c.ended_at.is_(None))
+        if row is None or session.execute(repaired).first() is not None:
+            continue
+        drained = (
+            row.cordoned and session.execute(_of("host", name).where(flapping.c.until.is_not(None))).first() is None
+        )
+        failures, until = note_failure(session, "host", name, policy, now)
+        if until is None or drained:  # an operator's drain ends when the operator says so
+            session.execute(
+                update(flapping).where(flapping.c.kind == "host", flapping.c.name == name).values(until=None)
+            )
+            continue
+        reason = f"the host {why_out(failures, policy, until, name)}"
+        session.execute(update(host).where(host.c.name == name).values(cordoned=True, reason=reason))
+        data = {"until": until.isoformat(), "failures": failures, "reason": reason}
+        append_event(session, "host.quarantined", ACTOR, now, host=name, data=data)
+        out[name] = until
+    return out
+
+
+def due(session: Session, kind: Kind, now: datetime) -> list[str]:
+    """Inside a transaction: whose time is over; it is counted as released."""
+    query = select(flapping.c.name).where(flapping.c.kind == kind, flapping.c.until <= now).order_by(flapping.c.name)
+    names = list(session.scalars(query.with_for_update()))
+    if names:
+        ended = update(flapping).where(flapping.c.kind == kind, flapping.c.name.in_(names))
+        session.execute(ended.values(until=None))
+    return names
+
+
+@writing
+def release_hosts(session: Session, now: datetime) -> list[str]:
+    """Back into service whose time is over."""
+    names = due(session, "host", now)
+    for name in names:
+        row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
+        if row is None or not row.cordoned:
+            continue
+        values: dict[str, Any] = {"cordoned": False, "reason": None}
+        if row.state in (HostState.DRAINING, HostState.DRAINED):
+            values["state"] = HostState.READY.value
+            append_event(session, "host.state", ACTOR, now, host=name, data={"state": values["state"]})
+        session.execute(update(host).where(host.c.name == name).values(values))
+    return names
+
+
+def _of(kind: Kind, name: str) -> Any:
+    return select(flapping).where(flapping.c.kind == kind, flapping.c.name == name)

@@ -1,0 +1,42 @@
+"""What is done about a broken GPU: look at it, let the next step happen or not, export its record."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
+from gpu_platform.store import service_cases
+from service import remediation
+from service.platform import ActorDep, PlatformDep, now
+from service.routers.jobs import WhyBody
+from service.routers.machines import GpuId
+
+router = APIRouter(prefix="/v1/gpus/{gpu_id}", tags=["GPUs"])
+
+
+@router.get("/remediation")
+async def get_remediation(gpu_id: GpuId, platform: PlatformDep) -> RemediationStatus:
+    """How far the repair of the GPU is; a 404 when nothing is being done about it."""
+    return await remediation.status(platform, gpu_id)
+
+
+@router.post("/remediation/approve")
+async def approve_remediation(
+    gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None
+) -> RemediationStatus:
+    """Let the step happen that waits for an operator; a 409 when none does."""
+    return await remediation.order(platform, gpu_id, "approve", actor or "anonymous", why.reason if why else "")
+
+
+@router.post("/remediation/veto")
+async def veto_remediation(
+    gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None
+) -> RemediationStatus:
+    """Leave out the step that waits for an operator; what comes after it follows. A 409 when none waits."""
+    return await remediation.order(platform, gpu_id, "veto", actor or "anonymous", why.reason if why else "")
+
+
+@router.get("/service-case")
+def get_service_case(gpu_id: GpuId, platform: PlatformDep) -> ServiceCase:
+    """Everything that a vendor asks about the GPU: identity, driver, faults, resets, what was tried, who had it."""
+    return service_cases.service_case(platform.store, gpu_id, now())

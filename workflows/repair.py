@@ -1,0 +1,343 @@
+"""What follows when a GPU cannot be healed alone: its host is repaired, step by step, and at last a human is asked.
+
+Every step takes the host out of service first and waits until nothing runs there; hosts of one failure domain are
+repaired one at a time; what an operator decides meanwhile is respected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows import policies
+
+with workflow.unsafe.imports_passed_through():
+    from activities.launch import node_task_queue
+    from activities.remediation import GpuReason, RemediationActivities, ResetResult
+    from activities.repair import (
+        Case,
+        Hold,
+        HostRepairActivities,
+        Reboot,
+        Repair,
+        RepairActivities,
+        RepairOf,
+    )
+    from gpu_platform.domain.attempt import FaultReport
+    from gpu_platform.domain.job import Interrupt
+    from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RepairBegun, RepairStep, RepairView
+    from gpu_platform.domain.states import GpuState, HostState
+
+ON_HOST: dict[str, Any] = {
+    # A host that does not answer cannot repair itself.
+    "schedule_to_start_timeout": timedelta(seconds=60),
+    "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": policies.HEARTBEAT_TIMEOUT,
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3),
+}
+POWER: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(minutes=3),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=5), maximum_attempts=2),
+}
+LONGEST_PAUSE_S = 30.0
+SETTLE_S = 120.0
+"""So long a host that was rebooted may take until its node worker answers."""
+
+WORDS = {RepairStep.HOST_RESET: "reset of all GPUs", RepairStep.REBOOT: "reboot"}
+
+
+class End(Enum):
+    HEALED = "healed"
+    FAILED = "failed"
+    OVERRULED = "overruled"
+    """An operator has decided otherwise: nothing more is done."""
+
+
+@dataclass
+class Orders:
+    """What operators said; signals only write here."""
+
+    approved: RemediationOrder | None = None
+    vetoed: RemediationOrder | None = None
+    overruled: RemediationOrder | None = None
+    step: RepairStep | None = None
+    waiting: bool = False
+
+    @property
+    def any(self) -> bool:
+        return bool(self.approved or self.vetoed or self.overruled)
+
+
+@dataclass
+class HostRepair:
+    """Of one GPU's failure. ``note`` writes the timeline; ``free`` returns when nobody uses the GPU any more."""
+
+    report: FaultReport
+    began: datetime
+    policy: RemediationPolicy
+    orders: Orders
+    note: Callable[[str], None]
+    free: Callable[[], Awaitable[None]]
+    problem: str
+    """What is wrong, as known so far."""
+    tried: list[str] = field(default_factory=list)
+    first: bool = True
+
+    async def climb(self, steps: list[RepairStep]) -> GpuState | None:
+        """One step after the other until it is healed. The GPU's last state; None: an operator took over."""
+        for step in steps:
+            self.orders.step = step
+            end = await self._take(step)
+            self.orders.step = None
+            if end is End.HEALED:
+                return GpuState.AVAILABLE
+            if end is End.OVERRULED:
+                self.note("an operator decided otherwise: nothing more is done")
+                return None
+        return await self._give_up()
+
+    async def _take(self, step: RepairStep) -> End:
+        if not await self._hold(step):
+            return End.OVERRULED
+        await self.free()
+        if step in self.policy.approve and not await self._approved(step):
+            return End.OVERRULED if self.orders.overruled else End.FAILED
+        begun = await self._begin(step)
+        if begun is None:
+            return End.OVERRULED
+        if begun.done_before:
+            self.note(f"the host had its {WORDS[step]} meanwhile: checked only")
+            return await self._check(step, ended=True)
+        if not begun.began:
+            return self._failed(step, begun.why_not or "it is not allowed now")
+        end = await self._drained(step)
+        if end is None:
+            end = await (self._reset() if step is RepairStep.HOST_RESET else self._reboot(begun.boot_id))
+        if end is End.OVERRULED:
+            await self._end("an operator put the host online")
+        return end
+
+    async def _hold(self, step: RepairStep) -> bool:
+        waits = step in self.policy.approve
+        target = f"{self.report.host}:{self.report.gpu_index}"
+        say = f", once an operator says `gpu-platform remediation approve {target}` (or veto)" if waits else ""
+        reason = f"{self.problem}; next: {WORDS[step]} of host {self.report.host}{say}"
+        hold = Hold(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
+        self.first = False
+        held = await workflow.execute_local_activity_method(RepairActivities.hold_gpu, hold, **policies.DATABASE_STEP)
+        if held:
+            self.note(f"OFFLINE: {reason}")
+        return held
+
+    async def _approved(self, step: RepairStep) -> bool:
+        self.orders.approved = self.orders.vetoed = None
+        self.orders.waiting = True
+        await workflow.wait_condition(lambda: self.orders.any)
+        self.orders.waiting = False
+        said = self.orders.overruled or self.orders.vetoed or self.orders.approved
+        assert said is not None
+        if said is self.orders.approved:
+            self.note(f"{WORDS[step]} approved by {said.actor} {said.reason}".rstrip())
+            return True
+        if said is self.orders.vetoed:
+            self._failed(step, f"vetoed by {said.actor} {said.reason}".rstrip())
+        return False
+
+    async def _begin(self, step: RepairStep) -> RepairBegun | None:
+        """Wait for the turn of the host. None: an operator took over."""
+        request = Repair(
+            host=self.report.host,
+            gpu_uuid=self.report.gpu_uuid,
+            step=step,
+            since=self.began,
+            reboots_per_day=self.policy.reboots_per_day,
+        )
+        pause, said = 1.0, None
+        while self.orders.overruled is None:
+            begun = await workflow.execute_local_activity_method(
+                RepairActivities.begin_repair, request, **policies.DATABASE_STEP
+            )
+            if begun.began or begun.done_before or begun.never:
+                return begun
+            if begun.why_not != said:
+                said = begun.why_not
+                self.note(f"waits: {said}")
+            await self._sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        return None
+
+    async def _drained(self, step: RepairStep) -> End | None:
+        """None: nothing runs on the host any more."""
+        self.note(f"host {self.report.host} is drained")
+        deadline = workflow.now() + timedelta(seconds=self.policy.drain_timeout_s)
+        pause, preempted = 0.2, False
+        while True:
+            view = await self._look()
+            if view.overruled or self.orders.overruled:
+                return End.OVERRULED
+            if not view.held_by:
+                if step is RepairStep.REBOOT or view.host_state is HostState.DRAINED:
+                    return None
+            elif self.policy.preempts and not preempted:
+                preempted = True
+                await self._preempt(view)
+            if workflow.now() >= deadline:
+                jobs = ", ".join(str(key) for key in view.held_by) or "none, but it does not report"
+                return await self._over(step, f"the host was not drained in time (jobs: {jobs})")
+            await self._sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+    async def _preempt(self, view: RepairView) -> None:
+        for key in view.held_by:
+            why = Interrupt(actor="remediation", reason=f"host {self.report.host} is repaired", attempt=key.attempt)
+            try:
+                await workflow.get_external_workflow_handle(key.job_id).signal("preempt", why)
+            except ApplicationError:
+                continue  # it has ended meanwhile
+
+    async def _reset(self) -> End:
+        await self._begin_reset()
+        self.note("all GPUs of the host are reset together")
+        problem = await self._on_host(HostRepairActivities.reset_host, self.report.gpu_uuid)
+        return await self._finish(RepairStep.HOST_RESET, problem)
+
+    async def _reboot(self, boot_id: str | None) -> End:
+        await self._begin_reset()
+        problem = await self._ask_to_reboot(boot_id)
+        if problem is None:
+            problem = await self._rebooted(boot_id)
+        if problem is not None and self.policy.can_power_cycle:
+            self.note(f"power cycle, since: {problem}")
+            problem = await self._power_cycle() or await self._rebooted(boot_id)
+        if problem is None:
+            self.note("the host is up again, in another boot")
+            problem = await self._on_host(HostRepairActivities.check_gpu, self.report.gpu_uuid)
+        return await self._finish(RepairStep.REBOOT, problem)
+
+    async def _ask_to_reboot(self, boot_id: str | None) -> str | None:
+        self.note("the host is told to reboot")
+        await self._count_reboot("the host's own command")
+        try:
+            await workflow.execute_activity_method(
+                HostRepairActivities.reboot_host,
+                Reboot(host=self.report.host, boot_id=boot_id),
+                task_queue=node_task_queue(self.report.host),
+                **ON_HOST,
+            )
+        except ActivityError as error:
+            if isinstance(error.cause, ApplicationError):
+                return _why(error)
+            # No answer: it may be going down already. Its boot id tells.
+            self.note(f"no answer from the host: {_why(error)}")
+        return None
+
+    async def _power_cycle(self) -> str | None:
+        await self._count_reboot("remediation.power_command")
+        try:
+            await workflow.execute_activity_method(RepairActivities.power_cycle, self.report.host, **POWER)
+        except ActivityError as error:
+            return _why(error)
+        return None
+
+    async def _count_reboot(self, how: str) -> None:
+        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid, how=how)
+        await workflow.execute_local_activity_method(RepairActivities.note_reboot, request, **policies.DATABASE_STEP)
+
+    async def _rebooted(self, boot_id: str | None) -> str | None:
+        """Wait for a report of another boot. Why it did not come, or None."""
+        deadline = workflow.now() + timedelta(seconds=self.policy.reboot_timeout_s)
+        pause = 0.2
+        while workflow.now() < deadline:
+            view = await self._look()
+            if view.boot_id != boot_id and view.host_state is not HostState.LOST:
+                return None
+            await self._sleep(pause)
+            pause = min(pause * 1.5, 5.0)
+        return f"no report from a new boot within {self.policy.reboot_timeout_s:g} s"
+
+    async def _check(self, step: RepairStep, *, ended: bool) -> End:
+        await self._begin_reset()
+        problem = await self._on_host(HostRepairActivities.check_gpu, self.report.gpu_uuid)
+        return await self._finish(step, problem, ended=ended)
+
+    async def _begin_reset(self) -> None:
+        request = GpuReason(gpu_uuid=self.report.gpu_uuid, reason=self.problem)
+        await workflow.execute_local_activity_method(
+            RemediationActivities.begin_reset, request, **policies.DATABASE_STEP
+        )
+
+    async def _finish(self, step: RepairStep, problem: str | None, *, ended: bool = False) -> End:
+        result = ResetResult(
+            gpu_uuid=self.report.gpu_uuid,
+            ok=problem is None,
+            max_failures=1,
+            problem=problem,
+            counts=not self.report.blameless,
+        )
+        state = await workflow.execute_local_activity_method(
+            RemediationActivities.finish_reset, result, **policies.DATABASE_STEP
+        )
+        if not ended:
+            await self._end(problem)
+        if problem is not None:
+            return self._failed(step, problem)
+        self.note(f"{state}: {WORDS[step]} of the host done, the GPU is verified")
+        return End.HEALED
+
+    async def _over(self, step: RepairStep, problem: str) -> End:
+        await self._end(problem)
+        return self._failed(step, problem)
+
+    def _failed(self, step: RepairStep, problem: str) -> End:
+        self.tried.append(f"{WORDS[step]} of the host: {problem}")
+        self.problem = f"{self.report.message}; {self.tried[-1]}"
+        self.note(self.tried[-1])
+        return End.FAILED
+
+    async def _end(self, problem: str | None) -> None:
+        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid, problem=problem)
+        await workflow.execute_local_activity_method(RepairActivities.end_repair, request, **policies.DATABASE_STEP)
+
+    async def _look(self) -> RepairView:
+        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid)
+        return await workflow.execute_local_activity_method(
+            RepairActivities.look_at_repair, request, **policies.DATABASE_STEP
+        )
+
+    async def _on_host(self, step: Callable[..., Any], argument: Any) -> str | None:
+        """Why it failed, or None."""
+        try:
+            await workflow.execute_activity_method(
+                step, argument, task_queue=node_task_queue(self.report.host), **ON_HOST
+            )
+        except ActivityError as error:
+            return _why(error)
+        return None
+
+    async def _give_up(self) -> GpuState | None:
+        tried = [*self.tried] or ["nothing: such a fault is not repaired by resets"]
+        name = f"{self.report.host}:{self.report.gpu_index}"
+        reason = f"{self.problem}; needs service: see `gpu-platform service-case {name}`"
+        opened = await workflow.execute_local_activity_method(
+            RepairActivities.open_service_case,
+            Case(gpu_uuid=self.report.gpu_uuid, reason=reason, tried=tried),
+            **policies.DATABASE_STEP,
+        )
+        self.note(f"OFFLINE until an operator brings it back: {reason}")
+        await self.free()
+        return GpuState.OFFLINE if opened else None
+
+    async def _sleep(self, seconds: float) -> None:
+        await workflow.sleep(seconds)
+
+
+def _why(error: ActivityError) -> str:
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
