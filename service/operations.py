@@ -32,7 +32,7 @@ async def take_host_offline(platform: Platform, name: str, actor: str, reason: s
     held = await _held(platform, name)
     if held and not force:
         raise InUse(
-            f"{_jobs(held)} on host {name}; drain it to wait for them, or use force to kill them",
+            f"{_jobs(held)} on host {name}; drain it to let what runs there end, or use force to kill it",
             jobs=[key.job_id for key in held],
         )
     why = reason or f"taken offline by {actor}"
@@ -52,7 +52,7 @@ async def take_gpu_offline(platform: Platform, reference: str, actor: str, reaso
     held = await run_in_threadpool(allocations.holders, platform.store, gpu.info.uuid)
     if held and not force:
         raise InUse(
-            f"{_jobs(held)} on GPU {gpu.host}:{gpu.info.index}; wait for them, or use force to kill them",
+            f"{_jobs(held)} on GPU {gpu.host}:{gpu.info.index}: drain it to let what runs end, or use force to kill it",
             jobs=[key.job_id for key in held],
         )
     gpu = await run_in_threadpool(_set_gpu, platform, gpu.info.uuid, GpuState.OFFLINE, actor, reason)

@@ -29,7 +29,10 @@ class Share(BaseModel):
     percent: Annotated[int | None, Field(ge=1, le=99, description="Of the GPU's SMs")] = None
     memory_mib: Annotated[int | None, Field(ge=1, description="Of the GPU's memory, MiB; never oversubscribed")] = None
     mode: Annotated[
-        ShareMode | None, Field(description="Default: mig with a profile, else mps where the host can, else time_slice")
+        ShareMode | None,
+        Field(
+            description="Default: mig with a profile, else mps where the host can, else time_slice; any host can that"
+        ),
     ] = None
 
     @model_validator(mode="after")

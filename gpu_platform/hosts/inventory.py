@@ -101,8 +101,8 @@ def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None
         "mig_profiles": _mig_profiles(gpus),
         "labels": node.labels,
     }
-    if node.simulate is None:
-        facts["mps"] = shutil.which(MPS_PROGRAM) is not None
+    # A simulated host plays the daemon: both modes can be tried on it.
+    facts["mps"] = node.simulate is not None or shutil.which(MPS_PROGRAM) is not None
     if node.nvlink_domain is not None or node.simulate is not None:
         facts["nvlink_domain"] = node.nvlink_domain
     return facts

@@ -72,7 +72,8 @@ def place(
 def grants(share: Share, snapshot: Snapshot, slot: int, gpus: int) -> list[ShareGrant]:
     """What of each GPU of a set that has room for ``share``."""
     if share.mig_profile is None:
-        mode = ShareMode.MPS if snapshot.mps[slot] else ShareMode.TIME_SLICE
+        mps = snapshot.mps[slot] and share.mode is not ShareMode.TIME_SLICE
+        mode = ShareMode.MPS if mps else ShareMode.TIME_SLICE
         grant = ShareGrant(mode=mode, percent=share.percent or 0, memory_mib=share.memory_mib or 0)
         return [grant] * gpus.bit_count()
     granted = []

@@ -211,7 +211,8 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     if held or row.state not in (HostState.LOST, HostState.DRAINED):
         ids = sorted({one.job_id for one in held})
         jobs = f"; {', '.join(ids)} still {'holds' if len(ids) == 1 else 'hold'} GPUs there" if ids else ""
-        raise InUse(f"host {name} is {row.state}{jobs}: drain it first, and wait until it is DRAINED", host=name)
+        todo = "" if row.state == HostState.DRAINING else "drain it first, and "
+        raise InUse(f"host {name} is {row.state}{jobs}: {todo}wait until it is DRAINED", host=name)
     if row.lease_until > now:
         left_s = (row.lease_until - now).total_seconds()
         raise InUse(

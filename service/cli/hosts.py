@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def remove(host: HostName) -> None:
-    """Forget a host that is LOST or DRAINED and holds nothing. Its usage and events stay."""
+    """Forget a host that is LOST or DRAINED, holds nothing and does not report. Its usage and events stay."""
     with session.service() as client:
         client.remove_host(host)
     session.say(f"{host} is removed; if its node worker reports again, it is a new host")

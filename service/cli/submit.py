@@ -60,6 +60,12 @@ def submit(
     share: Annotated[
         int | None, typer.Option(metavar="PERCENT", help="Of each GPU's SMs, with --share-memory; others get the rest.")
     ] = None,
+    share_mode: Annotated[
+        Literal["mps", "time_slice"] | None,
+        typer.Option(
+            help="How --share is done: mps (limits SMs and memory) or turns; default: mps where the host can."
+        ),
+    ] = None,
     share_memory: Annotated[
         int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Of each GPU's memory: 20GiB.")
     ] = None,
@@ -176,7 +182,8 @@ def submit(
                 "total": total,
                 "cpus_per_host": cpus,
                 "ram_mib_per_host": ram,
-                "share": _told({"mig_profile": mig, "percent": share, "memory_mib": share_memory}) or None,
+                "share": _told({"mig_profile": mig, "percent": share, "memory_mib": share_memory, "mode": share_mode})
+                or None,
             }
         )
         or None,

@@ -141,7 +141,8 @@ class PartsAgainstModel(RuleBasedStateMachine):
                 assert (grant.mode, grant.mig_profile) == (ShareMode.MIG, share.mig_profile)
             else:
                 assert (grant.percent, grant.memory_mib) == (share.percent, share.memory_mib)
-                assert grant.mode is (ShareMode.MPS if mps else ShareMode.TIME_SLICE)
+                turns = not mps or share.mode is ShareMode.TIME_SLICE
+                assert grant.mode is (ShareMode.TIME_SLICE if turns else ShareMode.MPS)
                 assert share.mode in (None, grant.mode)
 
     def check_the_head(self) -> None:
@@ -175,7 +176,8 @@ class PartsAgainstModel(RuleBasedStateMachine):
         grants = [grant for _, grant in holders if grant is not None]
         if share.mig_profile is not None:
             return all(g.mode is ShareMode.MIG for g in grants) and _has_mig_room(gpu, grants, share)
-        mode = ShareMode.MPS if self.hosts[host].inventory.mps else ShareMode.TIME_SLICE
+        mps = self.hosts[host].inventory.mps and share.mode is not ShareMode.TIME_SLICE
+        mode = ShareMode.MPS if mps else ShareMode.TIME_SLICE
         return (
             share.mode in (None, mode)
             and all(g.mode is mode for g in grants)

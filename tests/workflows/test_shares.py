@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.domain.share import Share
+from gpu_platform.domain.share import Share, ShareMode
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.store import Store
-from tests.harness import Platform
+from tests.harness import Platform, eventually
 
 
 @pytest.fixture
@@ -41,6 +42,24 @@ async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(pla
         await platform.signal(job, "kill")
         await platform.ends(job, JobState.CANCELLED)
     assert not [made for uuid in gpus for made in mig.instances(nvml, uuid)]
+    await platform.nothing_leaked()
+
+
+@pytest.mark.parametrize("mode", [ShareMode.MPS, ShareMode.TIME_SLICE])
+async def test_a_simulated_host_gives_shares_in_either_mode(platform: Platform, mode: ShareMode) -> None:
+    share = GpuRequest(gpus_per_host=1, share=Share(percent=40, memory_mib=10_000, mode=mode))
+    command = ["sh", "-c", "echo limit=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec sleep 600"]
+    jobs = [await platform.submit(JobSpec(command=command, gpus=share, grace_s=0)) for _ in range(2)]
+    places = [(await platform.reaches(job, JobState.RUNNING)).placement for job in jobs]
+    assert [part.shares[0].mode for place in places if place for part in place.slices] == [mode, mode]
+    assert len({part.gpu_uuids[0] for place in places if place for part in place.slices}) == 1
+    agent = platform.nodes["a"].agent
+    wanted = "limit=40" if mode is ShareMode.MPS else "limit="
+    key = AttemptKey(job_id=jobs[0], attempt=1)
+    await eventually(lambda: agent.read_log(key, 0).data.decode().strip() == wanted, f"the rank to print {wanted}")
+    for job in jobs:
+        await platform.signal(job, "kill")
+        await platform.ends(job, JobState.CANCELLED)
     await platform.nothing_leaked()
 
 

@@ -112,7 +112,8 @@ class Sharing(Stage):
             if own and plan.shares[own[0]].mode is ShareMode.MPS:
                 daemon = self._daemon(plan.gpu_uuids[own[0]])
                 environ |= daemon.client_environ(plan.shares[own[0]])
-                provision += Provision(writable=daemon.writable, shm=daemon.shm)
+                if not isinstance(self._nvml, SimulatedNvml):  # whose daemon is only played
+                    provision += Provision(writable=daemon.writable, shm=daemon.shm)
             provision += Provision(rank_environ={spec.rank: environ})
         return provision
 

@@ -1,7 +1,7 @@
 """Parts of GPUs: who can give them, and who has room.
 
 A GPU is given away whole, or in parts of one mode: MIG instances for anybody, MPS shares or time slices within one
-namespace. Time slices are the last resort: only where there is no MPS.
+namespace. Time slices are the last resort: where there is no MPS, or where they are asked for by name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SharingSupported:
         share = _share(ask)
         able = snapshot.matching((share.mig_profile, share.memory_mib), lambda gpu: _can_ever(gpu, share))
         gpus = able[snapshot.machine[hosts]]
-        if share.mode is None or share.mode is ShareMode.MIG:
+        if share.mode is not ShareMode.MPS:
             return gpus
-        return np.where(snapshot.mps[hosts] == (share.mode is ShareMode.MPS), gpus, np.uint64(0))
+        return np.where(snapshot.mps[hosts], gpus, np.uint64(0))
 
 
 class OneTenant:
@@ -115,7 +115,8 @@ def _modes(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
     """In which mode each host would give the share."""
     if share.mig_profile is not None:
         return np.full(len(hosts), _MIG)
-    return np.where(snapshot.mps[hosts], _MPS, _TIME_SLICE)
+    mps = snapshot.mps[hosts] & (share.mode is not ShareMode.TIME_SLICE)
+    return np.where(mps, _MPS, _TIME_SLICE)
 
 
 def _has_room(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.bool_]:

@@ -40,6 +40,11 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--prefer nvlink", "gpus.preferred_level", "nvlink"),
         ("--total 24", "gpus.total", 24),
         ("--share 25 --share-memory 20GiB", "gpus.share", {"percent": 25, "memory_mib": 20480}),
+        (
+            "--share 25 --share-memory 20GiB --share-mode mps",
+            "gpus.share",
+            {"percent": 25, "memory_mib": 20480, "mode": "mps"},
+        ),
         ("--mig 1g.10gb", "gpus.share", {"mig_profile": "1g.10gb"}),
         ("--cpus 8", "gpus.cpus_per_host", 8),
         ("--ram 64GiB", "gpus.ram_mib_per_host", 65536),

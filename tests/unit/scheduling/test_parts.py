@@ -34,14 +34,17 @@ def test_a_share_joins_the_gpu_that_its_namespace_shares_already() -> None:
 
 
 @pytest.mark.parametrize(("mps", "mode"), [(True, ShareMode.MPS), (False, ShareMode.TIME_SLICE)])
-def test_time_slices_are_for_hosts_without_mps(mps: bool, mode: ShareMode) -> None:
+def test_time_slices_are_for_hosts_without_mps_or_asked_for_by_name(mps: bool, mode: ShareMode) -> None:
     machines = cluster().host("a", mps=mps)
     [placement] = decide(machines.scheduler(), job().share(50).row).values()
     assert [grant.mode for part in placement.slices for grant in part.shares] == [mode]
-    wrong = ShareMode.MPS if mode is ShareMode.TIME_SLICE else ShareMode.TIME_SLICE
+    [placement] = decide(machines.scheduler(), job().share(50, mode=ShareMode.TIME_SLICE).row).values()
+    assert [grant.mode for part in placement.slices for grant in part.shares] == [ShareMode.TIME_SLICE]
     scheduler = machines.scheduler()
-    assert decide(scheduler, job().share(50, mode=wrong).row) == {}
-    assert ReasonCode.SHARING_UNSUPPORTED in codes(scheduler)
+    placed = decide(scheduler, job().share(50, mode=ShareMode.MPS).row)
+    assert bool(placed) is mps
+    if not mps:
+        assert ReasonCode.SHARING_UNSUPPORTED in codes(scheduler)
 
 
 def test_memory_is_never_given_away_twice() -> None:
