@@ -98,7 +98,10 @@ class SimulatedNode:
 
     def __init__(self, platform: Platform, name: str, machine: str) -> None:
         self.name = name
-        self.settings = Settings(state_dir=platform.state_dir, node=NodeSettings(name=name, simulate=machine, **_FAST))
+        self.settings = Settings(
+            state_dir=platform.state_dir,
+            node=NodeSettings(name=name, simulate=machine, **{**_FAST, **platform.node_fields(name)}),
+        )
         self._platform = platform
         self._home = node_dir(platform.state_dir, name)
         self.nvml = nvml = open_nvml(self.settings.node, self._home)
@@ -108,7 +111,7 @@ class SimulatedNode:
             inventory,
             FaultPolicy.load("platform"),
             host=name,
-            interval_s=0.02,
+            interval_s=self.settings.node.health_interval_s,
             max_temperature_c=85,
             on_fault=lambda fault: self.faults.report(fault),
         )
@@ -179,6 +182,7 @@ class Platform:
         self.nodes: dict[str, SimulatedNode] = {}
         self.settings = Settings(state_dir=state_dir)
         self.leading: LeaderActivities | None = None
+        self.node_fields: Callable[[str], Mapping[str, Any]] = lambda name: {}
 
     @classmethod
     @asynccontextmanager
@@ -194,12 +198,16 @@ class Platform:
         cached: int = 2000,
         policy: Mapping[str, Any] | None = None,
         remediation: RemediationSettings | None = None,
+        node_fields: Callable[[str], Mapping[str, Any]] | None = None,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
         A host in ``silent`` has registered but takes no activities until ``listening``. ``policy``: its fields.
+        ``node_fields``: more settings of a host, by its name.
         """
         platform = cls(client, store, state_dir)
+        if node_fields is not None:
+            platform.node_fields = node_fields
         async with contextlib.AsyncExitStack() as stack:
             for name, machine in machines.items():
                 node = SimulatedNode(platform, name, machine)
