@@ -20,3 +20,7 @@ PLACEMENT_DECISIONS = Counter(
     "and jobs that were told to make room (preempted)",
     ["outcome"],
 )
+JOBS_RESTORED = Counter(
+    "gpu_platform_jobs_restored",
+    "Jobs that Temporal knew and the database did not, because it was lost or restored to an older point",
+)

@@ -12,7 +12,7 @@ from temporalio import activity
 from activities.clock import utc_now
 from activities.errors import not_ours
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound
+from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.placement import Placement
 from gpu_platform.store import Store, queue
 
@@ -39,6 +39,6 @@ class PlacementActivities:
                 excluded_hosts=request.excluded_hosts,
                 now=utc_now(),
             )
-        except (IllegalTransition, NotFound) as error:
+        except IllegalTransition as error:  # NotFound: the database was lost; tried until the job is restored
             raise not_ours(error) from error
         activity.raise_complete_async()

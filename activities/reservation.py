@@ -62,6 +62,9 @@ class HandOver(BaseModel):
 
 
 class ReservationActivities:
+    """A job that the database does not know was admitted once, so the database was lost or is an older one: the step is
+    tried until the job is restored (``activities/restoring.py``)."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
@@ -71,7 +74,7 @@ class ReservationActivities:
             allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
-        except (IllegalTransition, NotFound) as error:
+        except IllegalTransition as error:
             raise not_ours(error) from error
         return Reserved()
 
@@ -109,14 +112,14 @@ class ReservationActivities:
     def mark_starting(self, key: AttemptKey) -> None:
         try:
             attempts.mark_starting(self._store, key, utc_now())
-        except (IllegalTransition, NotFound, ReservationConflict) as error:
+        except (IllegalTransition, ReservationConflict) as error:
             raise not_ours(error) from error
 
     @activity.defn
     def mark_running(self, key: AttemptKey) -> None:
         try:
             allocations.mark_running(self._store, key, utc_now())
-        except (IllegalTransition, NotFound, ReservationConflict) as error:
+        except (IllegalTransition, ReservationConflict) as error:
             raise not_ours(error) from error
 
     @activity.defn
@@ -144,7 +147,7 @@ class ReservationActivities:
                 retry_in_s=request.retry_in_s,
                 stopped_by=request.stopped_by,
             )
-        except (IllegalTransition, NotFound) as error:
+        except IllegalTransition as error:
             # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.
             activity.logger.warning("%s", error.message)
             allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)

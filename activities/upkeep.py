@@ -1,7 +1,7 @@
 """The leader's upkeep: what no single workflow can see.
 
-Hosts whose lease ended, jobs that wait with no queue row, and what the ``reconciler`` finds. Every duty is safe to
-repeat: a new leader starts them all over.
+Jobs that only Temporal knows, hosts whose lease ended, jobs that wait with no queue row, and what the ``reconciler``
+finds. Every duty is safe to repeat: a new leader starts them all over.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from activities.domain_losses import DomainWatch
 from activities.job_workflows import TemporalJobWorkflows, cleanup_id
 from activities.leases import LeaseWatch
 from activities.reconciler import Reconciler
+from activities.restoring import Restorer
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import HostLost
 from gpu_platform.domain.errors import Unavailable
@@ -51,6 +52,7 @@ class Upkeep:
         self._age_clock = AgeClock()
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client))
         self._back_off = back_off
+        self._restorer = Restorer(store, client)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -62,6 +64,8 @@ class Upkeep:
                 await asyncio.to_thread(self._domains.look)
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
+                    if not self._restorer.over:
+                        await self._restorer.look()
                     await self._tell_lost_hosts()
                     await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()

@@ -138,7 +138,7 @@ def power_cycle(control_dir: Path) -> None:
 def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:
     try:
         return GpuCondition(**json.loads(condition_path(control_dir, gpu_index).read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # or cut off by a power loss
         return GpuCondition()
 
 

@@ -86,14 +86,19 @@ def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int 
 
 
 def read_record(path: str) -> dict[str, Any] | None:
+    """None: there is none, or a power cut left nothing that can be read of one that was not durable. No rank that it
+    told of lives then."""
     try:
         with open(path, "rb") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not text:
+    try:
+        record = json.loads(text)
+    except ValueError:  # JSON, or not even text
         return None
-    record = json.loads(text)
+    if not isinstance(record, dict):
+        return None
     if record.pop("format", FORMAT) > FORMAT:
         raise RuntimeError(f"{path} was written by a newer release: install that again before its ranks have ended")
     return record

@@ -41,7 +41,7 @@ class DriverState:
 def read_state(control_dir: Path, index: int) -> DriverState:
     try:
         return DriverState(**json.loads(_path(control_dir, index).read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # or cut off by a power loss
         return DriverState()
 
 

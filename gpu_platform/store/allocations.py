@@ -47,7 +47,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     take_job(session, key, placement, now)
     _check_epoch(session, placement)
-    _take_gpus(session, key, placement, now)
+    take_gpus(session, key, placement, now)
     leave_queue(session, key.job_id, now)
     announce(session, key, placement, now)
 
@@ -58,7 +58,14 @@ def mark_running(session: Session, key: AttemptKey, now: datetime) -> None:
 
     Raises :class:`NotFound`, :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`IllegalTransition`.
     """
+    set_running(session, key, now)
+
+
+def set_running(session: Session, key: AttemptKey, now: datetime) -> None:
+    """Inside a transaction: see :func:`mark_running`."""
     if session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is None:
+        if session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none() is None:
+            raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
     row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one()
     if row.state == JobState.RUNNING:
@@ -207,7 +214,10 @@ def _check_epoch(session: Session, placement: Placement) -> None:
         raise StaleEpoch(f"a scheduler of epoch {placement.epoch} decided this, but epoch {epoch} leads now")
 
 
-def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+def take_gpus(
+    session: Session, key: AttemptKey, placement: Placement, now: datetime, *, on_lost_hosts: bool = False
+) -> None:
+    """Inside a transaction: see :func:`reserve_gang`. ``on_lost_hosts``: its ranks run there already."""
     claims = parts.claims_of(placement)
     uuids = [claim.uuid for claim in claims if claim.uuid is not None]
     if len(set(uuids)) != len(uuids) or not claims:
@@ -215,6 +225,8 @@ def _take_gpus(session: Session, key: AttemptKey, placement: Placement, now: dat
     with_room = parts.takes_host_room(claims)
     names = sorted({claim.host for claim in claims})
     hosts = {row.name: row.state for row in session.execute(_TO_TAKE[with_room], {"names": names})}
+    if on_lost_hosts:
+        hosts = dict.fromkeys(hosts, HostState.READY.value)
     if with_room:
         parts.take_host_room(session, claims)
     rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})} if uuids else {}

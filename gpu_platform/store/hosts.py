@@ -25,6 +25,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.models import allocation, gpu, host
 from gpu_platform.store.parts import use_of
+from gpu_platform.store.restoring import spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,25 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
 
     Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
-    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt. Without news a
+    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt; so is one whose
+    jobs this database does not know and may restore (see ``restoring``): these are not killed yet. Without news a
     report writes one row and no event. Raises :class:`InvalidRequest` when another living host has the same GPU.
     """
     row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
     if row is None and _register(session, report, ttl_s, now):
-        return LeaseAnswer(ttl_s=ttl_s, kill=report.attempts)
+        spare = spared(session, report.attempts, now)
+        return LeaseAnswer(ttl_s=ttl_s, kill=[key for key in report.attempts if key not in spare])
     row = row or session.execute(_LOCK_HOST, {"host_name": report.name}).one()
-    kill = _stale(session, report)
+    stale = _stale(session, report)
+    spare = spared(session, stale, now)
+    kill = [key for key in stale if key not in spare]
     values = _lease(report, ttl_s, now)
     values.update(_news(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
-    if row.state == HostState.LOST and not kill:
+    if spare and row.state != HostState.LOST:
+        values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
+        append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
+    if row.state == HostState.LOST and not stale:
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     session.execute(_UPDATE_HOST.values(values), {"host_name": report.name})
@@ -298,6 +306,9 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
 
 def _node(report: HostReport) -> str:
     return f"node/{report.name}"
+
+
+_UNKNOWN_JOBS = "it runs jobs that the database does not know: they are restored, or stopped, within a minute"
 
 
 def _stale(session: Session, report: HostReport) -> list[AttemptKey]:

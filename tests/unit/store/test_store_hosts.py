@@ -12,7 +12,7 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, restoring
 from gpu_platform.store.state import read_running, read_state
 from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, uuid_of
 
@@ -199,6 +199,7 @@ def test_a_node_worker_is_told_when_its_host_was_put_online(cluster: Cluster) ->
 
 def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Cluster) -> None:
     store = cluster.store
+    leader.begin_epoch(store, "leads for long", NOW - restoring.SPARED_FOR * 2)
     held = cluster.running("held", {"a": [0]})
     released = cluster.running("released", {"a": [1]})
     allocations.release_gang(store, released, now=NOW)
@@ -211,6 +212,7 @@ def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Clus
 
 def test_a_new_host_with_unknown_attempts_is_not_in_service_yet(store: Store) -> None:
     cluster = Cluster(store)
+    leader.begin_epoch(store, "leads for long", NOW - restoring.SPARED_FOR * 2)
     assert cluster.report("a", 1, attempts=[key("old")]).kill == [key("old")]
     assert cluster.host_state("a") == "LOST"
     cluster.report("a", 1)
@@ -235,6 +237,21 @@ def test_a_host_that_takes_no_work_has_no_free_gpus(cluster: Cluster) -> None:
     assert seen() == (2, {HostState.READY})
     expire_leases(cluster.store, LATER)
     assert seen() == (0, {HostState.LOST})
+
+
+def test_unknown_jobs_are_spared_until_the_leader_has_looked_for_them(cluster: Cluster) -> None:
+    """The database may have been lost: Temporal may know them."""
+    store, after = cluster.store, NOW + restoring.SPARED_FOR * 2
+    released = cluster.running("released", {"a": [1]})
+    allocations.release_gang(store, released, now=NOW)
+    assert cluster.report("a", 2, attempts=[key("unknown"), released]).kill == [released]
+    assert cluster.host_state("a") == "LOST", "nobody else gets its GPUs"
+    leader.begin_epoch(store, "new", NOW)
+    assert cluster.report("a", 2, attempts=[key("unknown")]).kill == []
+    assert cluster.host_state("a") == "LOST"
+    assert cluster.report("a", 2, attempts=[key("unknown")], now=after).kill == [key("unknown")]
+    cluster.report("a", 2, now=after)
+    assert cluster.host_state("a") == "READY"
 
 
 def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:

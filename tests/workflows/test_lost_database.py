@@ -1,0 +1,62 @@
+"""The database is lost, or restored to an older point, while jobs wait and run: they are restored from Temporal."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.states import HostState, JobState
+from gpu_platform.store import Store, hosts, restoring
+from tests.harness import Platform, eventually
+
+
+def lose(store: Store, backup: Path) -> None:
+    """What is in ``backup`` replaces the database, under everybody's feet."""
+    live = sqlite3.connect(store.url.database or "")
+    old = sqlite3.connect(backup)
+    old.backup(live)
+    for connection in (old, live):
+        connection.close()
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["lost", "older"])
+async def test_waiting_and_running_jobs_are_restored(
+    temporal: Client, sqlite_store: Store, sqlite_template: Path, tmp_path: Path, older: bool
+) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        backup = sqlite_template
+        if older:
+            backup = tmp_path / "backup.db"
+            with sqlite3.connect(sqlite_store.url.database or "") as live, sqlite3.connect(backup) as copy:
+                live.backup(copy)
+        script = f"echo $$ >> {tmp_path}/pids; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done"
+        running = await platform.submit(JobSpec(command=["sh", "-c", script], gpus=GpuRequest(gpus_per_host=8)))
+        before = await platform.reaches(running, JobState.RUNNING)
+        waiting = await platform.submit(JobSpec(command=["true"]))
+        await platform.reaches(waiting, JobState.QUEUED)
+        lose(platform.store, backup)
+        await platform.nodes["a"].report()
+        assert hosts.list_hosts(platform.store, datetime.now(UTC))[0].state is HostState.LOST, (
+            "nobody else gets its GPUs"
+        )
+        await platform.change_leader()
+
+        def restored(job_id: str) -> Job | None:
+            return None if restoring.unknown_jobs(platform.store, [job_id]) else platform.job(job_id)
+
+        after = await eventually(lambda: restored(running), "the running job to be restored")
+        assert (after.state, after.attempt, after.placement) == (JobState.RUNNING, 1, before.placement)
+        assert (await eventually(lambda: restored(waiting), "the waiting job to be restored")).state is JobState.QUEUED
+        await platform.nodes["a"].report()
+        assert hosts.list_hosts(platform.store, datetime.now(UTC))[0].state is HostState.READY
+        (tmp_path / "end").touch()
+        await platform.ends(running, JobState.COMPLETED)
+        await platform.ends(waiting, JobState.COMPLETED, within_s=30)
+        assert len((tmp_path / "pids").read_text().split()) == 1, "it was not started again"
+        await platform.nothing_leaked()
+        assert "job.restored" in platform.kinds(running)
