@@ -153,6 +153,9 @@ class StoreMachine(RuleBasedStateMachine):
         if state is GpuState.AVAILABLE:
             self.out.pop(gpu, None)
             self.cordoned_gpus.discard(gpu)
+            out_of_service = current not in (GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE)
+            if out_of_service and gpu[1] in self.degraded[gpu[0]]:  # its own host still calls it unfit
+                self.out[gpu] = (GpuState.DEGRADED, "host")
         else:
             self.out[gpu] = (state, "operator")
 
