@@ -62,7 +62,7 @@ def test_a_leaf_that_is_lost_in_two_passes_is_one_event(store: Store, leaves: Cl
     [event] = told(store)
     assert event.data["jobs"] == ["gang"]
     assert event.data["hosts"] == ["a0", "a1", "a2", "a3"]
-    assert event_text(event) == "leaf a lost: 4 of 4 hosts, 1 jobs"
+    assert event_text(event) == "leaf a lost: 4 of 4 hosts, 1 job"
     found = hosts.list_hosts(store, datetime.now(UTC))
     assert [line.strip() for line in lost_together(found)] == ["lost with leaf a (4 of 4 hosts): 4 still LOST"]
     assert watch.look() == [], "told once"
