@@ -13,7 +13,7 @@ from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, handover
+from gpu_platform.store import Store, allocations, attempts, checkpoints, handover
 
 
 class ReserveRequest(BaseModel):
@@ -45,6 +45,16 @@ class EndAttempt(BaseModel):
     retry_in_s: float | None = None
     """QUEUED, it asks for GPUs again only after so long."""
     stopped_by: StoppedBy | None = None
+
+
+class StartedFrom(BaseModel):
+    """What an attempt after the first goes on from."""
+
+    key: AttemptKey
+    host: str
+    """Of rank 0."""
+    resumed_from: str | None = None
+    note: str | None = None
 
 
 class HandOver(BaseModel):
@@ -121,6 +131,10 @@ class ReservationActivities:
             allocations.mark_running(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
             raise not_ours(error) from error
+
+    @activity.defn
+    def note_start(self, start: StartedFrom) -> str | None:
+        return checkpoints.note_start(self._store, start.key, start.host, start.resumed_from, start.note, utc_now())
 
     @activity.defn
     def end_attempt(self, request: EndAttempt) -> None:

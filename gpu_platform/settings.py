@@ -37,11 +37,26 @@ class TemporalSettings(_Section):
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 
 
+class JobDefaults(_Section):
+    """For jobs that do not say it themselves."""
+
+    max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Attempts after a failure of the user's program; None: the platform's own default."""
+    max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Attempts after GPU faults and lost hosts."""
+    checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
+    """Ask programs for a checkpoint so often."""
+    checkpoint_keep: Annotated[int, Field(ge=1)] | None = None
+    """Keep the newest complete ones, and remove older ones even without a manifest."""
+
+
 class ServiceSettings(_Section):
     host: str = "127.0.0.1"
     """Address the service listens on. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     """Port of the REST API."""
+    job_defaults: JobDefaults = JobDefaults()
+    """For jobs that do not say it themselves."""
 
 
 class SchedulerSettings(_Section):

@@ -20,8 +20,8 @@ from service.body_limit import BodyLimit
 from service.feed import EventFeed
 from service.metrics import RequestTimes
 from service.platform import Platform
+from service.routers import checkpoints, follow, health, jobs, line, machines, remediation, usage
 from service.routers import exec as exec_router
-from service.routers import follow, health, jobs, line, machines, remediation, usage
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
 DESCRIPTION = """
@@ -68,7 +68,7 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestTimes)
-    for module in (line, jobs, follow, exec_router, machines, remediation, usage, health):
+    for module in (line, checkpoints, jobs, follow, exec_router, machines, remediation, usage, health):
         app.include_router(module.router)
     _describe(app)
     return app

@@ -21,6 +21,7 @@ from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, admission, jobs, leader, queue, state
+from service import checkpoints
 from service.platform import now
 
 PROBE = "this-job"
@@ -42,6 +43,7 @@ def snapshot(store: Store) -> ClusterState:
 def dry_run(store: Store, spec: JobSpec) -> DryRun:
     """Where and when ``spec`` would start if it were submitted now, and if not, why."""
     try:
+        checkpoints.check_resume(store, spec)
         with store.read() as session:
             admission.check_quotas(session, spec)
             admission.check_possible(store, session, spec)

@@ -60,6 +60,7 @@ def control_worker(
             reservation.parked_state,
             reservation.unpark,
             reservation.mark_starting,
+            reservation.note_start,
             reservation.mark_running,
             reservation.end_attempt,
             cleanup.find_orphan,

@@ -29,6 +29,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.exec import ExecSessions
 from service.connections import EndingConnection
+from workers.node_checkpoints import checkpoint_routes
 from workers.node_exec import exec_routes
 
 USER = "service"
@@ -81,6 +82,7 @@ def node_app(
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics), *more]
+    routes += checkpoint_routes(agent)
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
     return Starlette(

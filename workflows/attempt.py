@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost
+from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, Prepared
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import Interrupt, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
@@ -37,6 +37,8 @@ class Attempt:
     key: AttemptKey
     stop: Stop
     placement: Placement | None = None
+    prepared: Prepared | None = None
+    """By rank 0's host."""
     preempt: Interrupt | None = None
     faults: dict[str, GpuFault] = field(default_factory=dict)
     """By fault id."""

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.admission import AdmissionActivities
     from activities.launch import node_task_queue
     from activities.placement import PlacementActivities, PlaceRequest
-    from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
+    from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest, StartedFrom
     from activities.watch import WatchActivities
     from gpu_platform.domain.attempt import (
         AttemptKey,
@@ -250,6 +250,7 @@ class JobWorkflow:
             workflow.upsert_search_attributes(
                 [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
             )
+            await self._note_start(attempt)
             return await self._watch(attempt, plans, undo)
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: Temporal tries
@@ -323,7 +324,24 @@ class JobWorkflow:
                 ReservationActivities.mark_starting, attempt.key, **policies.DATABASE_STEP
             )
             self._enter(JobState.STARTING, f"{len(plans)} hosts are ready")
-        return await launch_hosts(attempt, plans, rendezvous)
+        launched = await launch_hosts(attempt, plans, rendezvous)
+        attempt.prepared = rendezvous or (launched[0].prepared if launched else None)
+        return launched
+
+    async def _note_start(self, attempt: Attempt) -> None:
+        """Say what an attempt after the first goes on from, or why it starts at zero."""
+        prepared = attempt.prepared
+        if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
+            return
+        message = await workflow.execute_local_activity_method(
+            ReservationActivities.note_start,
+            StartedFrom(
+                key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
+            ),
+            **policies.DATABASE_STEP,
+        )
+        if message is not None:
+            self._note(message)
 
     async def _watch(self, attempt: Attempt, plans: list[HostPlan], undo: list[Undo]) -> Ending:
         watches = [

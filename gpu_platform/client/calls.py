@@ -47,13 +47,32 @@ def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
     return Call(
         "POST",
         "/v1/jobs",
-        body=spec.model_dump_json(exclude_defaults=True).encode(),
+        body=_spec(spec),
         headers={"Idempotency-Key": idempotency_key or secrets.token_hex(16)},
     )
 
 
+def _spec(spec: JobSpec) -> bytes:
+    """What was given, even if it is the default: the cluster may have other defaults for what was not."""
+    return spec.model_dump_json(exclude_unset=True).encode()
+
+
 def dry_run(spec: JobSpec) -> Call:
-    return Call("POST", "/v1/jobs:dry-run", body=spec.model_dump_json(exclude_defaults=True).encode(), patience_s=60.0)
+    return Call("POST", "/v1/jobs:dry-run", body=_spec(spec), patience_s=60.0)
+
+
+def checkpoints(job_id: str, verify: bool) -> Call:
+    # Reading every byte of a checkpoint takes as long as it takes.
+    path = f"/v1/jobs/{_quoted(job_id)}/checkpoints"
+    return Call("GET", path, _given(verify=verify or None), patience_s=600.0 if verify else 10.0)
+
+
+def ask_for_checkpoint(job_id: str) -> Call:
+    return Call("POST", f"/v1/jobs/{_quoted(job_id)}/checkpoints")
+
+
+def check_checkpoint_roots() -> Call:
+    return Call("POST", "/v1/checkpoint-roots:check", patience_s=60.0)
 
 
 def reason(job_id: str) -> Call:

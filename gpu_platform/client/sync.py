@@ -15,7 +15,16 @@ from pydantic import BaseModel
 
 from gpu_platform.client import calls
 from gpu_platform.client.calls import Call, Connection
-from gpu_platform.client.wire import DryRun, LogChunk, Page, Problem, problem_of_response
+from gpu_platform.client.wire import (
+    CheckpointAsked,
+    CheckpointRoot,
+    DryRun,
+    LogChunk,
+    Page,
+    Problem,
+    problem_of_response,
+)
+from gpu_platform.domain.checkpoint import CheckpointInfo
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
@@ -77,6 +86,18 @@ class Client:
         """All jobs that match, newest first; pages are fetched as they are needed."""
         wanted = [*states] if states else None
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
+
+    def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
+        """All that its hosts see, oldest first. ``verify``: every byte is read."""
+        return (self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
+
+    def ask_for_checkpoint(self, job_id: str) -> CheckpointAsked:
+        """Ask the program of a running job to save now."""
+        return self._send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
+
+    def check_checkpoint_roots(self) -> builtins.list[CheckpointRoot]:
+        """Which hosts see each other's checkpoints, tried with a file."""
+        return (self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     def cancel(self, job_id: str, reason: str = "") -> Job:
         """SIGTERM, the job's grace, SIGKILL. Returns at once; :meth:`wait` for the end."""

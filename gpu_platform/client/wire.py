@@ -37,6 +37,24 @@ class Why(BaseModel):
     reason: str = ""
 
 
+class CheckpointAsked(BaseModel):
+    """A program was asked for a checkpoint by its request file."""
+
+    signalled: int
+    """Processes that got the signal as well."""
+
+
+class CheckpointRoot(BaseModel):
+    """Hosts that say they share one checkpoint root, and whether that is so."""
+
+    root: str | None
+    """None: the host did not say."""
+    hosts: list[str]
+    silent: list[str] = []
+    """Of them, those that did not answer."""
+    problem: str | None = None
+
+
 class DryRun(BaseModel):
     """Where and when a job would start if it were submitted now."""
 
@@ -51,6 +69,8 @@ class DryRun(BaseModel):
     """Jobs that would be stopped for it; it starts as soon as they have ended."""
     preempts_at: float | None = None
     """Unix seconds: when they would be told to stop, once they had their guaranteed run time; None: at once."""
+    warnings: list[str] = []
+    """What to know before it is submitted."""
 
 
 class LogChunk(BaseModel):

@@ -422,6 +422,8 @@ class Job(BaseModel):
     checkpoint_at: datetime | None = None
     """When this attempt last saved its work; only of one job, and while it has GPUs."""
     workflow_url: str | None = None
+    warnings: list[str] = []
+    """What to know of it, e.g. that a retry on another host would start at zero; not in lists."""
 
 
 class WaitingJob(BaseModel):

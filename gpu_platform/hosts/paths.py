@@ -29,10 +29,15 @@ def control_dir(node_dir: Path) -> Path:
 
 
 def attempt_dir(home: Path, key: AttemptKey) -> Path:
-    """``home`` is :func:`node_dir`. Job ids come from outside, so one that is not a plain name is refused."""
-    if "/" in key.job_id or "\0" in key.job_id or key.job_id in ("", ".", ".."):
-        raise NotFound(f"there is no job {key.job_id!r}")
-    return home / "jobs" / key.job_id / str(key.attempt)
+    """``home`` is :func:`node_dir`."""
+    return home / "jobs" / check_job_id(key.job_id) / str(key.attempt)
+
+
+def check_job_id(job_id: str) -> str:
+    """Job ids come from outside: raises :class:`NotFound` for one that is not a plain name."""
+    if "/" in job_id or "\0" in job_id or job_id in ("", ".", ".."):
+        raise NotFound(f"there is no job {job_id!r}")
+    return job_id
 
 
 def checkpoint_dir(root: Path, key: AttemptKey) -> Path:

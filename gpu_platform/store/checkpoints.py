@@ -1,16 +1,22 @@
-"""When attempts last saved their work, as their hosts told with their leases."""
+"""When and where attempts last saved their work, as their hosts told with their leases."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import TypeAdapter
-from sqlalchemy import select
+from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.lease import Checkpoint
-from gpu_platform.store.models import host
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.lease import Checkpoint, HostReport
+from gpu_platform.domain.states import HostState
+from gpu_platform.store.database import reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import checkpoint, host, job
 
 _CHECKPOINTS = TypeAdapter(list[Checkpoint])
 
@@ -29,3 +35,100 @@ def saved_at(session: Session, hosts: Collection[str] | None = None) -> dict[Att
         for one in parse_checkpoints(text):
             saved[one.key] = max(one.written_at, saved.get(one.key, one.written_at))
     return saved
+
+
+def remember_checkpoints(session: Session, report: HostReport, before: str) -> None:
+    """Keep what is new since the host's last report (``before``): the host forgets attempts that have ended.
+
+    The host's row is locked.
+    """
+    known = parse_checkpoints(before)
+    for one in report.checkpoints:
+        if one in known:
+            continue
+        place = (checkpoint.c.job_id == one.key.job_id, checkpoint.c.attempt == one.key.attempt)
+        session.execute(delete(checkpoint).where(*place, checkpoint.c.host == report.name))
+        row = {"job_id": one.key.job_id, "attempt": one.key.attempt, "host": report.name}
+        row |= {"root": report.checkpoint_root, "name": one.name, "written_at": one.written_at}
+        session.execute(insert(checkpoint).values(row))
+
+
+@dataclass(frozen=True, slots=True)
+class RootOfHost:
+    host: str
+    root: str | None
+    """None: it did not say."""
+    alive: bool
+
+
+@reading
+def read_roots(session: Session) -> list[RootOfHost]:
+    """The checkpoint root of every host, by name."""
+    query = select(host.c.name, host.c.checkpoint_root, host.c.state).order_by(host.c.name)
+    return [RootOfHost(row.name, row.checkpoint_root, row.state != HostState.LOST) for row in session.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class LastKnown:
+    """The newest checkpoint of an attempt that a host told of."""
+
+    attempt: int
+    host: str
+    root: str | None
+    name: str
+    written_at: float
+
+
+@reading
+def last_known(session: Session, job_id: str) -> list[LastKnown]:
+    """Oldest first. What happened to them since, only the hosts know."""
+    return [_known(row) for row in session.execute(_OF_JOB.where(checkpoint.c.job_id == job_id))]
+
+
+@writing
+def note_start(
+    session: Session, key: AttemptKey, host_name: str, resumed_from: str | None, note: str | None, now: datetime
+) -> str | None:
+    """Write down what a later attempt goes on from, or why it starts at zero; returns that for people.
+
+    None: nothing was ever saved, and the job does not say that it saves.
+    """
+    message = _resumed(key, resumed_from) or _at_zero(session, key, host_name)
+    if message is None:
+        return None
+    message += f"; {note}" if note else ""
+    kind = "job.warning" if resumed_from is None else "job.resumed"
+    data = {"message": message, "resumed_from": resumed_from}
+    append_event(session, kind, "workflow", now, job_id=key.job_id, attempt=key.attempt, host=host_name, data=data)
+    return message
+
+
+def _resumed(key: AttemptKey, resumed_from: str | None) -> str | None:
+    return None if resumed_from is None else f"attempt {key.attempt} goes on from {resumed_from}"
+
+
+def _at_zero(session: Session, key: AttemptKey, host_name: str) -> str | None:
+    earlier = (checkpoint.c.job_id == key.job_id, checkpoint.c.attempt < key.attempt)
+    known = [_known(row) for row in session.execute(_OF_JOB.where(*earlier))]
+    begins = f"attempt {key.attempt} starts at zero:"
+    if not known:
+        text = session.execute(select(job.c.spec).where(job.c.id == key.job_id)).scalar_one()
+        spec = JobSpec.model_validate_json(text)
+        saves = spec.checkpoints or spec.checkpoint.every_s is not None
+        return f"{begins} no earlier attempt is known to have saved a complete checkpoint" if saves else None
+    newest = known[-1]
+    what = f"attempt {newest.attempt}" + (f", {newest.name}" if newest.name else "")
+    root = session.execute(select(host.c.checkpoint_root).where(host.c.name == host_name)).scalar_one_or_none()
+    if newest.host != host_name and (root is None or root != newest.root):
+        return (
+            f"{begins} host {host_name} does not see host {newest.host}'s checkpoints (the newest: {what}); let "
+            "node.checkpoint_root be a file system that both share"
+        )
+    return f"{begins} host {host_name} finds no complete checkpoint any more (the newest was: {what})"
+
+
+def _known(row: Row) -> LastKnown:
+    return LastKnown(row.attempt, row.host, row.root, row.name, row.written_at)
+
+
+_OF_JOB = select(checkpoint).order_by(checkpoint.c.attempt, checkpoint.c.written_at)

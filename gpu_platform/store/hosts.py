@@ -20,6 +20,7 @@ from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store import flapping
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
+from gpu_platform.store.checkpoints import remember_checkpoints
 from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
@@ -62,10 +63,12 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     session.execute(_UPDATE_HOST.values(values), {"host_name": report.name})
+    if values["checkpoints"] != row.checkpoints:
+        remember_checkpoints(session, report, row.checkpoints)
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, report.name, now)
     online_ms = None if row.online_at is None else int(row.online_at.timestamp() * 1000)
-    return LeaseAnswer(ttl_s=ttl_s, kill=kill, online_ms=online_ms)
+    return LeaseAnswer(ttl_s=ttl_s, kill=kill, online_ms=online_ms, draining=row.cordoned)
 
 
 @reading
@@ -301,6 +304,7 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
         "degraded": json.dumps(report.degraded, sort_keys=True),
         "telemetry": json.dumps([item.model_dump(exclude_none=True) for item in report.telemetry]),
         "checkpoints": json.dumps([item.model_dump() for item in report.checkpoints]),
+        "checkpoint_root": report.checkpoint_root,
     }
 
 

@@ -195,6 +195,8 @@ class HostRecord(Record, table=True):
     """JSON list, as last reported. Here and not in ``gpu``: a report then never waits for a reservation."""
     checkpoints: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
     """JSON list of the attempts' newest, as last reported; here for the same reason."""
+    checkpoint_root: str | None = _optional_text()
+    """Hosts with the same one see each other's checkpoints."""
     inventory: str = _text()
     cpus: int = _count()
     """As reported, but never less than what jobs have; so also ``ram_mib``."""
@@ -204,6 +206,18 @@ class HostRecord(Record, table=True):
 
 
 _HELD = f"('{GpuState.ALLOCATED}', '{GpuState.IN_USE}')"
+
+
+class CheckpointRecord(Record, table=True):
+    """The newest checkpoint of an attempt that a host told of, also after the attempt, or the host, is gone."""
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    host: str = Field(primary_key=True, sa_type=Text)
+    root: str | None = _optional_text()
+    name: str = _text()
+    written_at: float
+    """Unix seconds, by the clock of the file system."""
 
 
 class GpuRecord(Record, table=True):
@@ -458,6 +472,7 @@ host = _tables["host"]
 gpu = _tables["gpu"]
 reservation = _tables["reservation"]
 allocation = _tables["allocation"]
+checkpoint = _tables["checkpoint"]
 usage = _tables["usage"]
 event = _tables["event"]
 fault = _tables["fault"]

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.states import TERMINAL_JOB_STATES
 from gpu_platform.store.database import change, writing
-from gpu_platform.store.models import allocation, fault, idempotency, job, reservation
+from gpu_platform.store.models import allocation, checkpoint, fault, idempotency, job, reservation
 
 BATCH = 500
 _ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES))
@@ -32,6 +32,7 @@ def prune(session: Session, before: datetime) -> dict[str, int]:
     job_ids = session.scalars(old.distinct().limit(BATCH)).all()
     for table in (allocation, reservation):
         gone[table.name] = _forget(session, table, table.c.job_id.in_(job_ids) & table.c.released_at.is_not(None))
+    gone[checkpoint.name] = _forget(session, checkpoint, checkpoint.c.job_id.in_(job_ids))
     of_ended = select(idempotency.c.key).join(job, job.c.id == idempotency.c.job_id)
     keys = session.scalars(of_ended.where(_ENDED, job.c.finished_at < before).limit(BATCH)).all()
     gone[idempotency.name] = _forget(session, idempotency, idempotency.c.key.in_(keys))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli import parsing, session, submit
+from service.cli import hosts, jobs_checkpoints, parsing, session, submit
 from service.cli.session import JobId
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ app = typer.Typer(help="List, describe, follow and stop jobs.", no_args_is_help=
 
 def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="jobs")
+    jobs_checkpoints.register(app, hosts.hosts)
 
 
 @app.command("list")

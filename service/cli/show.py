@@ -125,7 +125,7 @@ def event_text(event: JobEvent) -> str:
         case "gpu.fault":
             told = data.get("message") or f"XID {data.get('xid')} on GPU {data.get('gpu_index')} of {event.host}"
             return f"{told} -> {str(data.get('action', '')).replace('_', ' ')}"
-        case "job.fault" | "job.warning":
+        case "job.fault" | "job.warning" | "job.resumed":
             return str(data.get("message", ""))
         case "gpu.state":
             later = ", and drained as soon as it is healed" if data.get("drained_later") else ""

@@ -76,6 +76,8 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         yield "stopped" if job.state is JobState.CANCELLED else "last stop", escape(str(job.stopped_by))
     if job.checkpoint_at is not None:
         yield "checkpoint", f"{show.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
+    for warning in job.warnings:
+        yield "warning", Text(warning, style="yellow")
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
     yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -100,6 +100,7 @@ def dry_run(answer: DryRun) -> Group:
     if answer.preempts:
         told = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
         parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {told}")]
+    parts += [escape(f"warning: {warning}") for warning in answer.warnings]
     return Group(*parts)
 
 

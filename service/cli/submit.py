@@ -194,6 +194,8 @@ def submit(
         return
     with session.service() as client:
         job = client.submit(spec, idempotency_key=idempotency_key)
+    for warning in job.warnings:
+        session.say(f"warning: {warning}")
     with session.service(session.FOLLOW_PATIENCE_S) as client:
         if follow:
             session.say(f"job {job.id}")

@@ -15,6 +15,8 @@ from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import jobs
 from service import submission
+from service.checkpoints import uses_checkpoints, warnings_of
+from service.job_defaults import with_defaults
 from service.platform import ActorDep, Platform, PlatformDep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -59,11 +61,12 @@ async def submit_job(
     ] = None,
 ) -> Job:
     """Submit a job. When this answers, the job is durable: it runs, or says why not, whatever dies."""
+    spec = with_defaults(spec, platform.settings.service.job_defaults)
     job, created = await submission.submit(platform, spec, actor or spec.user, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not created:
         response.status_code = 200
-    return platform.shown(job)
+    return await _warned(platform, job)
 
 
 @router.get("")
@@ -92,7 +95,7 @@ async def get_job(
     ] = 0.0,
 ) -> Job:
     """One job: what was asked, its state, where it runs, or why it waits."""
-    return platform.shown(await _ended(platform, job_id, wait_s))
+    return await _warned(platform, await _ended(platform, job_id, wait_s))
 
 
 @router.post("/{job_id}/cancel", status_code=202)
@@ -111,6 +114,14 @@ async def kill_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: W
 async def preempt_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
     """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
     return await _interrupt(platform, job_id, "preempt", actor, why)
+
+
+async def _warned(platform: Platform, job: Job) -> Job:
+    shown = platform.shown(job)
+    if job.state.is_terminal or not uses_checkpoints(job.spec):
+        return shown
+    found = await run_in_threadpool(warnings_of, platform.store, job.spec)
+    return shown.model_copy(update={"warnings": found}) if found else shown
 
 
 async def _interrupt(platform: Platform, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None) -> Job:

@@ -13,8 +13,10 @@ from gpu_platform.domain.job import JobSpec, WaitingJob
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store import line
 from service import planning
+from service.checkpoints import warnings_of
+from service.job_defaults import with_defaults
 from service.paging import Cursor, offset_of
-from service.platform import PlatformDep
+from service.platform import Platform, PlatformDep
 from service.routers.jobs import JobId
 
 router = APIRouter(prefix="/v1", tags=["queue"])
@@ -36,7 +38,12 @@ def list_waiting(
 @router.post("/jobs:dry-run")
 async def dry_run(spec: Annotated[JobSpec, Body()], platform: PlatformDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
-    return await run_in_threadpool(planning.dry_run, platform.store, spec)
+    return await run_in_threadpool(_dry_run, platform, with_defaults(spec, platform.settings.service.job_defaults))
+
+
+def _dry_run(platform: Platform, spec: JobSpec) -> DryRun:
+    answer = planning.dry_run(platform.store, spec)
+    return answer.model_copy(update={"warnings": warnings_of(platform.store, spec)})
 
 
 @router.get("/jobs/{job_id}/reason")

@@ -1,0 +1,37 @@
+"""Checkpoints: of one job, and the roots that hosts keep them in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from gpu_platform.client.wire import CheckpointAsked, CheckpointRoot, Page
+from gpu_platform.domain.checkpoint import CheckpointInfo
+from service import checkpoints
+from service.platform import PlatformDep
+from service.routers.jobs import JobId
+
+router = APIRouter(prefix="/v1", tags=["checkpoints"])
+
+
+@router.get("/jobs/{job_id}/checkpoints")
+async def list_checkpoints(
+    job_id: JobId,
+    platform: PlatformDep,
+    verify: Annotated[bool, Query(description="Read every byte and compare hashes, not sizes only")] = False,
+) -> Page[CheckpointInfo]:
+    """All checkpoints of a job, oldest first, as the hosts that see them tell; damaged ones too."""
+    return Page(items=await checkpoints.list_checkpoints(platform, job_id, verify=verify))
+
+
+@router.post("/jobs/{job_id}/checkpoints", status_code=202)
+async def ask_for_checkpoint(job_id: JobId, platform: PlatformDep) -> CheckpointAsked:
+    """Ask a running job's program to save now. Whether it does, the list of its checkpoints shows."""
+    return CheckpointAsked(signalled=await checkpoints.ask_for_checkpoint(platform, job_id))
+
+
+@router.post("/checkpoint-roots:check")
+async def check_roots(platform: PlatformDep) -> Page[CheckpointRoot]:
+    """Which hosts share a checkpoint root, tried: one of each group writes a file, the others look for it."""
+    return Page(items=await checkpoints.check_roots(platform))

@@ -1,0 +1,135 @@
+"""Checkpoints through the service: listed from the hosts that see them, warned of, resumed from, and roots tried."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from gpu_platform.client import AsyncClient
+from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.settings import JobDefaults, ServiceSettings
+from gpu_platform.store import Store
+from tests.hosts_rig import HostRig
+from tests.store_cluster import Cluster, key
+from tests.unit.hosts.test_checkpoint_store import write
+from tests.unit.service.api_server import application, recording, served, temporal_dev_server
+from workers.node_http import node_app
+
+
+@pytest.fixture(scope="module")
+def temporal() -> Iterator[str]:
+    with temporal_dev_server() as address:
+        yield address
+
+
+class Hosts:
+    """Three real agents: a and b share a root, c has its own. A job ran on a."""
+
+    def __init__(self, store: Store, tmp_path: Path) -> None:
+        self.store = store
+        self.cluster = Cluster(store)
+        roots = {"a": "shared", "b": "shared", "c": "own"}
+        self.rigs = {
+            name: HostRig(tmp_path / name, name=name, checkpoint_root=tmp_path / root) for name, root in roots.items()
+        }
+        self.urls: dict[str, str] = {}
+
+    def report(self, name: str, **fields: object) -> None:
+        agent = self.rigs[name].agent
+        agent.checkpoints([])
+        url = self.urls[name].replace("http://", "http://service:secret@")
+        self.cluster.report(name, agent_url=url, checkpoint_root=agent.saving.root_id, **fields)
+
+    async def serve(self, stack: AsyncExitStack) -> None:
+        for name, rig in self.rigs.items():
+            self.urls[name] = await stack.enter_async_context(served(node_app(rig.agent, "secret")))
+            self.report(name)
+
+
+@pytest.fixture
+async def hosts(sqlite_store: Store, tmp_path: Path) -> AsyncIterator[Hosts]:
+    async with AsyncExitStack() as stack:
+        found = Hosts(sqlite_store, tmp_path)
+        await found.serve(stack)
+        yield found
+        for rig in found.rigs.values():
+            await rig.aclose()
+
+
+@pytest.fixture
+async def client(hosts: Hosts, temporal: str) -> AsyncIterator[AsyncClient]:
+    defaults = ServiceSettings(job_defaults=JobDefaults(max_retries=3, checkpoint_every_s=1800))
+    app = application(hosts.store, temporal, service=defaults)
+    async with recording(temporal), served(app) as url, AsyncClient(url) as client:
+        yield client
+
+
+async def test_checkpoints_are_listed_and_chosen(hosts: Hosts, client: AsyncClient, tmp_path: Path) -> None:
+    hosts.cluster.running("ran", {"a": [0]})
+    hosts.report("a", attempts=[key("ran")], checkpoints=[Checkpoint(key=key("ran"), written_at=5.0, name="step-1")])
+    write(tmp_path / "shared", "ran/1/step-10", 100.0)
+    (write(tmp_path / "shared", "ran/1/step-20", 200.0) / "state").write_text("damaged")
+    found = await client.checkpoints("ran", verify=True)
+    assert [(one.label, one.step, one.hosts, one.complete, one.verified) for one in found] == [
+        ("1/step-10", 10, ["a", "b"], True, Verified.HASHES),
+        ("1/step-20", 20, ["a", "b"], False, None),
+    ]
+    spec = JobSpec(command=["true"], checkpoint=CheckpointPolicy(resume_from="ran:1/step-10"))
+    assert (await client.submit(spec)).spec.checkpoint.resume_from == "ran:1/step-10"
+    for wrong, why in (("none", "there is no job 'none'"), ("ran:7", "ran had 1 attempts")):
+        bad = spec.model_copy(update={"checkpoint": CheckpointPolicy(resume_from=wrong)})
+        with pytest.raises(InvalidRequest, match=why):
+            await client.submit(bad)
+        assert why in (await client.dry_run(bad)).message
+    with pytest.raises(InvalidRequest, match="in another namespace than 'lab'"):
+        await client.submit(spec.model_copy(update={"namespace": "lab"}))
+    # Where nobody answers, the last that was told is shown.
+    hosts.urls["a"] = hosts.urls["b"] = "http://127.0.0.1:1"
+    hosts.report("a")
+    hosts.report("b")
+    [one] = await client.checkpoints("ran")
+    assert (one.label, one.complete, one.problem) == (
+        "1/step-1",
+        False,
+        "host a does not answer: this is the newest that it told of",
+    )
+
+
+async def test_who_goes_on_from_checkpoints_is_warned_where_they_are_not_shared(
+    hosts: Hosts, client: AsyncClient
+) -> None:
+    spec = JobSpec(command=["true"], checkpoints=True)
+    job = await client.submit(spec)
+    [warning] = job.warnings
+    assert "a retry elsewhere starts at zero: each of these groups has its own root: a, b; c." in warning
+    assert (await client.dry_run(spec)).warnings == [warning]
+    assert (await client.get(job.id)).warnings == [warning]
+    hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].agent.saving.root_id)
+    assert (await client.get(job.id)).warnings == []
+
+
+async def test_what_a_job_does_not_say_the_cluster_says(client: AsyncClient) -> None:
+    job = await client.submit(JobSpec(command=["true"]))
+    assert (job.spec.max_retries, job.spec.checkpoint.every_s) == (3, 1800)
+    own = JobSpec(command=["true"], max_retries=0, checkpoint=CheckpointPolicy(every_s=60))
+    job = await client.submit(own)
+    assert (job.spec.max_retries, job.spec.checkpoint.every_s) == (0, 60)
+
+
+async def test_hosts_that_say_they_share_a_root_are_put_to_the_test(hosts: Hosts, client: AsyncClient) -> None:
+    roots = await client.check_checkpoint_roots()
+    assert sorted((one.hosts, one.problem) for one in roots) == [(["a", "b"], None), (["c"], None)]
+    hosts.cluster.report(
+        "c",
+        agent_url=hosts.urls["c"].replace("http://", "http://service:secret@"),
+        checkpoint_root=hosts.rigs["a"].agent.saving.root_id,
+    )
+    [one] = await client.check_checkpoint_roots()
+    assert one.problem is not None
+    assert "they report one identity, but c do not see what a writes" in one.problem
