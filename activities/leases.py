@@ -1,42 +1,75 @@
-"""Which hosts have gone silent, by the leader's own steady clock.
+"""The leader's look at the hosts' leases: who is LOST, and when the verdict is held back.
 
-A lease in the database is an instant of the service's clock, and clocks get set, or differ between machines. So
-nobody compares it with the time: the leader looks whether it *changes*, and counts the seconds in which it did not
-(as Kubernetes' leader election does: client-go, ``leaderelection``, ``observedTime``). A step of any clock, in either
-direction, neither loses a host nor hides that one is gone.
+The rules are :class:`gpu_platform.domain.lease_protocol.LeaderLeases`; here they meet the database and a clock.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
+
+import structlog
+
+from activities.metrics import HOSTS_HEARD, VERDICT_HELD
+from gpu_platform.domain.lease import VerdictHeld
+from gpu_platform.domain.lease_protocol import LeaderLeases, LeaseTimes, Verdict
+from gpu_platform.store import Store, leases
+from gpu_platform.store.leases import LostHost
+
+log = structlog.get_logger()
 
 LONGEST_LOOK_S = 3.0
 
 
 class LeaseWatch:
-    """Knows nothing at first: under a new leader every host has a full TTL to report.
+    """Knows nothing at first: under a new leader every host has a whole lease to report.
 
     ``clock``: seconds that only grow, and that stand still while the machine sleeps (``CLOCK_MONOTONIC``).
     """
 
-    def __init__(self, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
         self._ttl_s = ttl_s
         self._clock = clock
         self._looked_at = clock()
-        self._silent: dict[str, tuple[datetime, float]] = {}
+        self._state = LeaderLeases(LeaseTimes.of(ttl_s))
+        self._held_since: datetime | None = None
+        self._wrote_held = True
+        """A leader before this one may have written that the verdict is held back."""
 
-    def silent(self, leases: Mapping[str, datetime]) -> dict[str, datetime]:
-        """Those of ``leases`` that have not changed for a TTL.
+    def look(self, now: datetime) -> list[LostHost]:
+        """Begin a round, read the leases, and declare LOST who is. Returns those with the attempts to tell.
 
-        Time in which nobody could look (the leader was frozen, the database away) counts for ``LONGEST_LOOK_S`` at
-        most: the hosts may have been unable to report just as long.
+        Time in which nobody could look (the leader was frozen, the database away) counts as ``LONGEST_LOOK_S`` of
+        silence at most: the hosts may have been unable to report just as long.
         """
-        now = self._clock()
-        passed, self._looked_at = min(now - self._looked_at, LONGEST_LOOK_S), now
-        seen, self._silent = self._silent, {}
-        for name, lease in leases.items():
-            before, silence_s = seen.get(name, (None, 0.0))
-            self._silent[name] = lease, silence_s + passed if lease == before else 0.0
-        return {name: lease for name, (lease, silence_s) in self._silent.items() if silence_s >= self._ttl_s}
+        began = self._clock()
+        number = leases.begin_round(self._store, now)
+        found = leases.read_leases(self._store, self._ttl_s)
+        # Only now: what was read must be true at the time that it is compared with.
+        at = self._clock()
+        passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
+        self._state = self._state.begin_round(began, number)
+        self._state, verdict = self._state.look(at, passed, found.rows, found.members)
+        self._tell_held(verdict, now)
+        return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
+
+    def _tell_held(self, verdict: Verdict, now: datetime) -> None:
+        HOSTS_HEARD.set(verdict.heard)
+        VERDICT_HELD.set(len(verdict.held))
+        if not verdict.held:
+            if self._held_since is not None:
+                log.warning("hosts.verdict_resumed", heard=verdict.heard, members=verdict.members)
+            if self._wrote_held:
+                leases.end_held_verdict(self._store, now)
+            self._held_since, self._wrote_held = None, False
+            return
+        if self._held_since is None:
+            log.error("hosts.verdict_held", silent=len(verdict.held), heard=verdict.heard, members=verdict.members)
+        self._held_since = self._held_since or now
+        held = VerdictHeld(
+            since=self._held_since, silent=list(verdict.held), heard=verdict.heard, members=verdict.members
+        )
+        leases.hold_verdict(self._store, held, now)
+        self._wrote_held = True

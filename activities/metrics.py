@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 DECISION_SECONDS = Histogram(
     "topology_scheduler_latency_seconds",
@@ -23,4 +23,9 @@ PLACEMENT_DECISIONS = Counter(
 JOBS_RESTORED = Counter(
     "gpu_platform_jobs_restored",
     "Jobs that Temporal knew and the database did not, because it was lost or restored to an older point",
+)
+HOSTS_HEARD = Gauge("gpu_platform_hosts_heard", "Hosts that the leader hears, of those that are not LOST")
+VERDICT_HELD = Gauge(
+    "gpu_platform_hosts_verdict_held",
+    "Silent hosts that are not declared LOST, because the leader hears less than half of all hosts",
 )

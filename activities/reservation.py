@@ -24,6 +24,8 @@ class ReserveRequest(BaseModel):
 class Reserved(BaseModel):
     conflict: str | None = None
     """Why the plan no longer holds; None: every GPU is ours."""
+    terms: dict[str, int] = {}
+    """Of the hosts; see ``HostPlan.term``."""
 
 
 class EndAttempt(BaseModel):
@@ -81,17 +83,17 @@ class ReservationActivities:
     @activity.defn
     def reserve_gang(self, request: ReserveRequest) -> Reserved:
         try:
-            allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
+            terms = allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
         except IllegalTransition as error:
             raise not_ours(error) from error
-        return Reserved()
+        return Reserved(terms=terms)
 
     @activity.defn
     def hand_over(self, request: HandOver) -> Reserved:
         try:
-            handover.hand_over(
+            terms = handover.hand_over(
                 self._store,
                 request.key,
                 request.placement,
@@ -104,7 +106,7 @@ class ReservationActivities:
             )
         except (ReservationConflict, IllegalTransition, NotFound) as error:
             return Reserved(conflict=error.message)
-        return Reserved()
+        return Reserved(terms=terms)
 
     @activity.defn
     def parked_state(self, key: AttemptKey) -> Parked:

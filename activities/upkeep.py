@@ -20,14 +20,15 @@ from activities.leases import LeaseWatch
 from activities.reconciler import Reconciler
 from activities.restoring import Restorer
 from gpu_platform.age_clock import AgeClock
-from gpu_platform.domain.attempt import HostLost
+from gpu_platform.domain.attempt import AttemptKey, HostLost
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.flapping import BackOff
-from gpu_platform.store import Store, flapping, gpus, hosts, queue, retention
+from gpu_platform.domain.job import Fencing
+from gpu_platform.domain.lease_protocol import LOOK_EVERY_S
+from gpu_platform.store import Store, flapping, gpus, jobs, leases, queue, retention
 
 log = structlog.get_logger()
 
-LEASE_CHECK_S = 1.0
 SWEEP_S = 5.0
 PRUNE_S = 600.0
 ROW_GRACE = timedelta(seconds=6)
@@ -47,7 +48,7 @@ class Upkeep:
         self._store = store
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
-        self._leases = LeaseWatch(lease_ttl_s)
+        self._leases = LeaseWatch(store, lease_ttl_s)
         self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client))
@@ -74,7 +75,7 @@ class Upkeep:
                     next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
             except (Unavailable, RPCError) as error:
                 log.warning("upkeep.delayed", error=str(error))
-            await asyncio.sleep(LEASE_CHECK_S)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _prune(self) -> bool:
         """Forget a little; is there more?"""
@@ -87,10 +88,7 @@ class Upkeep:
         return bool(gone)
 
     async def _expire_leases(self) -> None:
-        silent = self._leases.silent(await asyncio.to_thread(hosts.read_leases, self._store))
-        if not silent:
-            return
-        expired = await asyncio.to_thread(hosts.expire_leases, self._store, silent, utc_now())
+        expired = await asyncio.to_thread(self._leases.look, utc_now())
         if self._back_off is not None and expired:
             names = [lost.name for lost in expired]
             await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
@@ -107,14 +105,21 @@ class Upkeep:
 
     async def _tell_lost_hosts(self) -> None:
         """Again, for a leader that died between declaring a host lost and telling its jobs."""
-        for lost in await asyncio.to_thread(hosts.lost_hosts_with_attempts, self._store):
+        for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
             await self._tell(lost)
 
-    async def _tell(self, lost: hosts.LostHost) -> None:
+    async def _tell(self, lost: leases.LostHost) -> None:
         for key in lost.jobs:
+            if not lost.is_proved and await self._wants_proof(key):
+                continue
             signal = HostLost(attempt=key.attempt, host=lost.name, reason="its lease ended")
             for workflow_id in (key.job_id, cleanup_id(key)):
                 await self._signal(workflow_id, "host_lost", signal)
+
+    async def _wants_proof(self, key: AttemptKey) -> bool:
+        """Does the job go on elsewhere only when its ranks are known to be dead?"""
+        job = await asyncio.to_thread(jobs.get_job, self._store, key.job_id)
+        return job.spec.fencing is Fencing.STRICT
 
     async def _ask_again(self) -> None:
         """Jobs outside the line for so long: whoever was to write their queue row died before it could."""

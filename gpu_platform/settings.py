@@ -146,6 +146,11 @@ class NodeSettings(_Section):
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0
     """How often the host reports; several must fit into ``lease_ttl_s``."""
+    restart_lease_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """A node worker that is told to stop (SIGTERM) while ranks run asks for a lease of so long, so that its successor
+    finds them alive."""
+    advertised_url: str | None = None
+    """Where other hosts and the service reach this node worker, if not at ``address`` and ``agent_port`` (a proxy)."""
     max_temperature_c: int = 85
     """A GPU above it gets no new work until it has cooled by 5 degrees."""
     reset_attempts: int = 3
@@ -235,8 +240,14 @@ class Settings(BaseSettings):
     """SQLAlchemy address; None: ``<state_dir>/platform.db`` (SQLite, WAL)."""
     api_url: str = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
-    lease_ttl_s: float = 10.0
-    """A host that has not reported for so long is LOST."""
+    api_urls: list[str] = []
+    """More services; a node worker that does not reach one reports to the next."""
+    lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
+    """The lease of a host. One that has not reported for so long is suspected, and LOST 0.3 leases later."""
+    fencing: Literal["lease", "strict", "relaxed"] = "lease"
+    """What happens to ranks on a host that is cut off, for jobs that do not say. ``lease``: the host ends them before
+    they start elsewhere; ``strict``: they start elsewhere only when the old ones are known to be dead, or an operator
+    declares the host LOST; ``relaxed``: they go on, and two attempts of a job may run at once."""
     log_json: bool = True
     """One JSON object a line; false: text for people."""
     log_level: str = "INFO"

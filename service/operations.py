@@ -43,6 +43,18 @@ async def take_host_offline(platform: Platform, name: str, actor: str, reason: s
     return host
 
 
+def declare_host_lost(platform: Platform, name: str, actor: str, reason: str, *, force: bool) -> Host:
+    """An operator knows that the host is dead. Raises :class:`InUse` while it reports, unless ``force``."""
+    host = hosts.get_host(platform.store, name, now())
+    if host.state is not HostState.LOST and host.lease_remaining_s > 0 and not force:
+        raise InUse(
+            f"host {name} has reported within its lease ({host.lease_remaining_s:.0f} s are left): it lives. "
+            "Drain it, or take it offline with force; or wait until its lease has ended",
+            host=name,
+        )
+    return _set_host(platform, name, HostState.LOST, actor, reason or "an operator declared it LOST")
+
+
 def put_host_online(platform: Platform, name: str, actor: str, reason: str) -> Host:
     return _set_host(platform, name, HostState.READY, actor, reason)
 

@@ -12,7 +12,7 @@ from typing import Literal
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
-from gpu_platform.domain.job import Interrupt, Job, JobSpec
+from gpu_platform.domain.job import Fencing, Interrupt, Job, JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store import admission, jobs, orphans
@@ -82,6 +82,8 @@ def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str 
     checkpoints.check_resume(platform.store, spec)
     with platform.store.read() as session:
         admission.check_possible(platform.store, session, spec)
+    if spec.fencing is None and platform.settings.fencing != Fencing.LEASE:
+        spec = spec.model_copy(update={"fencing": Fencing(platform.settings.fencing)})
     return jobs.submit_job(
         platform.store,
         new_job_id(),

@@ -47,7 +47,7 @@ from gpu_platform.hosts.paths import control_dir, node_dir
 from gpu_platform.hosts.scrubbing import Scrubber
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, leases
 from workers.control import control_worker
 from workers.node import node_worker, report_maker
 from workers.node_faults import FaultDispatcher
@@ -165,9 +165,9 @@ class SimulatedNode:
     async def lose(self) -> None:
         """What the leader does once the host was silent for a TTL, without the wait."""
         store = self._platform.store
-        lease = hosts.read_leases(store)[self.name]
+        lease = leases.read_leases(store, LEASE_TTL_S).stamps[self.name]
         upkeep = Upkeep(store, self._platform.client, LEASE_TTL_S)
-        for lost in await asyncio.to_thread(hosts.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
+        for lost in await asyncio.to_thread(leases.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
             await upkeep._tell(lost)
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
@@ -225,9 +225,16 @@ class Platform:
             executor = stack.enter_context(ThreadPoolExecutor(8))
             settings = Settings(state_dir=state_dir, scheduler=SchedulerSettings(poll_ms=2, policy=dict(policy or {})))
             platform.settings = settings
-            await stack.enter_async_context(
-                control_worker(client, store, executor, settings=remediation, checked=True, cached=cached)
+            control = control_worker(
+                client,
+                store,
+                executor,
+                settings=remediation,
+                lease_ttl_s=LEASE_TTL_S,
+                checked=True,
+                cached=cached,
             )
+            await stack.enter_async_context(control)
             if schedule:
                 platform.leading = LeaderActivities(client, store, settings.scheduler, LEASE_TTL_S)
                 await stack.enter_async_context(scheduler_worker(client, platform.leading))

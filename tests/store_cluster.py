@@ -13,7 +13,7 @@ from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import ShareGrant
-from gpu_platform.store import Store, allocations, gpus, hosts, jobs, models, queue
+from gpu_platform.store import Store, allocations, gpus, hosts, jobs, leases, models, queue
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TTL_S = 10.0
@@ -65,10 +65,14 @@ def key(job_id: str, attempt: int = 1) -> AttemptKey:
     return AttemptKey(job_id=job_id, attempt=attempt)
 
 
-def expire_leases(store: Store, now: datetime) -> list[hosts.LostHost]:
+def expire_leases(store: Store, now: datetime) -> list[leases.LostHost]:
     """Of the hosts whose last report promised less than ``now``."""
-    ended = {name: lease for name, lease in hosts.read_leases(store).items() if lease < now}
-    return hosts.expire_leases(store, ended, now)
+    ended = {name: lease for name, lease in read_leases(store).items() if lease < now}
+    return leases.expire_leases(store, ended, now)
+
+
+def read_leases(store: Store) -> dict[str, datetime]:
+    return leases.read_leases(store, TTL_S).stamps
 
 
 class Cluster:

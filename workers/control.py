@@ -12,6 +12,7 @@ from temporalio.worker import Worker
 from activities.admission import AdmissionActivities
 from activities.beginning_again import BeginAgainActivities
 from activities.cleanup import CleanupActivities
+from activities.host_report import HostReportActivities
 from activities.job_workflows import CONTROL_TASK_QUEUE, TemporalJobWorkflows
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
@@ -22,6 +23,7 @@ from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.store import Store
 from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
+from workflows.host_report import HostReportWorkflow
 from workflows.job import JobWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
@@ -36,6 +38,7 @@ def control_worker(
     executor: ThreadPoolExecutor,
     *,
     settings: RemediationSettings | None = None,
+    lease_ttl_s: float,
     checked: bool = False,
     cached: int = 2000,
 ) -> Worker:
@@ -47,10 +50,11 @@ def control_worker(
     remediation = RemediationActivities(store, settings)
     repair = RepairActivities(store, settings)
     cleanup = CleanupActivities(store, TemporalJobWorkflows(client))
+    reporting = HostReportActivities(store, lease_ttl_s)
     return Worker(
         client,
         task_queue=CONTROL_TASK_QUEUE,
-        workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow],
+        workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
         activities=[
             admission.admit_job,
             BeginAgainActivities(store).begin_again,
@@ -65,6 +69,7 @@ def control_worker(
             reservation.end_attempt,
             cleanup.find_orphan,
             cleanup.end_orphan,
+            reporting.report_host,
             remediation.record_fault,
             remediation.begin_reset,
             remediation.gpu_holders,
@@ -98,7 +103,10 @@ async def main() -> None:
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
-        await control_worker(client, store, executor, settings=settings.remediation).run()
+        worker = control_worker(
+            client, store, executor, settings=settings.remediation, lease_ttl_s=settings.lease_ttl_s
+        )
+        await worker.run()
 
 
 if __name__ == "__main__":

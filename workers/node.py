@@ -8,20 +8,25 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 from prometheus_client import REGISTRY
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from activities.job_workflows import CONTROL_TASK_QUEUE
 from activities.launch import LaunchActivities, node_task_queue
 from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
 from activities.watch import RankWatcher, WatchActivities
+from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.lease import HostReport
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
@@ -34,6 +39,7 @@ from gpu_platform.hosts.fitness import Fitness
 from gpu_platform.hosts.forgetting import RecordRetention
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.history import FaultHistory
+from gpu_platform.hosts.lease_file import lease_path
 from gpu_platform.hosts.logs import LogRetention
 from gpu_platform.hosts.paths import node_dir
 from gpu_platform.hosts.power_cap import PowerCap
@@ -43,17 +49,20 @@ from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from workers.node_faults import FaultDispatcher
 from workers.node_http import NodeHttp
-from workers.node_lease import LeaseKeeper
+from workers.node_lease import LeaseKeeper, TemporalWay
 from workers.node_metrics import NodeMetrics
 from workers.node_nvml import NvmlWatch, Restart, open_gpus, unusable
 from workers.node_readings import reading_routes
 from workers.node_reboot import HostReboot
+from workers.node_votes import votes_route
 from workers.process import connect, run_process
+from workflows.host_report import HostReportWorkflow
 
 log = structlog.get_logger()
 
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
+REPORT_TIMEOUT = timedelta(seconds=5)
 
 
 def node_worker(
@@ -118,6 +127,33 @@ def report_maker(
     return make_report
 
 
+async def run_activities(
+    settings: Settings, agent: HostAgent, faults: FaultDispatcher, reboot: Callable[[str | None], Awaitable[None]]
+) -> None:
+    """As soon as Temporal is there."""
+    await node_worker(await connect(settings), agent, faults, reboot).run()
+
+
+def report_by_temporal(client: Client) -> TemporalWay:
+    """A report as a workflow: it arrives where no service does. A newer report ends an older one's workflow."""
+
+    async def report(made: HostReport) -> LeaseAnswer:
+        try:
+            return await client.execute_workflow(
+                HostReportWorkflow.run,
+                made,
+                id=f"host-report-{made.name}",
+                task_queue=CONTROL_TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+                execution_timeout=REPORT_TIMEOUT,
+                rpc_timeout=REPORT_TIMEOUT,
+            )
+        except (RPCError, WorkflowFailureError, RuntimeError) as error:
+            raise Unavailable(f"no answer by way of Temporal: {error}") from error
+
+    return report
+
+
 async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> None:
     """Remove what is kept of attempts that ended long ago."""
     while True:
@@ -139,8 +175,10 @@ async def main() -> None:
     settings = Settings()
     configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
     home = node_dir(settings.state_dir.resolve(), settings.node.name)
+    lease_file = Path(lease_path(str(home)))
     nvml, inventory = open_gpus(settings.node, home)
-    client = await connect(settings)
+    # Lazy, so that the lease is kept while Temporal is away.
+    client = await connect(settings, lazy=True)
     policy = FaultPolicy.load(settings.node.fault_policy)
     health = HealthMonitor(
         nvml,
@@ -185,6 +223,7 @@ async def main() -> None:
             CpuBinding(inventory, home),
             sharing,
         ],
+        lease_file=lease_file,
     )
     faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
     attempts = AttemptWatch(
@@ -198,14 +237,15 @@ async def main() -> None:
         agent.saving.clock,
     )
     sessions = ExecSessions(home.resolve(), settings.node.name)
-    readings = reading_routes(health, accountant)
-    http = NodeHttp(agent, sessions, settings.node.address, settings.node.agent_port, readings)
+    routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
+    http = NodeHttp(agent, sessions, settings.node, routes)
     lease = LeaseKeeper(
-        settings.api_url,
-        settings.node.lease_interval_s,
+        settings,
         agent,
         report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
         health.excuse_resets,
+        report_by_temporal(client),
+        lease_file,
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
@@ -225,7 +265,7 @@ async def main() -> None:
             logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
             ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
             group.create_task(sweep_old([logs, ended]))
-            group.create_task(node_worker(client, agent, faults, reboot).run())
+            group.create_task(run_activities(settings, agent, faults, reboot))
     finally:
         health.stop()
         sessions.close()

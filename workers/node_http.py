@@ -1,6 +1,7 @@
 """The node worker's small HTTP side: logs of its ranks, commands beside them, and its metrics.
 
-For the service alone: everything but ``/metrics`` needs the token that this node worker made up when it started
+For the service alone: everything but ``/metrics``, and the question of other hosts whether this one reaches the
+control plane, needs the token that this node worker made up when it started
 and that its reports tell the service, as the password in ``agent_url``. So no job on this host, which reaches
 every port of it, can read another's output or run a command in its place.
 """
@@ -28,9 +29,11 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.exec import ExecSessions
+from gpu_platform.settings import NodeSettings
 from service.connections import EndingConnection
 from workers.node_checkpoints import checkpoint_routes
 from workers.node_exec import exec_routes
+from workers.node_votes import VOTES_PATH
 
 USER = "service"
 MAX_CHUNK = 1024 * 1024
@@ -87,7 +90,7 @@ def node_app(
         routes += exec_routes(sessions, agent.host)
     return Starlette(
         routes=routes,
-        middleware=[Middleware(TokenCheck, token=token, open_paths=["/metrics"])],
+        middleware=[Middleware(TokenCheck, token=token, open_paths=["/metrics", VOTES_PATH])],
         exception_handlers={PlatformError: _problem},
     )
 
@@ -118,15 +121,14 @@ class NodeHttp:
     """Binds at construction, so that the address is known before the first report."""
 
     def __init__(
-        self, agent: HostAgent, sessions: ExecSessions, address: str, port: int, more: Sequence[Route] = ()
+        self, agent: HostAgent, sessions: ExecSessions, node: NodeSettings, more: Sequence[Route] = ()
     ) -> None:
-        self._socket = socket.create_server((address, port), backlog=128)
+        self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
         # asyncio sets it only on sockets that it made itself; without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         token = secrets.token_hex(24)
-        place = f"{address}:{self._socket.getsockname()[1]}"
-        self.public_url = f"http://{place}"
-        self.url = f"http://{USER}:{token}@{place}"
+        self.public_url = node.advertised_url or f"http://{node.address}:{self._socket.getsockname()[1]}"
+        self.url = self.public_url.replace("://", f"://{USER}:{token}@", 1)
         """A secret, for the service."""
         self._server = uvicorn.Server(
             uvicorn.Config(

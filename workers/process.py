@@ -21,8 +21,8 @@ log = structlog.get_logger()
 CONNECT_RETRY_S = 0.5
 
 
-async def connect(settings: Settings) -> Client:
-    """A client of Temporal; waits for a server that is not there yet, and says so."""
+async def connect(settings: Settings, *, lazy: bool = False) -> Client:
+    """A client of Temporal; waits for a server that is not there yet, and says so. ``lazy``: connects at first use."""
     runtime = Runtime(
         telemetry=TelemetryConfig(
             logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -36,6 +36,7 @@ async def connect(settings: Settings) -> Client:
                 namespace=settings.temporal.namespace,
                 data_converter=pydantic_data_converter,
                 runtime=runtime,
+                lazy=lazy,
             )
         except RuntimeError as error:
             if not told:

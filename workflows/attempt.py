@@ -39,6 +39,8 @@ class Attempt:
     placement: Placement | None = None
     prepared: Prepared | None = None
     """By rank 0's host."""
+    terms: dict[str, int] = field(default_factory=dict)
+    """Of its hosts; see ``HostPlan.term``."""
     preempt: Interrupt | None = None
     faults: dict[str, GpuFault] = field(default_factory=dict)
     """By fault id."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, Program, RankLimits, RankSpec
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
 from gpu_platform.domain.ranks import PlacedRank, number_ranks, running_slices
 
 
-def plan_hosts(spec: JobSpec, key: AttemptKey, placement: Placement) -> list[HostPlan]:
-    """One plan per host that runs ranks, rank 0's host first.
+def plan_hosts(
+    spec: JobSpec, key: AttemptKey, placement: Placement, terms: Mapping[str, int] = MappingProxyType({})
+) -> list[HostPlan]:
+    """One plan per host that runs ranks, rank 0's host first. ``terms``: see ``HostPlan.term``.
 
     Groups may share a host: its one plan then has the ranks of all of them, so that what is done
     once per host (checks, the fence, the barrier, stopping) stays so.
@@ -35,6 +40,8 @@ def plan_hosts(spec: JobSpec, key: AttemptKey, placement: Placement) -> list[Hos
             cuda=spec.gpus.cuda,
             groups=_programs(spec, {part.group for part in slices}),
             limits=_limits(spec, slices),
+            term=terms.get(host, 0),
+            fencing=spec.fencing or Fencing.LEASE,
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
             checkpoint=spec.checkpoint,
         )

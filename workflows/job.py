@@ -9,6 +9,7 @@ step is ever cut in the middle.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -213,6 +214,8 @@ class JobWorkflow:
         kept, self._kept = self._kept, None
         placement = kept.placement if kept is not None else None
         self._attempt = attempt = Attempt(self._spec, self._key, self._stop, placement)
+        if kept is not None:
+            attempt.terms = dict(kept.terms)
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
         ending = await self._forward(attempt, undo, kept)
@@ -233,7 +236,7 @@ class JobWorkflow:
             placement = await (self._take_place(attempt) if kept is None else self._go_on(attempt, kept))
             if placement is None:
                 return interruption(attempt, self._progress) if attempt.interrupted() else not_healed(self._spec)
-            plans = plan_hosts(self._spec, attempt.key, placement)
+            plans = plan_hosts(self._spec, attempt.key, placement, attempt.terms)
             undo.append(partial(stop_hosts, attempt))
             launched = await self._launch(attempt, plans)
             if launched is None:
@@ -271,6 +274,7 @@ class JobWorkflow:
                 **policies.DATABASE_STEP,
             )
             if reserved.conflict is None:
+                attempt.terms = reserved.terms
                 self._enter(JobState.ALLOCATED, f"placed: {placement.why}")
                 return None if attempt.interrupted() else placement
             self._note(f"place again: {reserved.conflict}")
@@ -381,9 +385,10 @@ class JobWorkflow:
         """The attempt's last undo: its place goes to its successor, or back."""
         to = successor(attempt, ending)
         if to is not None:
-            conflict = await hand_over(attempt, ending, to, self._progress)
+            handed = await hand_over(attempt, ending, to, self._progress)
+            conflict = handed.conflict
             if conflict is None:
-                self._kept = to
+                self._kept = replace(to, terms=handed.terms)
                 self._enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
             self._note(f"placed anew: {conflict}")

@@ -19,6 +19,12 @@ DATABASE_STEP: dict[str, Any] = {
 }
 """A short transaction as a local activity, tried until the database answers."""
 
+HOST_REPORT: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=5),
+    "retry_policy": RetryPolicy(maximum_attempts=1),
+}
+"""A report is worth nothing once the next one is due: the host sends it again."""
+
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """A node worker that died in a step is noticed after this; its successor takes the step up again."""
 

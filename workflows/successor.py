@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from temporalio import workflow
 
-from activities.reservation import HandOver, ReservationActivities
+from activities.reservation import HandOver, ReservationActivities, Reserved
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import FailureKind, JobProgress, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
@@ -26,6 +26,8 @@ class Successor:
     """Of GPUs that the gang holds already."""
     parked: bool
     """One of them must be healed first."""
+    terms: Mapping[str, int] = field(default_factory=dict)
+    """See ``HostPlan.term``."""
 
 
 def successor(attempt: Attempt, ending: Ending) -> Successor | None:
@@ -42,9 +44,9 @@ def successor(attempt: Attempt, ending: Ending) -> Successor | None:
     return successor_of(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
 
 
-async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> str | None:
+async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> Reserved:
     """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
-    handed = await workflow.execute_local_activity_method(
+    return await workflow.execute_local_activity_method(
         ReservationActivities.hand_over,
         HandOver(
             key=attempt.key,
@@ -57,7 +59,6 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: J
         ),
         **policies.DATABASE_STEP,
     )
-    return handed.conflict
 
 
 async def healed(attempt: Attempt) -> bool:

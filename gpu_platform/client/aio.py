@@ -20,6 +20,7 @@ from gpu_platform.client.wire import (
     CheckpointAsked,
     CheckpointRoot,
     DryRun,
+    Health,
     LogChunk,
     Page,
     Problem,
@@ -167,6 +168,10 @@ class AsyncClient:
         """SIGKILL."""
         await self._answer(calls.exec_end(session))
 
+    async def ready(self) -> Health:
+        """Raises :class:`Unavailable` when the service cannot do its work."""
+        return await self._send(calls.ready(), Health)
+
     def hosts(self) -> AsyncIterator[Host]:
         return self._pages(Page[Host], calls.hosts)
 
@@ -176,6 +181,10 @@ class AsyncClient:
     async def remove_host(self, name: str) -> None:
         """Forget a host that is LOST or DRAINED and holds nothing."""
         await self._answer(calls.remove_host(name))
+
+    async def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
+        """It is dead; if it is only cut off, its ranks may run beside the new ones."""
+        return await self._send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     async def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """No new work; what runs goes on, or is preempted with ``force``."""

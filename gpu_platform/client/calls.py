@@ -162,6 +162,10 @@ def usage(namespace: str | None, user: str | None, since: datetime | None, until
     return Call("GET", "/v1/usage", _given(namespace=namespace, user=user, **times))
 
 
+def ready() -> Call:
+    return Call("GET", "/readyz", patience_s=5.0)
+
+
 def hosts(cursor: str | None) -> Call:
     return Call("GET", "/v1/hosts", _given(cursor=cursor))
 

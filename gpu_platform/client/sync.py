@@ -19,6 +19,7 @@ from gpu_platform.client.wire import (
     CheckpointAsked,
     CheckpointRoot,
     DryRun,
+    Health,
     LogChunk,
     Page,
     Problem,
@@ -170,6 +171,10 @@ class Client:
         """SIGKILL."""
         self._answer(calls.exec_end(session))
 
+    def ready(self) -> Health:
+        """Raises :class:`Unavailable` when the service cannot do its work."""
+        return self._send(calls.ready(), Health)
+
     def hosts(self) -> Iterator[Host]:
         return self._pages(Page[Host], calls.hosts)
 
@@ -179,6 +184,10 @@ class Client:
     def remove_host(self, name: str) -> None:
         """Forget a host that is LOST or DRAINED and holds nothing."""
         self._answer(calls.remove_host(name))
+
+    def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
+        """It is dead; if it is only cut off, its ranks may run beside the new ones."""
+        return self._send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
         """No new work; what runs goes on, or is preempted with ``force``."""

@@ -29,6 +29,14 @@ class Page(BaseModel, Generic[T]):
     next_cursor: str | None = None
 
 
+class Health(BaseModel):
+    """The answer of ``/readyz``."""
+
+    status: str = "ok"
+    warnings: list[str] = []
+    """What works, but not as it should."""
+
+
 class Why(BaseModel):
     """The optional body of what people do to jobs and hosts; the reason goes to the audit log."""
 

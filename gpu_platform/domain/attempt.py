@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.checkpoint import CheckpointPolicy
-from gpu_platform.domain.job import Failure
+from gpu_platform.domain.job import Failure, Fencing
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.usage import RankUsage
 
@@ -96,6 +96,10 @@ class HostPlan(BaseModel):
     groups: dict[str, Program] = {}
     """Of a gang of several groups, what the ranks of each run; ``command``, ``env`` and ``cuda`` are not used then."""
     limits: RankLimits = RankLimits()
+    term: int = 0
+    """The fencing token: how often the host had been declared LOST when its GPUs were reserved. A host that was
+    LOST since starts nothing. 0: from an older release, not checked."""
+    fencing: Fencing = Fencing.LEASE
     resume_from_attempt: int | None = None
     """Newest earlier attempt; the host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()

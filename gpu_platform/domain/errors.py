@@ -12,6 +12,7 @@
     ├── InUse                     jobs run there, and nobody said that they may be stopped
     ├── ReservationConflict       a GPU of the plan was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
+    ├── StaleReport               a host's report arrived after a newer one
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── Unavailable               Temporal or the database is away; try again
@@ -94,6 +95,13 @@ class ReservationConflict(PlatformError):
 
 class StaleEpoch(ReservationConflict):
     code = "stale_epoch"
+
+
+class StaleReport(PlatformError):
+    """Nothing was written; the host that sent it has sent another one since."""
+
+    code = "stale_report"
+    http_status = 409
 
 
 class HostUnavailable(PlatformError):

@@ -181,6 +181,18 @@ class RankGroup(BaseModel):
         return check_env(value)
 
 
+class Fencing(StrEnum):
+    """What happens to ranks on a host that is cut off from the control plane."""
+
+    LEASE = "lease"
+    """The host ends them when its lease has ended; the job goes on elsewhere once they must be dead."""
+    STRICT = "strict"
+    """The host ends them, too. The job waits until the host reports that they are gone, has been booted again, or an
+    operator declares it LOST."""
+    RELAXED = "relaxed"
+    """They go on. The job starts elsewhere as well: for a while, two attempts of it may run at once."""
+
+
 class JobSpec(BaseModel):
     """A submission. Unknown fields are refused, so that a typing error is never ignored."""
 
@@ -233,6 +245,9 @@ class JobSpec(BaseModel):
         int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions are free")
     ] = 16
     grace_s: Annotated[float, Field(ge=0, le=3600, description="Between SIGTERM and SIGKILL")] = 10.0
+    fencing: Annotated[
+        Fencing | None, Field(description="What happens when a host of it is cut off; None: as the cluster says")
+    ] = None
 
     @field_validator("name", "namespace", "user")
     @classmethod

@@ -1,7 +1,11 @@
-"""What a node worker reports every few seconds, and the answer it gets."""
+"""What a node worker reports every few seconds, and the answer it gets.
+
+Fields of the lease protocol are explained in ``lease_protocol``.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -53,6 +57,45 @@ class HostReport(BaseModel):
     degraded: dict[str, str] = {}
     """GPU uuid -> why the host itself keeps it from new work (temperature, lost device)."""
 
+    seq: Annotated[int, Field(ge=0)] = 0
+    """Grows with each report of this boot of the host; 0: a node worker of an older release."""
+    round: Annotated[int, Field(ge=0)] = 0
+    """The round that the newest answer brought."""
+    voted: bool = False
+    """The host has promised not to be heard for a while."""
+    members_version: Annotated[int, Field(ge=0)] = 0
+    """The list of members that the host knows."""
+    lease_s: Annotated[float | None, Field(gt=0, le=3600)] = None
+    """The lease asked for, seconds: longer before a planned restart of the node worker. None: the usual one."""
+
+
+class Member(BaseModel):
+    """A host that is not LOST."""
+
+    name: str
+    url: str
+    """Where its node worker answers other hosts."""
+
+
+class VerdictHeld(BaseModel):
+    """Why silent hosts are not declared LOST: too many are silent at once."""
+
+    since: datetime
+    silent: list[str]
+    """Hosts whose leases have ended."""
+    heard: int
+    """Members that the leader hears."""
+    members: int
+
+    @property
+    def message(self) -> str:
+        named = ", ".join(self.silent[:5]) + (", …" if len(self.silent) > 5 else "")
+        return (
+            f"{len(self.silent)} hosts are silent ({named}) and are not declared LOST: only {self.heard} of "
+            f"{self.members} hosts are heard, less than half, so the fault may be on this side. It ends when they "
+            "report again; if they are really dead: gpu-platform hosts declare-lost HOST"
+        )
+
 
 class LeaseAnswer(BaseModel):
     ttl_s: float
@@ -62,3 +105,13 @@ class LeaseAnswer(BaseModel):
     """Stale attempts: released meanwhile, so their ranks here must die."""
     online_ms: int | None = None
     """When an operator last put the host online, Unix time: resets before that do not count against it any more."""
+    renewed: bool = True
+    """False: the report brought back a round that is too old, so the answers before this one may have been lost. The
+    lease is as it was; a report that brings back this answer's round renews it."""
+    round: int = 0
+    """To be brought back with the next report."""
+    term: int = 0
+    """How often the host was declared LOST."""
+    members_version: int = 0
+    members: list[Member] | None = None
+    """None: as known."""

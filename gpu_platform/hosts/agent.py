@@ -34,8 +34,9 @@ from gpu_platform.domain.cuda import newest_cuda
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
+from gpu_platform.domain.job import Fencing as FencingMode
 from gpu_platform.domain.lease import Checkpoint
-from gpu_platform.hosts import gpu_reset, host_reset, paths, preflight, records
+from gpu_platform.hosts import gpu_reset, host_reset, lease_file, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
@@ -67,6 +68,7 @@ class HostAgent:
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
     ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.
+    ``lease_file``: ranks start and run only under the lease in it (``lease_file.py``); None: without one.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class HostAgent:
         *,
         dev: Path = Path("/dev"),
         stages: Sequence[Stage] = (),
+        lease_file: Path | None = None,
     ) -> None:
+        self._lease = None if lease_file is None else str(lease_file)
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
@@ -302,6 +306,7 @@ class HostAgent:
         record = records.read_record(str(directory / records.PREPARED))
         if record is not None:
             return Prepared.model_validate(record)
+        self._check_lease(plan)
         for uuid in plan.gpu_uuids:
             self.verify_gpu(uuid)
         for program in plan.programs:
@@ -341,7 +346,14 @@ class HostAgent:
         self._ports[key] = port
         return prepared
 
+    def _check_lease(self, plan: HostPlan) -> None:
+        """Raises :class:`HostUnavailable`: a new lease may be on its way, and a host that was LOST gets a new plan."""
+        why = None if self._lease is None else lease_file.why_not_start(self._lease, plan.term)
+        if why is not None:
+            raise HostUnavailable(f"{plan.host} does not start attempt {plan.key}: {why}")
+
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
+        self._check_lease(plan)
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         shown = self.saving.shown(plan, rendezvous.resume_from)
         provision = self._stages.provides(plan) + Provision(readable=shown)
@@ -360,6 +372,7 @@ class HostAgent:
                 "host": plan.host,
                 "log": [self._node.log_file_bytes, self._node.log_files],
                 "kind": "rank",
+                "lease": self._lease_of(plan),
                 "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec, provision),
             }
             for spec in plan.ranks
@@ -380,6 +393,20 @@ class HostAgent:
                     raise HostUnavailable(f"{plan.host} cannot start rank {spec.rank}: {answer['message']}")
                 case "failed":
                     raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
+
+    def _lease_of(self, plan: HostPlan) -> dict[str, Any] | None:
+        """What the supervisor of a rank needs of the lease: to start the rank only under it, and to end it with it."""
+        if self._lease is None:
+            return None
+        return {"path": self._lease, "term": plan.term, "ends_rank": plan.fencing is not FencingMode.RELAXED}
+
+    async def end_unleased(self) -> None:
+        """The lease has ended: end every rank here, but those of jobs that are to go on (``fencing: relaxed``)."""
+        plans = [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
+        ending = [plan.key for plan in plans if plan.fencing is not FencingMode.RELAXED]
+        reason = f"host {self.host} was cut off: its lease ended, so the job may start elsewhere"
+        stops = [self.stop(StopRequest(key=key, host=self.host, grace_s=0, reason=reason)) for key in ending]
+        await asyncio.gather(*stops)
 
     def _occupy_simulated(self, plan: HostPlan) -> None:
         """What a real GPU learns from the driver, a simulated one must be told: who computes on it."""

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from gpu_platform.hosts import records
+from gpu_platform.hosts import lease_file, records
 from gpu_platform.hosts.fence import RankFence
 from gpu_platform.hosts.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
 from gpu_platform.hosts.rank_log import LogBounds, LogPump, LogWriter
@@ -42,13 +42,16 @@ _UNKILLABLE_S = 10.0
 _DISK_FULL_PATIENCE_S = 60.0
 _LOG_PATIENCE_S = 10.0
 """What the rank wrote last may take so long to be written; somebody else may hold the pipe for ever."""
+_LEASE_LOOK_S = 5.0
+"""A planned restart makes a lease long, and the node worker that comes back makes it short again."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
-    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None).
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None),
+    lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``.
     ``reply`` is called once, as soon as the rank executes or cannot:
     ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
@@ -69,6 +72,10 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         closed = os.path.join(order["attempt_dir"], records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
+        lease = order.get("lease")
+        # The node worker may have been frozen since it sent the order.
+        if lease is not None and (why := lease_file.why_not_start(lease["path"], lease["term"])) is not None:
+            return reply({"status": "error", "message": why})
         # It holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
         fence = RankFence(order) if order["fence"] else None
@@ -87,7 +94,12 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     else:
         reply({"status": "started", "pid": child.pid})
 
-    code = exit_code(_wait_for(child.pid))
+    status = _wait_for(child.pid, lease["path"] if lease and lease["ends_rank"] else None)
+    if status is None:
+        failure = _lease_ended(order)
+        writer.write(f"gpu-platform: {failure['message']}\n".encode())
+        status = _end_rank(child.pid, fence)
+    code = exit_code(status)
     if fence is not None and fence.cgroup.out_of_memory_kills():
         writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
     alone = not _reap() if fence is None else fence.cgroup.is_empty
@@ -99,7 +111,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         "usage": _usage(fence),
     }
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
-    if failure is not None:
+    if failure is not None and child.told is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
         _end_leftovers(closed, fence)
@@ -217,12 +229,49 @@ def _usage(fence: RankFence | None) -> dict[str, float]:
     return {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_memory_mib": usage.ru_maxrss >> 10}
 
 
-def _wait_for(child: int) -> int:
-    """The child's wait status. Reaps adopted descendants meanwhile."""
+def _wait_for(child: int, lease: str | None) -> int | None:
+    """The child's wait status; None when the lease in the file ``lease`` ended first. Reaps descendants meanwhile."""
     while True:
-        pid, status = os.wait()
+        status = _reap_until(child)
+        if status is not None:
+            return status
+        if lease is None:
+            signal.sigwait({signal.SIGCHLD})
+            continue
+        left_s = lease_file.ends_in_s(lease)
+        if left_s <= 0:
+            return None
+        signal.sigtimedwait({signal.SIGCHLD}, min(left_s, _LEASE_LOOK_S))
+
+
+def _reap_until(child: int) -> int | None:
+    """Reap what has ended; the child's wait status if it is among it."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:
             return status
+        if pid == 0:
+            return None
+
+
+def _end_rank(child: int, fence: RankFence | None) -> int:
+    """SIGKILL to everything of the rank; returns the child's wait status."""
+    if fence is not None:
+        fence.cgroup.kill()
+    while True:
+        for process in descendants([os.getpid()], all_processes()):
+            send_signal(process, signal.SIGKILL)
+        status = _reap_until(child)
+        if status is not None:
+            return status
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _lease_ended(order: dict[str, Any]) -> dict[str, Any]:
+    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    host = order["host"]
+    message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
+    return {"kind": "hardware", "message": message, "host": host}
 
 
 def exit_code(status: int) -> int:

@@ -25,6 +25,7 @@ from gpu_platform.store import parts
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.leader import EPOCH
+from gpu_platform.store.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.queue import leave_queue
 
@@ -34,22 +35,24 @@ _IN_SERVICE = [GpuState.AVAILABLE.value, GpuState.DRAINED.value, *_HELD_IN_SERVI
 
 
 @writing
-def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> None:
+def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> dict[str, int]:
     """Take every GPU of the placement for the attempt, or none: QUEUED -> ALLOCATED, AVAILABLE -> ALLOCATED.
 
-    Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
-    because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
+    Returns the fencing token of each host, for the launch. Repeating it while the attempt holds its GPUs is a no-
+    op. Raises :class:`ReservationConflict` (naming the GPU, or because the attempt was released before),
+    :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
     """
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, claim):
         if holds(session, key):
-            return
+            return host_terms(session, key, placement.hosts)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     take_job(session, key, placement, now)
     _check_epoch(session, placement)
     take_gpus(session, key, placement, now)
     leave_queue(session, key.job_id, now)
     announce(session, key, placement, now)
+    return host_terms(session, key, placement.hosts)
 
 
 @writing

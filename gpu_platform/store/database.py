@@ -122,12 +122,14 @@ class Store:
     def write(self, *, synced: bool = True) -> Iterator[Session]:
         """A transaction: commits at the end of the block, or rolls everything back when it raises.
 
-        ``synced``: what was committed is on disk before this returns, and survives a power cut.
+        ``synced``: what was committed is on disk before this returns, and survives a power cut. A function of the
+        session may ask for it: ``session.info["synced"] = True``.
         """
         with self._translating(), self._turn, Session(self._write_engine, autoflush=False) as session:
             yield session
             _insert_events(session)
             session.commit()
+            synced = synced or bool(session.info.get("synced"))
         if synced and self._group_commit is not None:
             self._group_commit.wait()  # nobody waits for the lock meanwhile
 

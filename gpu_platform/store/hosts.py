@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,28 +11,23 @@ from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import InUse, NotFound
+from gpu_platform.domain.errors import InUse, NotFound, StaleReport
 from gpu_platform.domain.gpu import Host
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.lease_protocol import LeaseTimes, renews
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
-from gpu_platform.store import flapping
+from gpu_platform.store import flapping, membership
 from gpu_platform.store.admission import parse_inventory
 from gpu_platform.store.allocations import settle_drain
 from gpu_platform.store.checkpoints import remember_checkpoints
 from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
-from gpu_platform.store.models import allocation, gpu, host
+from gpu_platform.store.leases import ATTEMPTS_AT_HOST, lose
+from gpu_platform.store.models import allocation, gpu, host, leader
 from gpu_platform.store.parts import use_of
 from gpu_platform.store.restoring import spared
-
-
-@dataclass(frozen=True, slots=True)
-class LostHost:
-    name: str
-    jobs: list[AttemptKey] = field(default_factory=list)
-    """The attempts that held GPUs there when it was lost, and still do."""
 
 
 @writing_unsynced
@@ -43,17 +37,27 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
     was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt; so is one whose
     jobs this database does not know and may restore (see ``restoring``): these are not killed yet. Without news a
-    report writes one row and no event. Raises :class:`InvalidRequest` when another living host has the same GPU.
+    report writes one row and no event. Raises :class:`InvalidRequest` when another living host has the same GPU,
+    and :class:`StaleReport` for one that arrives after a newer one.
     """
     row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
     if row is None and _register(session, report, ttl_s, now):
+        row = session.execute(_LOCK_HOST, {"host_name": report.name}).one()
         spare = spared(session, report.attempts, now)
-        return LeaseAnswer(ttl_s=ttl_s, kill=[key for key in report.attempts if key not in spare])
+        kill = [key for key in report.attempts if key not in spare]
+        return _answer(session, report, row, ttl_s, kill, renewed=True)
     row = row or session.execute(_LOCK_HOST, {"host_name": report.name}).one()
+    if report.seq and report.seq <= row.report_seq and report.boot_id == row.boot_id:
+        raise StaleReport(f"host {report.name} has sent report {row.report_seq} since {report.seq}")
     stale = _stale(session, report)
     spare = spared(session, stale, now)
     kill = [key for key in stale if key not in spare]
     values = _lease(report, ttl_s, now)
+    current = session.scalar(_ROUND) or 0
+    # A node worker of an older release brings back no rounds.
+    renewed = report.seq == 0 or renews(LeaseTimes.of(ttl_s), report.round, current)
+    if not renewed:
+        del values["lease_until"], values["lease_s"]
     values.update(_news(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
     if spare and row.state != HostState.LOST:
@@ -61,49 +65,16 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     if row.state == HostState.LOST and not stale:
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
+        values.update(declared_lost=False)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     session.execute(_UPDATE_HOST.values(values), {"host_name": report.name})
     if values["checkpoints"] != row.checkpoints:
         remember_checkpoints(session, report, row.checkpoints)
+    if "state" in values or "agent_url" in values:
+        membership.refresh(session)
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, report.name, now)
-    online_ms = None if row.online_at is None else int(row.online_at.timestamp() * 1000)
-    return LeaseAnswer(ttl_s=ttl_s, kill=kill, online_ms=online_ms, draining=row.cordoned)
-
-
-@reading
-def read_leases(session: Session) -> dict[str, datetime]:
-    """The lease of each host that is not LOST. Every report changes it; compare it with itself, not with a clock."""
-    return {row.name: row.lease_until for row in session.execute(_LEASES)}
-
-
-@writing
-def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetime) -> list[LostHost]:
-    """Declare the hosts LOST that still have this lease, so have not reported since it was read.
-
-    Returns them with the attempts to tell.
-    """
-    if not leases:
-        return []
-    rows = session.execute(_LEASES.where(host.c.name.in_(leases)).with_for_update(key_share=True)).all()
-    lost = [row.name for row in rows if row.lease_until == leases[row.name]]
-    return [_lose(session, name, "its lease ended", "control", now) for name in lost]
-
-
-@reading
-def lost_hosts_with_attempts(session: Session) -> list[LostHost]:
-    """Hosts that were LOST under attempts which still hold GPUs there: their jobs may have missed the signal."""
-    query = (
-        select(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
-        .where(allocation.c.released_at.is_(None), allocation.c.lost_at.is_not(None))
-        .distinct()
-        .order_by(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
-    )
-    found: dict[str, LostHost] = {}
-    for row in session.execute(query):
-        lost = found.setdefault(row.host, LostHost(row.host))
-        lost.jobs.append(AttemptKey(job_id=row.job_id, attempt=row.attempt))
-    return list(found.values())
+    return _answer(session, report, row, ttl_s, kill, renewed=renewed)
 
 
 @reading
@@ -187,8 +158,9 @@ def set_host_state(
         check_transition(f"host {name}", current, wanted)
     if wanted is HostState.LOST:
         if current is not HostState.LOST:
-            _lose(session, name, reason or "declared lost", actor, now)
-        session.execute(_UPDATE_HOST.values(cordoned=True), {"host_name": name})
+            lose(session, name, reason or "declared lost", actor, now, declared=True)
+            membership.refresh(session)
+        session.execute(_UPDATE_HOST.values(cordoned=True, declared_lost=True), {"host_name": name})
         return _get_host(session, name, now)
     cordoned = wanted is HostState.DRAINING
     flapping.forget(session, "host", name)
@@ -218,7 +190,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     row = session.execute(_LOCK_HOST, {"host_name": name}).one_or_none()
     if row is None:
         raise _no_such_host(name)
-    held = session.execute(_LOST_ATTEMPTS, {"host_name": name}).all()
+    held = session.execute(ATTEMPTS_AT_HOST, {"host_name": name}).all()
     if held or row.state not in (HostState.LOST, HostState.DRAINED):
         ids = sorted({one.job_id for one in held})
         jobs = f"; {', '.join(ids)} still {'holds' if len(ids) == 1 else 'hold'} GPUs there" if ids else ""
@@ -236,6 +208,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
     session.execute(delete(gpu).where(gpu.c.host == name))
     session.execute(delete(host).where(host.c.name == name))
+    membership.refresh(session)
     append_event(session, "host.removed", actor, now, host=name, data={"reason": reason})
 
 
@@ -260,6 +233,7 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
         row["state"] = HostState.LOST.value  # nobody knows these attempts; they must die first
     if not insert_new(session, host, row):
         return False
+    membership.refresh(session)
     follow_inventory(session, report, now)
     follow_self_reports(session, report.name, {}, report.degraded, now)
     _announce(session, report, ["new"], now)
@@ -300,12 +274,36 @@ def _identity(report: HostReport) -> dict[str, Any]:
 
 def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
     return {
-        "lease_until": now + timedelta(seconds=ttl_s),
+        "lease_until": now + timedelta(seconds=report.lease_s or ttl_s),
+        "lease_s": report.lease_s,
+        "report_seq": report.seq,
+        "round": report.round,
+        "voted": report.voted,
+        "members_known": report.members_version,
         "degraded": json.dumps(report.degraded, sort_keys=True),
         "telemetry": json.dumps([item.model_dump(exclude_none=True) for item in report.telemetry]),
         "checkpoints": json.dumps([item.model_dump() for item in report.checkpoints]),
         "checkpoint_root": report.checkpoint_root,
     }
+
+
+def _answer(
+    session: Session, report: HostReport, row: Row[Any], ttl_s: float, kill: list[AttemptKey], *, renewed: bool
+) -> LeaseAnswer:
+    """Whatever list of members the host gets is written down first: it may act on it as soon as it has it."""
+    version, members = membership.current(session)
+    session.execute(_UPDATE_HOST.values(members_sent=version), {"host_name": report.name})
+    return LeaseAnswer(
+        ttl_s=ttl_s,
+        kill=kill,
+        online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),
+        draining=row.cordoned,
+        renewed=renewed,
+        round=session.scalar(_ROUND) or 0,
+        term=row.term,
+        members_version=version,
+        members=None if report.members_version == version else members,
+    )
 
 
 def _node(report: HostReport) -> str:
@@ -324,16 +322,6 @@ def _stale(session: Session, report: HostReport) -> list[AttemptKey]:
 
 def _state_in_service(cordoned: bool) -> HostState:
     return HostState.DRAINING if cordoned else HostState.READY
-
-
-def _lose(session: Session, name: str, reason: str, actor: str, now: datetime) -> LostHost:
-    session.execute(_UPDATE_HOST.values(state=HostState.LOST.value, reason=reason), {"host_name": name})
-    session.execute(_MARK_LOST, {"host_name": name, "now": now})
-    rows = session.execute(_LOST_ATTEMPTS, {"host_name": name})
-    jobs = [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in rows]
-    data = {"reason": reason, "attempts": [str(key) for key in jobs]}
-    append_event(session, "host.lost", actor, now, host=name, data=data)
-    return LostHost(name, jobs)
 
 
 def _get_host(session: Session, name: str, now: datetime) -> Host:
@@ -374,19 +362,12 @@ def _no_such_host(name: str) -> NotFound:
 
 # ---- the statements, compiled once ----
 
+_ROUND = select(leader.c.round)
 _LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
 _UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
-_LEASES = select(host.c.name, host.c.lease_until).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
 _AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
 _HELD_AT_HOST = (
     select(allocation.c.job_id, allocation.c.attempt).where(_AT_HOST, allocation.c.lost_at.is_(None)).distinct()
-)
-_MARK_LOST = update(allocation).where(_AT_HOST, allocation.c.lost_at.is_(None)).values(lost_at=bindparam("now"))
-_LOST_ATTEMPTS = (
-    select(allocation.c.job_id, allocation.c.attempt)
-    .where(_AT_HOST)
-    .distinct()
-    .order_by(allocation.c.job_id, allocation.c.attempt)
 )
 _GPU_COUNTS = (
     select(

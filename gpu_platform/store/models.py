@@ -69,6 +69,10 @@ def _count() -> Any:
     return Field(default=0, sa_column_kwargs={"server_default": "0"})
 
 
+def _big_count() -> Any:
+    return Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
+
+
 def _optional_time() -> Any:
     return Field(default=None, sa_type=UtcDateTime)
 
@@ -178,6 +182,22 @@ class HostRecord(Record, table=True):
     inventory_version: int = 1
     """Counts changes of the inventory, for caches."""
     lease_until: datetime = _time()
+    lease_s: float | None = None
+    """The lease that the last report asked for, seconds; None: the cluster's."""
+    report_seq: int = _big_count()
+    """Number of the last report. An older one that arrives late is refused."""
+    round: int = _big_count()
+    """The leader's round that the last report brought back; see ``gpu_platform.domain.lease_protocol``."""
+    voted: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """The last report said that its host has promised not to be heard."""
+    members_known: int = _big_count()
+    """The list of members that the host had when it sent its last report."""
+    members_sent: int = _big_count()
+    """The list of members that the last answer brought, if it arrived."""
+    term: int = _count()
+    """How often the host was declared LOST. A launch that was planned in an earlier term starts nothing."""
+    declared_lost: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """An operator said that it is LOST."""
     registered_at: datetime = _time()
     online_at: datetime | None = _optional_time()
     """When an operator last put it online."""
@@ -279,6 +299,14 @@ class GpuRecord(Record, table=True):
     """An operator drains it: once it is healed, or its host reports it again, it goes on DRAINING."""
     cordon_reason: str | None = _optional_text()
     facts: str = _text()
+
+
+class MembershipRecord(Record, table=True):
+    """The hosts that are not LOST, as a numbered list; see ``gpu_platform.domain.lease_protocol``."""
+
+    version: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    members: str = _text()
+    """JSON list of [host, address of its node worker]."""
 
 
 class ReservationRecord(Record, table=True):
@@ -459,6 +487,10 @@ class LeaderRecord(Record, table=True):
     epoch: int
     holder: str = _text()
     since: datetime = _time()
+    round: int = _big_count()
+    """Counts the leader's looks at the leases."""
+    verdict_held: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Why silent hosts are not declared LOST, as JSON; empty: nothing is held back."""
     policy: str = Field(default="{}", sa_type=Text)
     """What it decides by, as JSON: the one place where everybody else learns it."""
 
@@ -479,3 +511,4 @@ fault = _tables["fault"]
 repair = _tables["repair"]
 flapping = _tables["flapping"]
 leader = _tables["leader"]
+membership = _tables["membership"]

@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
     for command in (drain, online, offline):
         app.command()(command)
     hosts.command()(remove)
+    hosts.command("declare-lost")(declare_lost)
     app.add_typer(hosts, name="hosts")
 
 
@@ -50,6 +51,29 @@ def remove(host: HostName) -> None:
     with session.service() as client:
         client.remove_host(host)
     session.say(f"{host} is removed; if its node worker reports again, it is a new host")
+
+
+def declare_lost(
+    names: Annotated[list[str], typer.Argument(metavar="HOST...", help="Host names.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also a host that reports.")] = False,
+    reason: session.Why = "",
+) -> None:
+    """Say that hosts are dead, so that their jobs start elsewhere now.
+
+    Use it when the platform holds its verdict back (too many hosts are silent at once), or for jobs with
+    --fencing strict. Be sure: if a host is only cut off, its ranks and the new ones run at the same time.
+    """
+    risk = (
+        f"{', '.join(names)}: if one of them is not dead but cut off, its ranks go on while their jobs start "
+        "elsewhere; both may write the same files. Is the power off, or have you looked?"
+    )
+    if not yes:
+        typer.confirm(risk, abort=True)
+    with session.service() as client:
+        for name in names:
+            found = client.declare_lost(name, force=force, reason=reason)
+            session.say(f"{name} is {found.state}: {found.reason}")
 
 
 def drain(

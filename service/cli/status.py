@@ -37,9 +37,12 @@ def status(
     """The cluster at a glance: hosts, GPUs, jobs that wait or run."""
     with session.service() as client:
         hosts, gpus, jobs = _look(client)
+        warnings = _warnings(client)
     if json:
-        session.print_json(_as_json(hosts, gpus, jobs))
+        session.print_json(_as_json(hosts, gpus, jobs) | {"warnings": warnings})
         return
+    for warning in warnings:
+        session.say(f"warning: {warning}")
     session.show(_cluster(hosts, gpus, jobs, everything, wide))
 
 
@@ -123,6 +126,15 @@ def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job]]:
     # One more than is shown tells that there are more.
     jobs = list(islice(client.list(states=live, page_size=MAX_JOBS + 1), MAX_JOBS + 1))
     return list(client.hosts()), list(client.gpus()), jobs
+
+
+def _warnings(client: Client) -> list[str]:
+    from gpu_platform.domain.errors import Unavailable
+
+    try:
+        return client.ready().warnings
+    except Unavailable as error:
+        return [error.message]
 
 
 def _as_json(hosts: list[Host], gpus: list[Gpu], jobs: list[Job]) -> dict[str, Any]:

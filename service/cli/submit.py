@@ -98,6 +98,13 @@ def submit(
         str | None,
         typer.Option(metavar="JOB[:ATTEMPT[/NAME]]", help="Begin with a checkpoint of another job: jobs checkpoints."),
     ] = None,
+    fencing: Annotated[
+        Literal["lease", "strict", "relaxed"] | None,
+        typer.Option(
+            help="When a host of it is cut off: lease ends its ranks there, then it starts elsewhere; strict waits "
+            "until they are known to be dead; relaxed lets them go on beside the new ones. Default: the cluster's."
+        ),
+    ] = None,
     no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stopped for another job.")] = False,
     warn_before: Annotated[
         int | None,
@@ -152,6 +159,7 @@ def submit(
         "spare_hosts": spares,
         "keep_reservation_s": keep,
         "checkpoints": checkpoints,
+        "fencing": fencing,
         "checkpoint": _told(
             {
                 "every_s": checkpoint_every,

@@ -7,10 +7,11 @@ from collections.abc import Awaitable
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from gpu_platform.client.wire import Health
 from gpu_platform.domain.errors import PlatformError, Unavailable
+from gpu_platform.store import leases
 from gpu_platform.store.events import last_seq
 from service.metrics import exposition
 from service.platform import PlatformDep
@@ -18,10 +19,6 @@ from service.platform import PlatformDep
 router = APIRouter(tags=["health"])
 
 PATIENCE_S = 3.0
-
-
-class Health(BaseModel):
-    status: str = "ok"
 
 
 @router.get("/healthz")
@@ -32,7 +29,8 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(platform: PlatformDep) -> Health:
-    """Database and Temporal are reachable; else 503 that names which is not."""
+    """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
+    hosts are not declared LOST, because too many are silent at once."""
     database, temporal = await asyncio.gather(
         _trouble(run_in_threadpool(last_seq, platform.store)), _trouble(platform.workflows.ping())
     )
@@ -40,7 +38,8 @@ async def readyz(platform: PlatformDep) -> Health:
     if troubles:
         told = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
         raise Unavailable(f"not ready: {told}", **troubles)
-    return Health()
+    held = await run_in_threadpool(leases.held_verdict, platform.store)
+    return Health(warnings=[held.message] if held else [])
 
 
 @router.get("/metrics", response_class=Response)

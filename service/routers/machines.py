@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.errors import InvalidRequest
@@ -64,6 +65,21 @@ async def take_host_offline(
 def put_host_online(name: HostName, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Host:
     """Back in service. A LOST host is READY as soon as its node worker reports."""
     return operations.put_host_online(platform, name, _actor(actor), _reason(why))
+
+
+@router.post("/hosts/{name}/declare-lost", tags=["hosts"])
+async def declare_host_lost(
+    name: HostName,
+    platform: PlatformDep,
+    actor: ActorDep,
+    why: WhyBody = None,
+    force: Annotated[bool, Query(description="Also a host that reports")] = False,
+) -> Host:
+    """It is dead: what ran there starts elsewhere now, with nothing left to wait for. If the host lives and is only
+    cut off, its ranks may run beside the new ones until it is reached. A 409 while it reports, unless `force`."""
+    return await run_in_threadpool(
+        operations.declare_host_lost, platform, name, _actor(actor), _reason(why), force=force
+    )
 
 
 @router.delete("/hosts/{name}", tags=["hosts"], status_code=204)

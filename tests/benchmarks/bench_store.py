@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, queue
+from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, leases, queue
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.store_cluster import Cluster, key, placement, spec
 
@@ -110,7 +110,7 @@ def function_costs(store: Store) -> dict[str, list[float]]:
         with timed("report_host (no news)"):
             cluster.report(host, GPUS, now=now)
         with timed("read_leases"):
-            hosts.read_leases(store)
+            leases.read_leases(store, 10.0)
         if number % 2:
             with timed("release_gang (8 GPUs)"):
                 allocations.release_gang(store, this, now=now)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, PlatformError, ReservationConflict
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs
+from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leases
 from tests.postgres import Databases
 from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, placement, uuid_of
 
@@ -249,7 +249,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert set(allocations.held_attempts(self.store)) == set(self.held)
         stored = {job.id: (job.state, job.attempt) for job in jobs.list_jobs(self.store, limit=1000)[0]}
         assert stored == self.jobs
-        lost = {(this, host.name) for host in hosts.lost_hosts_with_attempts(self.store) for this in host.jobs}
+        lost = {(this, host.name) for host in leases.lost_hosts_with_attempts(self.store) for this in host.jobs}
         assert lost == self.lost_attempts
 
     # ---- the model ----

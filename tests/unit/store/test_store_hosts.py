@@ -12,9 +12,19 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, restoring
+from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, leases, restoring
 from gpu_platform.store.state import read_running, read_state
-from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, uuid_of
+from tests.store_cluster import (
+    NOW,
+    TTL_S,
+    Cluster,
+    check_invariants,
+    expire_leases,
+    inventory,
+    key,
+    read_leases,
+    uuid_of,
+)
 
 LATER = NOW + timedelta(seconds=TTL_S + 1)
 
@@ -130,25 +140,25 @@ def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) ->
     store = cluster.store
     this = cluster.running("j1", {"a": [0]})
     assert expire_leases(store, NOW + timedelta(seconds=TTL_S)) == []
-    expected = [hosts.LostHost("a", [this])]
+    expected = [leases.LostHost("a", [this])]
     assert expire_leases(store, LATER) == expected
     assert expire_leases(store, LATER) == []
-    assert hosts.lost_hosts_with_attempts(store) == expected
+    assert leases.lost_hosts_with_attempts(store) == expected
     assert cluster.host_state("a") == "LOST"
     assert events.read_events(store, 0)[-1].data["attempts"] == ["j1#1"]
     allocations.release_gang(store, this, now=LATER)
-    assert hosts.lost_hosts_with_attempts(store) == []
+    assert leases.lost_hosts_with_attempts(store) == []
 
 
 def test_a_host_that_reports_while_it_is_judged_is_not_lost(cluster: Cluster) -> None:
-    seen = hosts.read_leases(cluster.store)
+    seen = read_leases(cluster.store)
     cluster.report("a", 2, now=NOW - timedelta(hours=1))
-    assert hosts.expire_leases(cluster.store, seen, LATER) == [], "even where the clock was set back meanwhile"
+    assert leases.expire_leases(cluster.store, seen, LATER) == [], "even where the clock was set back meanwhile"
     assert cluster.host_state("a") == "READY"
-    seen = hosts.read_leases(cluster.store)
+    seen = read_leases(cluster.store)
     cluster.host("b", gpus=1)
-    assert [host.name for host in hosts.expire_leases(cluster.store, seen, LATER)] == ["a"]
-    assert list(hosts.read_leases(cluster.store)) == ["b"]
+    assert [host.name for host in leases.expire_leases(cluster.store, seen, LATER)] == ["a"]
+    assert list(read_leases(cluster.store)) == ["b"]
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["before its release", "after its release"])
@@ -160,10 +170,14 @@ def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, relea
         allocations.release_gang(store, this, now=LATER)
     assert cluster.report("a", 2, now=LATER, attempts=[this]).kill == [this]
     assert cluster.host_state("a") == "LOST"
-    assert hosts.lost_hosts_with_attempts(store) == ([] if released else [hosts.LostHost("a", [this])])
+    assert leases.lost_hosts_with_attempts(store) == (
+        [] if released else [leases.LostHost("a", [this], is_proved=False)]
+    )
     assert cluster.report("a", 2, now=LATER).kill == []
     assert cluster.host_state("a") == "READY"
-    assert hosts.lost_hosts_with_attempts(store) == ([] if released else [hosts.LostHost("a", [this])])
+    assert leases.lost_hosts_with_attempts(store) == (
+        [] if released else [leases.LostHost("a", [this], is_proved=True)]
+    )
 
 
 def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets_new_work(cluster: Cluster) -> None:
@@ -178,11 +192,11 @@ def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets
         answer = cluster.report("a", 2, session=session, now=LATER, attempts=[stale])
         assert answer.kill == [stale], "asked again until it is gone"
         assert cluster.host_state("a") == "LOST"
-    assert "a" not in hosts.read_leases(store), "it cannot be lost twice"
+    assert "a" not in read_leases(store), "it cannot be lost twice"
     assert cluster.report("b", 1, now=LATER, attempts=[meanwhile]).kill == []
     assert cluster.report("a", 2, session="s3", now=LATER).kill == []
     assert cluster.host_state("a") == "READY"
-    assert hosts.lost_hosts_with_attempts(store) == []
+    assert leases.lost_hosts_with_attempts(store) == []
     check_invariants(store)
 
 
@@ -280,7 +294,7 @@ def test_an_operator_may_declare_a_host_dead(cluster: Cluster) -> None:
     this = cluster.running("j1", {"a": [0]})
     host = hosts.set_host_state(store, "a", HostState.LOST, reason="on fire", actor="op", now=NOW)
     assert (host.state, host.reason) == (HostState.LOST, "on fire")
-    assert hosts.lost_hosts_with_attempts(store) == [hosts.LostHost("a", [this])]
+    assert leases.lost_hosts_with_attempts(store) == [leases.LostHost("a", [this], is_proved=True)]
     allocations.release_gang(store, this, now=NOW)
     cluster.report("a", 2)
     assert cluster.host_state("a") == "DRAINED"

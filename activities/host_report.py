@@ -1,0 +1,24 @@
+"""A host's report, as the service takes it too (``service/routers/machines.py``)."""
+
+from __future__ import annotations
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.clock import utc_now
+from gpu_platform.domain.errors import InvalidRequest, StaleReport
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.store import Store, hosts
+
+
+class HostReportActivities:
+    def __init__(self, store: Store, lease_ttl_s: float) -> None:
+        self._store = store
+        self._lease_ttl_s = lease_ttl_s
+
+    @activity.defn
+    def report_host(self, report: HostReport) -> LeaseAnswer:
+        try:
+            return hosts.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
+        except (InvalidRequest, StaleReport) as error:
+            raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

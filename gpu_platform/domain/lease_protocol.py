@@ -1,0 +1,305 @@
+"""The lease protocol: when a host must end its ranks, and when the leader may call it LOST.
+
+Two promises pull apart. A host that is cut off must end its ranks *before* its jobs start elsewhere. A control plane
+that is away must end nobody's ranks. Both sides therefore count hosts:
+
+* **Leader.** A host that was silent for its whole lease becomes *suspected* while the leader hears at least half of
+  all members. It is LOST ``kill_s`` later if it stayed silent and the leader still hears half. Otherwise the verdict
+  is held back.
+* **Host.** When its newest answer is ``vote_after_s`` old it asks the other members. A member whose own answer is as
+  old gives a *vote*: "I do not reach the control plane either". With the votes of more than half of all members it is
+  an outage and ranks go on for as long as the votes hold. Without them the host is cut off: it ends its ranks at
+  ``run_until``.
+
+"At least half" and "more than half" have a member in common. A member cannot be heard and vote at once:
+
+* The leader counts a member only by a *round*: a number that the leader wrote down, that the member got with an
+  answer, and that came back with the member's next report. It proves that the member got an answer after the round
+  began, at most ``heard_within_s`` ago. Since ``vote_after_s`` is longer, that member gives no vote now.
+* A vote is a promise. For ``promise_s`` the member's reports say ``voted``, and the leader does not count them.
+
+A host whose reports arrive while their answers are lost ends its ranks, and the leader must notice: a report that
+brings back an old round does not renew the lease (``renews``), so the host becomes silent.
+
+Members change. A host may know an older list than the leader, so the leader asks for half of *every* list that the
+host may know (``versions``). A lease that ended is not extended by votes, and nothing is launched on votes.
+
+Times are seconds on steady clocks: each process compares only its own. ``tests/model`` explores these classes.
+Pure: the caller gives the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class LeaseTimes:
+    """All durations follow from the lease's length, in seconds. Clocks may differ in speed by 5 %."""
+
+    ttl_s: float
+    """The leader suspects a host that was silent for so long."""
+    run_for_s: float
+    """Ranks may run so long after the report that was answered last was sent."""
+    vote_after_s: float
+    """A member whose newest answer is older gives its vote."""
+    heard_within_s: float
+    """The leader hears a member whose round is younger."""
+    vote_for_s: float
+    """A vote holds so long for who asked for it, counted from the question."""
+    promise_s: float
+    """A member that voted is not counted by the leader for so long."""
+    kill_s: float
+    """Within this a host ends its ranks. A suspected host becomes LOST after it."""
+
+    @classmethod
+    def of(cls, ttl_s: float) -> LeaseTimes:
+        return cls(
+            ttl_s=ttl_s,
+            run_for_s=0.95 * ttl_s,
+            vote_after_s=0.6 * ttl_s,
+            heard_within_s=0.5 * ttl_s,
+            vote_for_s=0.4 * ttl_s,
+            promise_s=0.45 * ttl_s,
+            kill_s=0.3 * ttl_s,
+        )
+
+
+LOOK_EVERY_S = 1.0
+"""The leader looks at the leases, and begins a round, so often."""
+
+
+def renews(times: LeaseTimes, brought_back: int, current: int) -> bool:
+    """Does a report renew the lease, given the round that it brings back and the one that the leader is at?"""
+    return (current - brought_back) * LOOK_EVERY_S <= times.heard_within_s
+
+
+def is_more_than_half(count: int, of: int) -> bool:
+    return 2 * count > of
+
+
+def is_at_least_half(count: int, of: int) -> bool:
+    return 2 * count >= of
+
+
+@dataclass(frozen=True)
+class HostLease:
+    """What a host knows of its own lease. Every method returns the new state."""
+
+    name: str
+    times: LeaseTimes
+    answered_at: float
+    """When the newest answer arrived; before the first one, when the process began."""
+    run_until: float
+    """Ranks must end then. Votes extend it, but only before it has passed."""
+    leased_until: float
+    """As ``run_until``, by answers alone: nothing is launched later."""
+    promised_until: float
+    """Until then reports say ``voted``."""
+    round: int = 0
+    """The newest that an answer brought."""
+    term: int = 0
+    """How often this host was LOST, as the newest answer said."""
+    members_version: int = 0
+    members: frozenset[str] = frozenset()
+    votes: Mapping[str, float] = field(default_factory=dict)
+    """Member -> until when its vote holds, by this host's clock."""
+
+    @classmethod
+    def begin(
+        cls,
+        name: str,
+        times: LeaseTimes,
+        now: float,
+        *,
+        run_until: float = -1.0,
+        leased_until: float = -1.0,
+        term: int = 0,
+    ) -> HostLease:
+        """A process that begins. ``run_until``, ``leased_until`` and ``term``: what its predecessor left on disk.
+
+        The predecessor may have voted, and nobody knows it now: so this one begins with the promise.
+        """
+        return cls(
+            name=name,
+            times=times,
+            answered_at=now,
+            run_until=run_until,
+            leased_until=leased_until,
+            promised_until=now + times.promise_s,
+            term=term,
+        )
+
+    def reporting(self, now: float, lease_s: float | None = None) -> HostLease:
+        """Before a report is sent that asks for a lease of ``lease_s`` (None: the usual one).
+
+        The report may be written down while its answer is lost. So a shorter lease counts from now on.
+        """
+        end = now + self._run_for(lease_s)
+        return replace(self, run_until=min(self.run_until, end), leased_until=min(self.leased_until, end))
+
+    def with_times(self, times: LeaseTimes) -> HostLease:
+        """The cluster's lease has this length now."""
+        return self if times == self.times else replace(self, times=times)
+
+    def voted(self, now: float) -> bool:
+        return now < self.promised_until
+
+    def answered(
+        self,
+        now: float,
+        *,
+        sent_at: float,
+        round: int,
+        term: int,
+        members_version: int,
+        members: Iterable[str] | None,
+        renewed: bool = True,
+        lease_s: float | None = None,
+    ) -> HostLease:
+        """An answer arrived ``now`` to the report of ``sent_at``. ``members`` None: as known."""
+        end = sent_at + self._run_for(lease_s) if renewed else -1.0
+        return replace(
+            self,
+            answered_at=now,
+            run_until=max(self.run_until, end),
+            leased_until=max(self.leased_until, end),
+            round=round,
+            term=term,
+            members_version=members_version,
+            members=self.members if members is None else frozenset(members),
+            votes={},
+        )
+
+    def must_ask(self, now: float) -> bool:
+        """Is it time to ask the other members?"""
+        return now - self.answered_at >= self.times.vote_after_s
+
+    def vote(self, now: float) -> tuple[HostLease, float]:
+        """Somebody asks. The answer is for how many seconds the vote holds; 0.0: this host was answered lately."""
+        if not self.must_ask(now):
+            return self, 0.0
+        promised = max(self.promised_until, now + self.times.promise_s)
+        return replace(self, promised_until=promised), self.times.vote_for_s
+
+    def given(self, asked_at: float, votes: Mapping[str, float]) -> HostLease:
+        """Votes arrived, member -> seconds, in answer to a question that was sent at ``asked_at``."""
+        known = dict(self.votes)
+        for name, holds_s in votes.items():
+            if name in self.members and holds_s > 0:
+                known[name] = max(known.get(name, 0.0), asked_at + holds_s)
+        return replace(self, votes=known)
+
+    def counted(self, now: float) -> HostLease:
+        """Count the votes, with one's own. More than half of all members extend the time of running ranks."""
+        if not self.must_ask(now) or now >= self.run_until or self.name not in self.members:
+            return self
+        lease, holds_s = self.vote(now)
+        ends = sorted([*(end for name, end in lease.votes.items() if name != self.name), now + holds_s], reverse=True)
+        needed = len(self.members) // 2 + 1
+        if len(ends) < needed:
+            return lease
+        return replace(lease, run_until=max(lease.run_until, ends[needed - 1]))
+
+    def vote_list(self, now: float) -> dict[str, float]:
+        """Votes that still hold, in seconds: handed on to others (who are asked pull these, see ``given``)."""
+        return {name: end - now for name, end in self.votes.items() if end > now}
+
+    def may_run(self, now: float) -> bool:
+        return now < self.run_until
+
+    def may_launch(self, now: float) -> bool:
+        return now < self.leased_until
+
+    def _run_for(self, lease_s: float | None) -> float:
+        return self.times.run_for_s if lease_s is None else LeaseTimes.of(lease_s).run_for_s
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """What the database says of one host that is not LOST."""
+
+    stamp: object
+    """Differs after each report."""
+    ttl_s: float
+    round: int
+    voted: bool
+    versions: tuple[int, ...]
+    """Every list of members that the host may know, the current one included."""
+    counts_rounds: bool = True
+    """False: a node worker of an older release. It knows no rounds and gives no votes."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    lost: tuple[str, ...]
+    """To be declared LOST."""
+    held: tuple[str, ...]
+    """Silent for longer than their lease, but the leader does not hear half of the members."""
+    heard: int
+    members: int
+    """Of the current list."""
+
+
+@dataclass(frozen=True)
+class LeaderLeases:
+    """What a leader knows of the hosts' leases. A new leader knows nothing: every host has a whole lease to report.
+
+    Silence is counted from when the leader saw a row change, by the leader's own clock. A step of any clock neither
+    loses a host nor hides that one is gone.
+    """
+
+    times: LeaseTimes
+    rounds: Mapping[int, float] = field(default_factory=dict)
+    """Round -> when it began. Only those that still count."""
+    silence: Mapping[str, tuple[object, float]] = field(default_factory=dict)
+    """Host -> the stamp seen last, and for how many seconds it has not changed."""
+    suspected: Mapping[str, float] = field(default_factory=dict)
+    """Host -> since when."""
+
+    def begin_round(self, now: float, number: int) -> LeaderLeases:
+        """Call it with the time *before* the number is written down."""
+        recent = {one: began for one, began in self.rounds.items() if now - began <= self.times.heard_within_s}
+        return replace(self, rounds={**recent, number: now})
+
+    def look(
+        self,
+        now: float,
+        passed_s: float,
+        rows: Mapping[str, LeaseRow],
+        members: Mapping[int, frozenset[str]],
+    ) -> tuple[LeaderLeases, Verdict]:
+        """``rows``: hosts that are not LOST; ``members``: version -> list; the newest version is the current one.
+
+        ``passed_s``: how much longer hosts were silent since the last look, for those whose row did not change.
+        """
+        silence: dict[str, tuple[object, float]] = {}
+        suspected: dict[str, float] = {}
+        lost, held = [], []
+        for name, row in rows.items():
+            stamp, silent_s = self.silence.get(name, (None, 0.0))
+            silence[name] = row.stamp, silent_s + passed_s if stamp == row.stamp else 0.0
+        heard = {name for name, row in rows.items() if self._hears(now, row, silence[name][1])}
+        for name, row in rows.items():
+            silent_s = silence[name][1]
+            if silent_s < row.ttl_s:
+                continue
+            since = self.suspected.get(name)
+            if not all(is_at_least_half(len(heard & members[one]), len(members[one])) for one in row.versions):
+                held.append(name)
+            elif since is None:
+                since = now
+            elif now - since >= self.times.kill_s:
+                lost.append(name)
+            if since is not None:
+                suspected[name] = since
+        current = members[max(members)] if members else frozenset()
+        verdict = Verdict(tuple(lost), tuple(held), len(heard & current), len(current))
+        return replace(self, silence=silence, suspected=suspected), verdict
+
+    def _hears(self, now: float, row: LeaseRow, silent_s: float) -> bool:
+        if not row.counts_rounds:
+            return silent_s <= self.times.heard_within_s
+        began = self.rounds.get(row.round)
+        return began is not None and now - began <= self.times.heard_within_s and not row.voted

@@ -1,0 +1,74 @@
+"""The numbered lists of members: which hosts are not LOST, and where their node workers answer.
+
+Hosts ask each other whether the control plane is away, and the leader counts them; see
+``gpu_platform.domain.lease_protocol``. A host may know an older list than the leader, so older lists stay for as long
+as some host may know them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit, urlunsplit
+
+from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.lease import Member
+from gpu_platform.domain.states import HostState
+from gpu_platform.store.models import host, membership
+
+_LOCK = 0x6770755F6D656D62  # "gpu_memb"
+
+
+def refresh(session: Session) -> None:
+    """Inside a transaction that changed hosts: write a new list if the members are others now."""
+    if session.get_bind().dialect.name == "postgresql":
+        # Two hosts that register at once would each write a list without the other.
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    members = json.dumps([[row.name, _address(row.agent_url)] for row in session.execute(_LIVING)])
+    newest = session.execute(_NEWEST).one_or_none()
+    if newest is not None and newest.members == members:
+        return
+    session.info["synced"] = True  # a version that hosts know must not be given to another list after a power cut
+    # At least the Unix time: a database that was restored to an older point does not give the same number twice.
+    version = max(0 if newest is None else newest.version + 1, int(time.time()))
+    session.execute(insert(membership).values(version=version, members=members))
+    oldest = session.scalar(_OLDEST_KNOWN)
+    session.execute(delete(membership).where(membership.c.version < min(oldest or version, version)))
+
+
+def current(session: Session) -> tuple[int, list[Member]]:
+    """The newest version (0: there is none yet) and its members."""
+    newest = session.execute(_NEWEST).one_or_none()
+    if newest is None:
+        return 0, []
+    return newest.version, [Member(name=name, url=url) for name, url in json.loads(newest.members)]
+
+
+def current_version(session: Session) -> int:
+    return session.scalar(_VERSION) or 0
+
+
+def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
+    """The members of ``versions``, and of the newest."""
+    rows = session.execute(
+        select(membership).where(membership.c.version.in_(list(versions)) | (membership.c.version == _MAX))
+    )
+    return {row.version: frozenset(name for name, _ in json.loads(row.members)) for row in rows}
+
+
+def _address(agent_url: str) -> str:
+    """Without the password, which is for the service alone."""
+    parts = urlsplit(agent_url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+_LIVING = select(host.c.name, host.c.agent_url).where(host.c.state != HostState.LOST.value).order_by(host.c.name)
+_NEWEST = select(membership).order_by(membership.c.version.desc()).limit(1)
+_VERSION = select(func.max(membership.c.version))
+_MAX = _VERSION.scalar_subquery()
+_OLDEST_KNOWN = select(func.min(host.c.members_known)).where(
+    host.c.state != HostState.LOST.value, host.c.members_known > 0
+)

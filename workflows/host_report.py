@@ -1,0 +1,21 @@
+"""HostReportWorkflow: a host's report on the way through Temporal, for a host that reaches no service."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from activities.host_report import HostReportActivities
+    from gpu_platform.domain.lease import HostReport, LeaseAnswer
+    from workflows import policies
+
+HOST_REPORT_WORKFLOW = "HostReportWorkflow"
+
+
+@workflow.defn(name=HOST_REPORT_WORKFLOW)
+class HostReportWorkflow:
+    @workflow.run
+    async def run(self, report: HostReport) -> LeaseAnswer:
+        return await workflow.execute_local_activity_method(
+            HostReportActivities.report_host, report, **policies.HOST_REPORT
+        )
