@@ -173,7 +173,7 @@ def test_a_report_that_arrives_after_a_newer_one_is_refused(store: Store) -> Non
 def test_a_planned_restart_has_a_longer_lease(store: Store) -> None:
     watched = Watched(store, "a", "b")
     watched.rounds(3, "a", "b")
-    watched.cluster.report("b", 1, now=watched.now(), seq=1000, lease_s=60.0)
+    watched.cluster.report("b", 1, now=watched.now(), seq=1000, lease_s=60.0, round=watched._rounds["b"])
     assert watched.rounds(60, "a") == []
     assert watched.rounds(10, "a") == ["b"]
 
