@@ -21,6 +21,8 @@ from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description, load_rack, simulated_uuid
 
+ONE_GPU = GpuRequest(gpus_per_host=1)
+
 
 class cluster:
     """Hosts of known machine types, all READY, all GPUs AVAILABLE unless told otherwise."""

@@ -23,7 +23,7 @@ def spec(**fields: Any) -> JobSpec:
     shape = {
         name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model", "share") if name in fields
     }
-    return JobSpec(command=["true"], gpus=GpuRequest(**shape), **fields)
+    return JobSpec(command=["true"], gpus=GpuRequest(**{"gpus_per_host": 1, **shape}), **fields)
 
 
 def uuid_of(host: str, index: int) -> str:

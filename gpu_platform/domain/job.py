@@ -20,7 +20,7 @@ MAX_GANG_BYTES = 1536 * 1024
 MAX_HOSTS = 4096
 MAX_GPUS_PER_HOST = 64
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
-DEFAULT_GPUS = 1
+DEFAULT_GPUS = 0
 
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
 INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})

@@ -71,9 +71,24 @@ class Quotas(BaseModel):
                 return tuple(reversed(path))
             name = node.parent
 
-    def refusal(self, namespace: str, time_limit_s: float | None, waiting: int) -> str | None:
-        """Why a submission cannot be taken, with ``waiting`` jobs of the namespace in the queue; None if it can."""
-        for node in self.path(namespace):
+    def refusal(self, namespace: str, time_limit_s: float | None, waiting: int, gpus: int = 0) -> str | None:
+        """Why a submission cannot be taken, with ``waiting`` jobs of the namespace in the queue; None if it can.
+
+        ``gpus``: of the job alone, spares too. One that exceeds a limit by itself would wait for ever.
+        """
+        path = self.path(namespace)
+        for node in path:
+            for limit, of in (
+                (node.limit_gpus, f"namespace {node.name} may have"),
+                (node.max_gpus_per_user, f"a user of namespace {node.name} may have"),
+            ):
+                if limit is not None and gpus > limit:
+                    return _too_many(gpus, f"{of} at most {limit}", limit)
+        owner = next((node for node in reversed(path) if node.guaranteed_gpus), path[-1])
+        if self.policy is AllocationPolicy.STATIC and gpus > owner.guaranteed_gpus:
+            guaranteed = f"namespace {owner.name} is guaranteed {owner.guaranteed_gpus}, and nobody gets more (static)"
+            return _too_many(gpus, guaranteed, owner.guaranteed_gpus)
+        for node in path:
             longest = node.max_job_duration_s
             if longest is not None and (time_limit_s is None or time_limit_s > longest):
                 asked = "no time limit" if time_limit_s is None else f"a time limit of {time_limit_s:g} s"
@@ -81,3 +96,9 @@ class Quotas(BaseModel):
             if node.name == namespace and node.max_queue_size is not None and waiting >= node.max_queue_size:
                 return f"{waiting} jobs of namespace {namespace} wait; at most {node.max_queue_size} may: try later"
         return None
+
+
+def _too_many(gpus: int, allowed: str, limit: int) -> str:
+    asked = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    instead = f"ask for at most {limit}" if limit else "ask for none"
+    return f"{asked} were asked for; {allowed}: {instead}, or have the limit raised"

@@ -44,12 +44,14 @@ def check_possible(store: Store, session: Session, spec: JobSpec) -> None:
 
 
 def check_quotas(session: Session, spec: JobSpec) -> None:
-    """Raise :class:`OverQuota` if the namespace allows no such job, or has as many waiting as it may."""
+    """Raise :class:`OverQuota` if the namespace never allows such a job, or has as many waiting as it may."""
     quotas, waiting = current_quotas(session), 0
     if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
         in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
         waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0
-    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting):
+    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    wanted = sum(request.gpus for _, request in groups or ((None, gpus),))
+    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, wanted):
         raise OverQuota(refusal, namespace=spec.namespace)
 
 

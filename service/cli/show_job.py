@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
+from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from service.cli import show, show_waiting
@@ -56,8 +57,10 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         if (when := show_waiting.start_text(job.reason)) is not None:
             yield "starts", escape(when)
     if job.placement is not None:
+        spares = spare_slices(spec, job.placement.slices)
         for part in job.placement.slices:
-            yield "runs on" if job.state.holds_gpus else "ran on", escape(show_waiting.slice_text(part))
+            where = "spare" if part in spares else "runs on" if job.state.holds_gpus else "ran on"
+            yield where, escape(show_waiting.slice_text(part))
         yield "why there", escape(job.placement.why)
         bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
         yield "connected", f"{job.placement.level}, {bandwidth:g} GB/s; decided in {decided_in:.1f} ms"
@@ -110,7 +113,8 @@ def _wishes(gpus: GpuRequest) -> list[str]:
     if gpus.total is not None:
         wants = [f"{counted(gpus.total, 'GPU')} on as few hosts as can be"]
     else:
-        wants = [f"{counted(gpus.hosts, 'host')} x {counted(gpus.gpus_per_host, 'GPU')}"]
+        shape = f" x {counted(gpus.gpus_per_host, 'GPU')}" if gpus.gpus_per_host else ", no GPU"
+        wants = [counted(gpus.hosts, "host") + shape]
     if gpus.share is not None:
         share = gpus.share
         wants.append(f"of each {share.mig_profile or f'{share.percent} % and {share.memory_mib} MiB'}")

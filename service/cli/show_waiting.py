@@ -111,6 +111,9 @@ def slice_text(part: HostSlice) -> str:
     }
     of = f", {' or '.join(sorted(grants))} of each" if grants else ""
     group = f" ({part.group})" if part.group else ""
+    if not part.gpu_uuids:
+        memory = f", {part.ram_mib} MiB of memory" if part.ram_mib else ""
+        return f"{part.host}{group}: {part.cpus} CPU{'' if part.cpus == 1 else 's'}{memory}, no GPU"
     return f"{part.host}{group}: GPU {numbers(part.gpu_indices)}{of}"
 
 

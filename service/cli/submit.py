@@ -25,9 +25,11 @@ def submit(
         list[str] | None,
         typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.", show_default=False),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs in all; on one host unless --hosts is given.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs in all, on one host unless --hosts is given; default: none.")
+    ] = None,
     hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None,
-    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs on each host.")] = None,
+    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs on each host; default: none.")] = None,
     gpu_memory: Annotated[
         int | None,
         typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Least memory of each GPU: 16GiB, 16g, 16384MiB."),
@@ -70,7 +72,9 @@ def submit(
         int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Of each GPU's memory: 20GiB.")
     ] = None,
     mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="A MIG instance of each GPU: 1g.10gb.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPUs on each host that nobody else gets.")] = None,
+    cpus: Annotated[
+        int | None, typer.Option(help="CPUs on each host that nobody else gets; default: 1 without GPUs.")
+    ] = None,
     ram: Annotated[
         int | None,
         typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each host that nobody else gets."),

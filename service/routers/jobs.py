@@ -25,7 +25,10 @@ JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"]
 WhyBody = Annotated[Why | None, Body(description="Optional; the reason goes to the audit log")]
 
 EXAMPLES: dict[str, Any] = {
-    "one_gpu": {"summary": "One GPU", "value": {"name": "hello", "command": ["nvidia-smi"]}},
+    "one_gpu": {
+        "summary": "One GPU",
+        "value": {"name": "hello", "command": ["nvidia-smi"], "gpus": {"gpus_per_host": 1}},
+    },
     "gang": {
         "summary": "A gang of 16 GPUs on two hosts, one rank per GPU",
         "value": {

@@ -115,7 +115,7 @@ async def bench_xid_to_signal(directory: Path) -> None:
         node = platform.nodes["a"]
         node.health._policy = FaultPolicy.load(str(RESET_FOR_EVER))
         for _ in range(20):
-            spec = JobSpec(command=["sleep", "600"], gpus=GpuRequest(), max_hardware_retries=0)
+            spec = JobSpec(command=["sleep", "600"], gpus=GpuRequest(gpus_per_host=1), max_hardware_retries=0)
             job_id = await platform.submit(spec)
             job = await platform.reaches(job_id, JobState.RUNNING)
             assert job.placement is not None

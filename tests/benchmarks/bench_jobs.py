@@ -27,8 +27,8 @@ from tests.hosts_rig import RESET_FOR_EVER
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = 8
-NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1)
-PRINTS_ITS_START = JobSpec(name="start", command=["/bin/date", "+%s%N"], grace_s=1)
+NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1, gpus=GpuRequest(gpus_per_host=1))
+PRINTS_ITS_START = JobSpec(name="start", command=["/bin/date", "+%s%N"], grace_s=1, gpus=GpuRequest(gpus_per_host=1))
 SUBMITTERS = 8
 
 
@@ -135,7 +135,7 @@ async def failover(cluster: LocalCluster, client: AsyncClient) -> None:
 
 async def host_loss(cluster: LocalCluster, client: AsyncClient) -> None:
     """A node worker frozen: until its job's next attempt runs elsewhere."""
-    job = await client.submit(JobSpec(command=["/bin/sleep", "3600"], grace_s=1))
+    job = await client.submit(JobSpec(command=["/bin/sleep", "3600"], grace_s=1, gpus=GpuRequest(gpus_per_host=1)))
     job = await running(client, job.id, 1)
     assert job.placement is not None
     pid = cluster.nodes[job.placement.hosts[0]].pid or 0

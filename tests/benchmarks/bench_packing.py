@@ -58,7 +58,7 @@ class Task:
         # Copied, not validated: thousandths of CPUs are more than a host may have of whole ones.
         asked = {"gpus_per_host": self.gpus, "cpus_per_host": self.cpu_milli, "ram_mib_per_host": self.ram_mib}
         share = Share(percent=self.percent, memory_mib=1) if self.gpus and self.percent < 100 else None
-        return GpuRequest(allow_cross_numa=True, share=share).model_copy(update=asked)
+        return GpuRequest(gpus_per_host=1, allow_cross_numa=True, share=share).model_copy(update=asked)
 
     @property
     def typical(self) -> TypicalTask:

@@ -17,6 +17,7 @@ from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
 from gpu_platform.store import Store, allocations, events, jobs, queue, usage
+from tests.builders import ONE_GPU
 from tests.chaos.checks import Kind, Violation, double_holds
 from workers.cluster import LocalCluster
 
@@ -36,7 +37,9 @@ class Ledger:
 
     def spec(self, script: str, **fields: object) -> JobSpec:
         note = f'echo "$GPU_PLATFORM_JOB_ID $GPU_PLATFORM_ATTEMPT $RANK" >> "{self._path}"; '
-        return JobSpec.model_validate({"command": ["/bin/sh", "-c", note + script], "grace_s": 1, **fields})
+        return JobSpec.model_validate(
+            {"command": ["/bin/sh", "-c", note + script], "gpus": ONE_GPU, "grace_s": 1, **fields}
+        )
 
     def runs(self) -> Counter[tuple[str, int, int]]:
         """How often each rank of each attempt began."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.job import Failure, FailureKind, Job, JobEvent, JobSpec
+from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
 from tests.chaos import checks, faults
@@ -46,7 +46,12 @@ def used(job: str, attempt: int, gpu_seconds: float) -> dict[tuple[str, int], At
 def right() -> Facts:
     """Job j ran on a/x until a was cut off at 28 s, was ended there at 32 s, and ran on b/y from 34 s to 60 s."""
     job = Job(
-        id="j", spec=JobSpec(command=["x"]), state=JobState.COMPLETED, attempt=2, hardware_retries=1, created_at=NOW
+        id="j",
+        spec=JobSpec(command=["x"], gpus=GpuRequest(gpus_per_host=1)),
+        state=JobState.COMPLETED,
+        attempt=2,
+        hardware_retries=1,
+        created_at=NOW,
     )
     return Facts(
         now=100.0,

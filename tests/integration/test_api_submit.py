@@ -37,7 +37,7 @@ class Api:
     temporal: Client
 
     async def submit(self, **fields: Any) -> Job:
-        answer = await self.http.post("/v1/jobs", json={"command": ["true"], **fields})
+        answer = await self.http.post("/v1/jobs", json={"command": ["true"], "gpus": {"gpus_per_host": 1}, **fields})
         assert answer.status_code == 201, answer.text
         return Job.model_validate_json(answer.content)
 

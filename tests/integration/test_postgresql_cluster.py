@@ -46,7 +46,13 @@ async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
 
 def shell(script: str, out: Path, **fields: object) -> JobSpec:
     return JobSpec.model_validate(
-        {"command": ["/bin/sh", "-c", script], "env": {"OUT": str(out)}, "grace_s": 2, **fields}
+        {
+            "command": ["/bin/sh", "-c", script],
+            "env": {"OUT": str(out)},
+            "gpus": {"gpus_per_host": 1},
+            "grace_s": 2,
+            **fields,
+        }
     )
 
 

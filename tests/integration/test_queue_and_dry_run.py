@@ -37,7 +37,9 @@ class Api:
     cluster: Cluster
 
     async def dry_run(self, **fields: Any) -> DryRun:
-        answer = await self.http.post("/v1/jobs:dry-run", json={"command": ["true"], **fields})
+        answer = await self.http.post(
+            "/v1/jobs:dry-run", json={"command": ["true"], "gpus": {"gpus_per_host": 1}, **fields}
+        )
         assert answer.status_code == 200, answer.text
         return DryRun.model_validate_json(answer.content)
 
@@ -118,6 +120,11 @@ async def test_a_dry_run_says_what_would_be_refused(api: Api) -> None:
     assert "at most 60 s" in refused.message
     submitted = await api.http.post("/v1/jobs", json={"command": ["true"], "namespace": "team"})
     assert (submitted.status_code, submitted.json()["code"]) == (422, "over_quota")
+    leader.begin_epoch(api.store, "two", NOW, {"quotas": {"namespaces": [{"name": "small", "limit_gpus": 2}]}})
+    body = {"command": ["true"], "namespace": "small", "gpus": {"gpus_per_host": 4}}
+    over = await api.http.post("/v1/jobs", json=body)
+    assert (over.status_code, over.json()["code"]) == (422, "over_quota")
+    assert "namespace small may have at most 2" in over.json()["detail"]
 
 
 async def test_the_snapshot_replays(api: Api) -> None:

@@ -124,11 +124,13 @@ async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: Asyn
 
 
 async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalCluster, client: AsyncClient) -> None:
-    await client.wait((await client.submit(JobSpec(command=["true"]))).id, timeout_s=30)
+    await client.wait(
+        (await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))).id, timeout_s=30
+    )
     leader = await eventually(lambda: _leader(cluster), "one scheduler to lead")
     kill(leader)
     killed_at = time.monotonic()
-    job = await client.submit(JobSpec(command=["true"]))
+    job = await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
     job = await client.wait(job.id, timeout_s=30)
     assert job.state is JobState.COMPLETED
     assert time.monotonic() - killed_at < 10
@@ -159,6 +161,7 @@ async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
                 'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600',
             ],
             env={"OUT": str(tmp_path / "out")},
+            gpus=GpuRequest(gpus_per_host=1),
             grace_s=1,
         )
     )
@@ -192,7 +195,9 @@ async def test_what_was_accepted_is_started_even_if_the_service_died_first(
     """Temporal away: 503 and nothing accepted; a client that insists gets exactly one job."""
     os.kill(cluster.temporal.pid or 0, signal.SIGSTOP)
     try:
-        submission = asyncio.create_task(client.submit(JobSpec(command=["true"], name="insist")))
+        submission = asyncio.create_task(
+            client.submit(JobSpec(command=["true"], name="insist", gpus=GpuRequest(gpus_per_host=1)))
+        )
         await asyncio.sleep(1)
     finally:
         os.kill(cluster.temporal.pid or 0, signal.SIGCONT)

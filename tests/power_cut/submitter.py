@@ -7,7 +7,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.store import Store, jobs
 from gpu_platform.store.group_commit import GroupCommit
 
@@ -19,7 +19,7 @@ def main(url: str, mode: str) -> None:
         GroupCommit.wait = lambda self: None  # as it was with synchronous=NORMAL alone
     store = Store(url)
     store.migrate()
-    spec = JobSpec(command=["true"])
+    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1))
 
     def submit(thread: int) -> None:
         number = 0

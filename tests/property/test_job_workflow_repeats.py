@@ -84,7 +84,11 @@ async def test_a_fault_excuses_only_the_job_that_it_struck(platform: Platform) -
 
 async def test_ranks_that_the_platform_itself_killed_are_not_the_users_failure(platform: Platform) -> None:
     """A host that comes back from the dead kills its ranks, maybe before the workflow hears that it was lost."""
-    spec = JobSpec(command=["/bin/sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'], grace_s=1)
+    spec = JobSpec(
+        command=["/bin/sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'],
+        grace_s=1,
+        gpus=GpuRequest(gpus_per_host=1),
+    )
     job = await platform.reaches(await platform.submit(spec), JobState.RUNNING)
     key = AttemptKey(job_id=job.id, attempt=1)
     await platform.nodes["a"].agent.stop(StopRequest(key=key, host="a", grace_s=0, reason="stale: released meanwhile"))

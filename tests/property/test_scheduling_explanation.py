@@ -87,8 +87,8 @@ def first_refusal(machines: cluster, name: str, request: GpuRequest) -> tuple[Re
         return ReasonCode.HOST_NOT_READY, 0
     left = set(gpus)
     facts = (
-        (ReasonCode.OTHER_MODEL, GpuRequest(model=request.model)),
-        (ReasonCode.TOO_LITTLE_MEMORY, GpuRequest(memory_mib=request.memory_mib)),
+        (ReasonCode.OTHER_MODEL, GpuRequest(gpus_per_host=1, model=request.model)),
+        (ReasonCode.TOO_LITTLE_MEMORY, GpuRequest(gpus_per_host=1, memory_mib=request.memory_mib)),
     )
     for code, only in facts:
         kept = {index for index in left if mismatch(gpus[index], only) is None}

@@ -21,6 +21,7 @@ from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, gpus
+from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually, temporal_server
 from workflows.remediation import remediation_id
 
@@ -33,7 +34,7 @@ Scenario = Callable[[Platform], Awaitable[str]]
 
 
 def shell(script: str, **fields: Any) -> JobSpec:
-    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 2, **fields})
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": ONE_GPU, "grace_s": 2, **fields})
 
 
 async def running(platform: Platform, spec: JobSpec) -> Job:
@@ -68,7 +69,7 @@ async def success(platform: Platform) -> str:
 async def success_at_once(platform: Platform) -> str:
     """Ended before its launch was reported: nothing is watched."""
     for _ in range(50):
-        job_id = await platform.submit(JobSpec(command=["true"]))
+        job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
         await platform.ends(job_id, JobState.COMPLETED)
         if "watch_ranks" not in await activities(platform, job_id):
             return job_id
@@ -90,7 +91,7 @@ async def xid_retry(platform: Platform) -> str:
 
 async def cancel_while_queued(platform: Platform) -> str:
     blocker = await running(platform, shell("sleep 600", gpus=WHOLE_CLUSTER))
-    job_id = await platform.submit(JobSpec(command=["true"]))
+    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
     await eventually(lambda: platform.job(job_id).reason, "the job to wait for a reason")
     await platform.signal(job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)
@@ -146,13 +147,13 @@ async def time_limit(platform: Platform) -> str:
 
 
 async def impossible(platform: Platform) -> str:
-    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(hosts=3)))
+    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(hosts=3, gpus_per_host=1)))
     await platform.ends(job_id, JobState.FAILED)
     return job_id
 
 
 async def not_executable(platform: Platform) -> str:
-    job_id = await platform.submit(JobSpec(command=["/no/such/program"]))
+    job_id = await platform.submit(JobSpec(command=["/no/such/program"], gpus=GpuRequest(gpus_per_host=1)))
     await platform.ends(job_id, JobState.FAILED)
     return job_id
 

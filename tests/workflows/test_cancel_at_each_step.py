@@ -16,7 +16,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, queue
 from tests.harness import Platform, eventually
 
-SLEEP = JobSpec(command=["sleep", "600"], grace_s=5)
+SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=GpuRequest(gpus_per_host=1))
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ async def test_during_watch(platform: Platform) -> None:
 
 
 async def test_during_retry(platform: Platform) -> None:
-    job_id = await platform.submit(JobSpec(command=["false"], max_retries=100))
+    job_id = await platform.submit(JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1)))
     await eventually(lambda: platform.job(job_id).user_retries >= 2, "two retries")
     await platform.signal(job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)

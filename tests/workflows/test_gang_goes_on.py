@@ -12,6 +12,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, allocations, events, gpus
+from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 
 THREE_HOSTS = {"a": "dgx-h100", "b": "dgx-h100", "c": "dgx-h100"}
@@ -24,7 +25,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 
 def shell(script: str, **fields: object) -> JobSpec:
-    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 1, **fields})
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": ONE_GPU, "grace_s": 1, **fields})
 
 
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" != 1 ] || sleep 600'

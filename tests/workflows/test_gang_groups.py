@@ -12,6 +12,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec, RankGroup, RankPer
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from tests.builders import ONE_GPU
 from tests.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -24,7 +25,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 
 def shell(script: str, **fields: object) -> JobSpec:
-    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 5, **fields})
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": ONE_GPU, "grace_s": 5, **fields})
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:
@@ -36,7 +37,9 @@ SAY = "echo $GPU_PLATFORM_GROUP $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORL
 
 async def test_groups_run_their_own_programs_side_by_side(platform: Platform) -> None:
     trainer = RankGroup(name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2), rank_per=RankPer.GPU)
-    judge = RankGroup(name="judge", command=["/bin/sh", "-c", f"echo judging; {SAY}"], env={"COLOUR": "red"})
+    judge = RankGroup(
+        name="judge", gpus=ONE_GPU, command=["/bin/sh", "-c", f"echo judging; {SAY}"], env={"COLOUR": "red"}
+    )
     job_id = await platform.submit(shell(SAY, groups=(trainer, judge), env={"COLOUR": "blue"}))
     job = await platform.ends(job_id, JobState.COMPLETED)
     assert job.placement is not None
@@ -70,7 +73,7 @@ async def test_a_total_runs_uneven_slices(platform: Platform) -> None:
 
 async def test_one_groups_failure_ends_the_whole_gang(platform: Platform) -> None:
     trainer = RankGroup(name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2))
-    judge = RankGroup(name="judge", command=["/bin/sh", "-c", "exit 3"])
+    judge = RankGroup(name="judge", gpus=ONE_GPU, command=["/bin/sh", "-c", "exit 3"])
     job_id = await platform.submit(shell("sleep 600", groups=(trainer, judge)))
     job = await platform.ends(job_id, JobState.FAILED)
     assert job.exit_code == 3
@@ -80,8 +83,8 @@ async def test_one_groups_failure_ends_the_whole_gang(platform: Platform) -> Non
 
 
 async def test_a_group_that_cannot_start_is_found_before_anything_runs(platform: Platform) -> None:
-    judge = RankGroup(name="judge", command=["/no/such/program"])
-    job_id = await platform.submit(shell("sleep 600", groups=(RankGroup(name="trainer"), judge)))
+    judge = RankGroup(name="judge", gpus=ONE_GPU, command=["/no/such/program"])
+    job_id = await platform.submit(shell("sleep 600", groups=(RankGroup(name="trainer", gpus=ONE_GPU), judge)))
     job = await platform.ends(job_id, JobState.FAILED)
     assert job.failure is not None
     assert "/no/such/program" in job.failure.message
@@ -90,7 +93,7 @@ async def test_a_group_that_cannot_start_is_found_before_anything_runs(platform:
 
 async def test_a_group_that_no_host_could_hold_is_refused_by_name(platform: Platform) -> None:
     judge = RankGroup(name="judge", gpus=GpuRequest(gpus_per_host=9))
-    job_id = await platform.submit(shell("true", groups=(RankGroup(name="trainer"), judge)))
+    job_id = await platform.submit(shell("true", groups=(RankGroup(name="trainer", gpus=ONE_GPU), judge)))
     job = await platform.ends(job_id, JobState.FAILED)
     assert job.failure is not None
     assert job.failure.message.startswith("group judge asked for 9 GPUs")

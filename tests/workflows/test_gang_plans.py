@@ -30,7 +30,9 @@ def test_groups_on_one_host_are_one_plan() -> None:
     trainer = RankGroup(
         name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2, cpus_per_host=8, cuda="12.4"), rank_per=RankPer.GPU
     )
-    judge = RankGroup(name="judge", gpus=GpuRequest(cpus_per_host=2), command=["judge"], env={"A": "2"})
+    judge = RankGroup(
+        name="judge", gpus=GpuRequest(gpus_per_host=1, cpus_per_host=2), command=["judge"], env={"A": "2"}
+    )
     spec = JobSpec(command=["train"], env={"A": "1", "B": "1"}, groups=(trainer, judge))
     first, second = plan_hosts(spec, KEY, on(("a", 2, "trainer"), ("b", 2, "trainer"), ("b", 1, "judge")))
     assert (first.host, first.world_size, [rank.rank for rank in first.ranks]) == ("a", 5, [0, 1])
@@ -47,7 +49,7 @@ def test_groups_on_one_host_are_one_plan() -> None:
 
 
 def test_spares_run_nothing() -> None:
-    spec = JobSpec(command=["x"], gpus=GpuRequest(hosts=2), spare_hosts=1)
+    spec = JobSpec(command=["x"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
     plans = plan_hosts(spec, KEY, on(("a", 1), ("b", 1), ("c", 1)))
     assert ([plan.host for plan in plans], plans[0].world_size) == (["a", "b"], 2)
 
@@ -64,13 +66,13 @@ def test_uneven_slices_are_numbered_through() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"groups": (RankGroup(name="a"),), "gpus": GpuRequest(hosts=2)},
+        {"groups": (RankGroup(name="a"),), "gpus": GpuRequest(hosts=2, gpus_per_host=1)},
         {"groups": (RankGroup(name="a"), RankGroup(name="a"))},
         {"groups": (RankGroup(name="a"),), "rank_per": RankPer.GPU},
         {"groups": (RankGroup(name="a"),), "spare_hosts": 1},
         {"gpus": GpuRequest(total=4), "spare_hosts": 1},
         {"groups": (RankGroup(name="a", gpus=GpuRequest(hosts=4096, gpus_per_host=64)),)},
-        {"groups": (RankGroup(name="a", env={"X": "y" * 2000}, gpus=GpuRequest(hosts=4096)),)},
+        {"groups": (RankGroup(name="a", env={"X": "y" * 2000}, gpus=GpuRequest(hosts=4096, gpus_per_host=1)),)},
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, object]) -> None:
@@ -88,7 +90,7 @@ def test_groups_get_whole_gpus_and_totals_are_not_split_twice() -> None:
         RankGroup(name="a b")
 
 
-PAIR = JobSpec(command=["x"], gpus=GpuRequest(hosts=2), spare_hosts=1, keep_reservation_s=60)
+PAIR = JobSpec(command=["x"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1, keep_reservation_s=60)
 PLACE = on(("a", 1), ("b", 1), ("c", 1))
 
 

@@ -18,6 +18,7 @@ from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, gpus, hosts, queue
 from gpu_platform.store.events import read_events
 from service.cli.show_job import retry_text
+from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -30,7 +31,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 
 def shell(script: str, **fields: object) -> JobSpec:
-    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 5, **fields})
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": ONE_GPU, "grace_s": 5, **fields})
 
 
 def log_of(platform: Platform, job_id: str, attempt: int, rank: int, host: str) -> str:

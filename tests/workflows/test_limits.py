@@ -12,6 +12,7 @@ from gpu_platform.domain.job import FailureKind, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, gpus
 from gpu_platform.store.usage import usage_of_job
+from tests.builders import ONE_GPU
 from tests.harness import Platform
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
@@ -27,7 +28,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 
 def shell(script: str, **fields: object) -> JobSpec:
-    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "grace_s": 0.2, **fields})
+    return JobSpec.model_validate({"command": ["/bin/sh", "-c", script], "gpus": ONE_GPU, "grace_s": 0.2, **fields})
 
 
 async def test_a_job_that_hangs_is_restarted_and_its_gpu_is_not_blamed(platform: Platform) -> None:

@@ -21,7 +21,7 @@ ONCE = '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
 
 
 def sleeper(hosts: int = 1, script: str = "sleep 600") -> JobSpec:
-    return JobSpec(command=["/bin/sh", "-c", script], gpus=GpuRequest(hosts=hosts), grace_s=30)
+    return JobSpec(command=["/bin/sh", "-c", script], gpus=GpuRequest(hosts=hosts, gpus_per_host=1), grace_s=30)
 
 
 @contextlib.asynccontextmanager

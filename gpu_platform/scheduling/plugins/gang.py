@@ -170,4 +170,16 @@ def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots, level
     if len(levels) == len(snapshot.domains):
         nested = nested[2:] + nested[:2]
     taken = np.lexsort((name, -offers.score[hosts], *nested, offers.level[hosts]))[:count]
-    return hosts[taken[np.lexsort((name[taken], *(first[taken] for first in firsts)))]]
+    return _in_rank_order(snapshot, hosts[taken], levels)
+
+
+def _in_rank_order(snapshot: Snapshot, hosts: Slots, levels: Sequence[Slots]) -> Slots:
+    """Neighbours side by side, of large domains first; so what comes last, the spares, are the odd ones out."""
+    name = snapshot.by_name[hosts]
+    keys = [name]
+    for numbers in (*levels, snapshot.kind):
+        _, domain, size = np.unique(numbers[hosts], return_inverse=True, return_counts=True)
+        first = np.full(len(size), len(snapshot), np.int64)
+        np.minimum.at(first, domain, name)
+        keys += [first[domain], -size[domain]]
+    return hosts[np.lexsort(keys)]

@@ -25,7 +25,7 @@ class TraceJob(BaseModel):
     """Seconds since the trace began."""
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """What it works if nothing stops it."""
-    gpus: GpuRequest = GpuRequest()
+    gpus: GpuRequest = GpuRequest(gpus_per_host=1)
     namespace: str = "default"
     user: str = "anonymous"
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0

@@ -37,7 +37,7 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
     ("options", "field", "value"),
     [
         ("--require leaf", "gpus.required_level", "leaf"),
-        ("--prefer nvlink", "gpus.preferred_level", "nvlink"),
+        ("--gpus 2 --prefer nvlink", "gpus.preferred_level", "nvlink"),
         ("--total 24", "gpus.total", 24),
         ("--share 25 --share-memory 20GiB", "gpus.share", {"percent": 25, "memory_mib": 20480}),
         (
@@ -59,8 +59,8 @@ async def service(sqlite_store: Store) -> AsyncIterator[Service]:
         ("--time 2h --warn-before 5m", "warn_before_s", 300),
         ("--warn-signal TERM", "warn_signal", "TERM"),
         ("--hang-limit 30m", "hang_limit_s", 1800),
-        ("--idle-limit 1h", "idle_limit_s", 3600),
-        ("--power-limit 300", "power_limit_w", 300),
+        ("--gpus 1 --idle-limit 1h", "idle_limit_s", 3600),
+        ("--gpus 1 --power-limit 300", "power_limit_w", 300),
     ],
 )
 def test_an_option_is_a_field(monkeypatch: pytest.MonkeyPatch, options: str, field: str, value: Any) -> None:

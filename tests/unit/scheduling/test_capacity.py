@@ -58,7 +58,9 @@ def test_what_no_host_has_besides_gpus_is_refused(asked: dict[str, Any], advice:
     profiles = {"NVIDIA H100 80GB HBM3": ["1g.10gb", "7g.80gb"]}
     facts = {"cpus": 64, "ram_mib": 1024, "mig_profiles": profiles}
     machines = cluster().host("h", "dgx-h100").host("ada", "l40s-4x-dual-socket").host_rows.values()
-    answer = largest_gang([row.inventory.model_copy(update=facts) for row in machines], GpuRequest(**asked))
+    answer = largest_gang(
+        [row.inventory.model_copy(update=facts) for row in machines], GpuRequest(**({"gpus_per_host": 1} | asked))
+    )
     assert not answer.fits
     assert advice in answer.message
 

@@ -21,15 +21,15 @@ def host(**cuda: str) -> HostInventory:
 
 def test_what_no_host_has_is_refused_with_what_there_is() -> None:
     hosts = [host(v11_8="/a"), host(v12_4="/b", v11_8="/a"), host()]
-    assert largest_gang(hosts, GpuRequest(cuda="12.4")).fits
-    assert largest_gang(hosts, GpuRequest(cuda="11.8", hosts=2)).fits
-    capacity = largest_gang(hosts, GpuRequest(cuda="13.0"))
+    assert largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="12.4")).fits
+    assert largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="11.8", hosts=2)).fits
+    capacity = largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="13.0"))
     assert not capacity.fits
     assert "no host has CUDA 13.0, only 11.8, 12.4" in capacity.message
 
 
 def test_a_cluster_without_any_is_said_in_words() -> None:
-    for request in (GpuRequest(cuda="99.1"), GpuRequest(total=4, cuda="99.1")):
+    for request in (GpuRequest(gpus_per_host=1, cuda="99.1"), GpuRequest(total=4, cuda="99.1")):
         capacity = largest_gang([host()], request)
         assert not capacity.fits
         assert capacity.message.endswith("; no host reports any CUDA installation")
@@ -37,13 +37,13 @@ def test_a_cluster_without_any_is_said_in_words() -> None:
 
 def test_what_is_installed_but_too_new_for_the_driver_is_named_with_the_reason() -> None:
     too_new = host(v12_4="/b").model_copy(update={"unusable_cuda": {"13.0": "its driver runs CUDA up to 12.8"}})
-    capacity = largest_gang([too_new, host()], GpuRequest(cuda="13.0"))
+    capacity = largest_gang([too_new, host()], GpuRequest(gpus_per_host=1, cuda="13.0"))
     assert not capacity.fits
     assert capacity.message.endswith(
         "; a host has CUDA 13.0, but its driver runs CUDA up to 12.8: ask for one of 12.4, or install a newer driver "
         "or cuda-compat there"
     )
-    assert largest_gang([too_new, host(v13_0="/c")], GpuRequest(cuda="13.0")).fits
+    assert largest_gang([too_new, host(v13_0="/c")], GpuRequest(gpus_per_host=1, cuda="13.0")).fits
 
 
 def test_the_explanation_names_what_the_driver_cannot_run() -> None:
@@ -93,11 +93,13 @@ def test_a_major_version_or_a_least_one_will_do() -> None:
         scheduler.add(job().cuda(wanted).row)
         [(_, placement)] = scheduler.decide(0.0).placements
         assert placement.hosts == hosts, wanted
-    assert not largest_gang([row.inventory for row in machines.host_rows.values()], GpuRequest(cuda=">=13")).fits
+    assert not largest_gang(
+        [row.inventory for row in machines.host_rows.values()], GpuRequest(gpus_per_host=1, cuda=">=13")
+    ).fits
 
 
 def test_what_is_no_version_is_answered_in_words() -> None:
-    assert GpuRequest(cuda=">= 12.4").cuda == ">=12.4"
+    assert GpuRequest(gpus_per_host=1, cuda=">= 12.4").cuda == ">=12.4"
     for text in ("twelve", "12.4.1", "<12", ""):
         with pytest.raises(ValueError, match=r"is no CUDA version: write 12 \(any 12.x\), 12.4, or >=12.4"):
-            GpuRequest(cuda=text)
+            GpuRequest(gpus_per_host=1, cuda=text)

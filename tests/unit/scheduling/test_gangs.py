@@ -137,3 +137,16 @@ def test_a_quota_counts_the_whole_gang() -> None:
     wanted = job(name="j").groups(a=job(gpus=8), b=job(gpus=2)).of("n")
     assert placed(scheduler, wanted) == {}
     assert "at most 9" in why(scheduler, wanted)
+
+
+def test_ranks_get_the_best_connected_hosts_and_the_spare_is_the_left_over() -> None:
+    machines = cluster().host("a", "dgx-1v", leaf="l2").host("b", leaf="l1").host("c", leaf="l1").host("d", leaf="l3")
+    scheduler = machines.scheduler()
+    scheduler.add(job(gpus=8, hosts=3, name="two-and-a-spare").across_sockets().row)
+    [(_, placement)] = scheduler.decide(0.0).placements
+    assert placement.hosts == ["b", "c", "d"]
+    demo = cluster().host("a", leaf="l1").host("b", leaf="l1").host("0", "dgx-1v", leaf="l2")
+    scheduler = demo.scheduler()
+    scheduler.add(job(gpus=8, hosts=3).across_sockets().row)
+    [(_, placement)] = scheduler.decide(0.0).placements
+    assert placement.hosts == ["a", "b", "0"], "the other model under another leaf is the spare"

@@ -94,7 +94,7 @@ def test_a_preferred_level_goes_before_a_nearer_one() -> None:
 @pytest.mark.parametrize("level", ["numa", "socket", "host"])
 def test_a_gang_cannot_be_inside_one_host(level: str) -> None:
     with pytest.raises(ValidationError, match="lies inside one host"):
-        GpuRequest(hosts=2, required_level=level)
+        GpuRequest(hosts=2, gpus_per_host=1, required_level=level)
 
 
 ROWS = FabricConfig(levels=("leaf", "row", "spine"))

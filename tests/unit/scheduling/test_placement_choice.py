@@ -95,8 +95,8 @@ def test_hosts_under_one_leaf_then_one_spine_then_any() -> None:
     )
     for hosts, names, level in (
         (2, ["c", "d"], TopologyLevel.LEAF),
-        (3, ["b", "c", "d"], TopologyLevel.SPINE),
-        (4, ["a", "b", "c", "d"], TopologyLevel.ANY),
+        (3, ["c", "d", "b"], TopologyLevel.SPINE),  # leaf-mates first: what comes last may be a spare
+        (4, ["c", "d", "b", "a"], TopologyLevel.ANY),
     ):
         placement = place(machines.scheduler(), job(gpus=8, hosts=hosts))
         assert placement is not None
@@ -111,7 +111,7 @@ def test_a_gang_takes_the_tightest_leaf() -> None:
 def test_a_gang_does_not_mix_machines_without_need() -> None:
     machines = cluster().host("a", "dgx-1v").host("b").host("c").host("d", "dgx-1v")
     assert hosts_of(machines.scheduler(), job(gpus=8, hosts=2)) == ["b", "c"]
-    assert hosts_of(machines.scheduler(), job(gpus=8, hosts=3)) == ["a", "b", "c"]
+    assert hosts_of(machines.scheduler(), job(gpus=8, hosts=3)) == ["b", "c", "a"]
 
 
 def test_hosts_that_tell_no_leaf_share_none() -> None:

@@ -227,3 +227,21 @@ def test_at_a_limit_the_job_of_higher_priority_gets_the_quota() -> None:
     play.end(victim)
     assert "high" in play.running
     assert "small" not in play.running
+
+
+@pytest.mark.parametrize(
+    ("rules", "advice"),
+    [
+        (quotas("dynamic", Namespace(name="a", limit_gpus=4)), "namespace a may have at most 4: ask for at most 4"),
+        (quotas("dynamic", Namespace(name="a", max_gpus_per_user=2)), "a user of namespace a may have at most 2"),
+        (quotas("dynamic", Namespace(name="top", limit_gpus=4), Namespace(name="a", parent="top")), "namespace top"),
+        (quotas("static", Namespace(name="a", guaranteed_gpus=4)), "is guaranteed 4, and nobody gets more"),
+        (quotas("dynamic", Namespace(name="a", limit_gpus=0)), "at most 0: ask for none"),
+    ],
+)
+def test_a_job_that_alone_exceeds_a_limit_is_refused(rules: Quotas, advice: str) -> None:
+    refusal = rules.refusal("a", None, 0, 8)
+    assert refusal is not None
+    assert "8 GPUs were asked for" in refusal
+    assert advice in refusal
+    assert rules.refusal("a", None, 0, 0) is None, "limits of GPUs are not the business of jobs without any"

@@ -70,7 +70,7 @@ def test_our_own_format_is_json_lines_in_any_order() -> None:
         '{"id": "a", "submit_s": 1, "duration_s": 1, "priority": 3}\n',
     ]
     first, second = read_trace("own.jsonl", lines).jobs
-    assert (first.id, first.priority, first.gpus) == ("a", 3, GpuRequest())
+    assert (first.id, first.priority, first.gpus) == ("a", 3, GpuRequest(gpus_per_host=1))
     assert (second.id, second.gpus.model) == ("b", "H100")
 
 

@@ -46,7 +46,7 @@ def test_memory_is_not_promised_twice() -> None:
 
 
 def test_cpus_of_a_host_run_out() -> None:
-    asked = GpuRequest(cpus_per_host=6)
+    asked = GpuRequest(gpus_per_host=1, cpus_per_host=6)
     jobs = [TraceJob(id=name, submit_s=0, duration_s=100, gpus=asked) for name in "ab"]
     assert starts(trace(jobs).on(one_host(gpus=2, cpus=8)).records()) == {"a": 0, "b": 100}
     assert starts(trace(jobs).on(one_host(gpus=2, cpus=12)).records()) == {"a": 0, "b": 0}

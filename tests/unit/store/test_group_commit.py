@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.store import Store, jobs, queue
 
 THREADS, EACH = 8, 4
@@ -44,7 +44,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def submit(store: Store, job_id: str) -> None:
     now = datetime.now(UTC)
-    jobs.submit_job(store, job_id, JobSpec(command=["true"]), actor="ada", now=now, idempotency_key=None)
+    jobs.submit_job(
+        store,
+        job_id,
+        JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)),
+        actor="ada",
+        now=now,
+        idempotency_key=None,
+    )
 
 
 def test_an_fsync_begins_after_the_commit_and_before_the_answer(sqlite_store: Store, disk: Disk) -> None:

@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, JobProgress, JobSpec
 from gpu_platform.domain.states import JobState
 from workflows.attempt import Attempt, Stop
 from workflows.back_off import is_programs_fault, wait_before_retry
 from workflows.endings import Ending, after_failure
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-SPEC = JobSpec(command=["false"], max_retries=100)
+SPEC = JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1))
 
 
 def attempt(ran_s: float | None = None) -> Attempt:
