@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+WORKERS := 2
 
 .PHONY: help run up setup dev test test-chaos test-scale check format bench bench-scheduler bench-host lock docs clean
 
@@ -19,8 +20,9 @@ setup:
 dev:
 	@scripts/setup --dev
 
-test: dev  ## Run the tests (those with real processes too)
-	@$(PYTEST) -m "not chaos and not scale"
+# Most tests wait rather than work. A file's tests stay together, since they share servers.
+test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
+	@$(PYTEST) -m "not chaos and not scale" -n $(WORKERS) --dist loadfile
 
 CHAOS_REPORT := .chaos-report.jsonl
 test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m: so long for each database)

@@ -82,7 +82,8 @@ class World:
                 yield "report", name
             if host.report is not None:
                 yield "write", name
-                yield "write_unrenewed", name
+                if not index:
+                    yield "write_unrenewed", name
                 yield "lose_report", name
             if host.answer is not None:
                 yield "answer", name
@@ -185,39 +186,36 @@ class World:
             began = leader.rounds.get(round)
             return 9 if began is None or now - began > times.heard_within_s else int(now - began)
 
-        def sent(index: int, message: Report | Answer) -> float:
-            """Only the lease of `a` depends on it."""
-            return 0 if index else min(now - message.sent_at, times.run_for_s)
+        def sent(message: Report | Answer) -> float:
+            return min(now - message.sent_at, times.run_for_s)
 
-        hosts = []
-        for index, host in enumerate(self.hosts):
-            lease, row = host.lease, host.row
-            assert row is not None
-            stamp, silent_s = leader.silence.get(lease.name, (None, 0.0))
-            hosts.append(
-                (
-                    min(now - lease.answered_at, times.vote_after_s),
-                    max(0, lease.promised_until - now),
-                    age(lease.round),
-                    host.report
-                    and (0 if index else now - host.report.sent_at, age(host.report.round), host.report.voted),
-                    host.answer and (0 if index else now - host.answer.sent_at, age(host.answer.round)),
-                    host.vote and max(0, host.vote[0] + host.vote[1] - now),
-                    (age(row.round), row.voted),
-                    # Only the silence of `a` can end in a verdict that the invariant is about.
-                    None if index else (stamp == row.stamp, min(silent_s, times.ttl_s)),
-                )
-            )
-        asker = self.hosts[0].lease
-        votes = tuple(max(0, asker.votes.get(host.lease.name, 0) - now) for host in self.hosts[1:])
-        since = leader.suspected.get("a")
+        asker, *voters = self.hosts
+        lease = asker.lease
+        stamp, silent_s = leader.silence.get(lease.name, (None, 0.0))
+        since = leader.suspected.get(lease.name)
         head = (
-            max(-times.kill_s, asker.run_until - now),
+            min(now - lease.answered_at, times.vote_after_s),
+            max(-times.kill_s, lease.run_until - now),
+            asker.report and sent(asker.report),
+            asker.answer and (sent(asker.answer), asker.answer.renewed),
+            (asker.row is not None and stamp == asker.row.stamp, min(silent_s, times.ttl_s)),
             None if since is None else min(now - since, times.kill_s),
-            now - self.looked_at if now - self.looked_at < times.ttl_s else times.ttl_s,
+            min(now - self.looked_at, times.ttl_s),
             age(self.round),
             self.restarts,
-            hosts[0],
         )
+        others = [
+            (
+                min(now - voter.lease.answered_at, times.vote_after_s),
+                max(0, voter.lease.promised_until - now),
+                age(voter.lease.round),
+                voter.report and (age(voter.report.round), voter.report.voted),
+                voter.answer and age(voter.answer.round),
+                voter.vote and max(0, voter.vote[0] + voter.vote[1] - now),
+                voter.row and (age(voter.row.round), voter.row.voted),
+                max(0, lease.votes.get(voter.lease.name, 0) - now),
+            )
+            for voter in voters
+        ]
         # The voters are alike: their names do not matter.
-        return head, tuple(sorted(zip(hosts[1:], votes, strict=True), key=repr))
+        return head, tuple(sorted(others, key=repr))
