@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+from sqlalchemy.orm import Session
+
 from activities.job_speeds import learned_speeds
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.cluster_state import ClusterState
@@ -16,16 +18,19 @@ from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow, as_scheduled
 from gpu_platform.scheduling.dry_run import Outcome, rehearse
+from gpu_platform.scheduling.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.fair_share import HALF_LIVES
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, admission, jobs, leader, queue, state
+from gpu_platform.store import Store, admission, hosts, jobs, leader, queue, state
 from service import checkpoints
 from service.platform import now
 
 PROBE = "this-job"
 """Its id in the dry run; real ids look different."""
+
+_EMPTY = "empty cluster"
 
 _one_at_a_time = threading.Lock()
 """Each needs a core of its own, and may take a second of a big cluster's."""
@@ -46,7 +51,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         checkpoints.check_resume(store, spec)
         with store.read() as session:
             admission.check_quotas(session, spec)
-            admission.check_possible(store, session, spec)
+            admission.check_possible(store, session, spec, never_starts(store))
     except PlatformError as refusal:
         return DryRun(accepted=False, message=refusal.message)
     with _one_at_a_time:
@@ -69,6 +74,35 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         preempts=list(found.preempts),
         preempts_at=found.preempts_at,
     )
+
+
+def never_starts(store: Store) -> admission.Refusal:
+    """Says why the scheduler could never place a job, were every registered host back, healthy and empty."""
+
+    def refusal(session: Session, spec: JobSpec) -> str | None:
+        probe = _as_if_submitted(spec, 0.0)
+        with _one_at_a_time:
+            stamp = admission.hosts_version(session), leader.current_policy(session)
+            known: tuple[object, EmptyCluster] | None = store.memo.get(_EMPTY)
+            if known is not None and known[0] == stamp and known[1].refusal(probe) is None:
+                return None
+            # Places in the fabric may have changed since: nothing is refused by what was true once.
+            cluster = _empty_cluster(session)
+            store.memo[_EMPTY] = stamp, cluster
+            return cluster.refusal(probe)
+
+    return refusal
+
+
+def _empty_cluster(session: Session) -> EmptyCluster:
+    rows = hosts.read_hosts(session)
+    vanished = admission.vanished_gpus(session)
+    incomplete = {
+        row.name: row.inventory.model_copy(update={"gpus": row.inventory.gpus + vanished[row.name]})
+        for row in rows
+        if row.name in vanished
+    }
+    return EmptyCluster(rows, read_policy(leader.current_policy(session)), incomplete)
 
 
 def _waits(found: Outcome, at: float) -> str:

@@ -16,7 +16,7 @@ from gpu_platform.domain.job import Fencing, Interrupt, Job, JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store import admission, jobs, orphans
-from service import checkpoints
+from service import checkpoints, planning
 from service.ids import new_job_id
 from service.platform import Platform, now
 from service.temporal import WorkflowGone
@@ -81,7 +81,7 @@ async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, rea
 def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     checkpoints.check_resume(platform.store, spec)
     with platform.store.read() as session:
-        admission.check_possible(platform.store, session, spec)
+        admission.check_possible(platform.store, session, spec, planning.never_starts(platform.store))
     if spec.fencing is None and platform.settings.fencing != Fencing.LEASE:
         spec = spec.model_copy(update={"fencing": Fencing(platform.settings.fencing)})
     return jobs.submit_job(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.cuda import accepts_cuda, cuda_pair, newest_cuda
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest, RankPer
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.share import Share, ShareMode
 
@@ -172,6 +172,24 @@ def describe_room(request: GpuRequest) -> str:
         *([f"{request.ram_mib_per_host} MiB of memory"] if request.ram_mib_per_host else []),
     ]
     return " and ".join(amounts) or "a host"
+
+
+def shares_of_one_process(request: GpuRequest, rank_per: RankPer, *, mps: bool) -> str:
+    """Why one process cannot use the shares that it would get; empty if it can. ``mps``: some host has MPS.
+
+    CUDA shows a process one MIG device only, and a process can be the client of one MPS daemon only.
+    """
+    share = request.share
+    if share is None or rank_per is RankPer.GPU or request.gpus_per_host < 2 or share.mode is ShareMode.TIME_SLICE:
+        return ""
+    if share.mig_profile is None and share.mode is None and not mps:
+        return ""  # it becomes a time slice
+    kind = "MIG" if share.mig_profile is not None else "MPS"
+    slices = "" if share.mig_profile is not None else ", or for share mode time_slice"
+    return (
+        f"asked for {describe(request)}, all for one process; a process can use one {kind} share only: "
+        f"ask for one rank per GPU (rank_per gpu, --rank-per gpu), or for one GPU{slices}"
+    )
 
 
 def describe_share(share: Share) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.capacity import capability, describe, describe_room, describe_share, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
@@ -46,7 +46,7 @@ def explain(
         if len(snapshot) == 0:
             code, next_step = WaitCode.NO_HOSTS, "start a node worker: no host is registered yet"
         else:
-            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot)
+            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot, candidates.after_health)
     elif not snapshot.ready.any():
         code, next_step = WaitCode.NO_HOSTS, "a host must become ready: start its node worker, or end its drain"
     elif kept is not None and fits >= request.hosts:
@@ -143,11 +143,41 @@ def _healing(gpus: list[str]) -> str:
     return f"{what}: usable again as soon as the check after it passes, usually within a minute"
 
 
-def _smaller(request: GpuRequest, snapshot: Snapshot) -> str:
+def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
+    """What to say of a required level that the fabric does not have; empty if it has it."""
+    level = request.required_level
+    if level in INSIDE_ONE_HOST or not is_between_hosts(level) or level in snapshot.domains:
+        return ""
+    known = ", ".join(["numa", "socket", "host", *snapshot.domains, "any"])
+    return f"there is no level {level!r}: require one of {known}, or none"
+
+
+def _smaller(request: GpuRequest, snapshot: Snapshot, able: NDArray[np.bool_]) -> str:
+    """What was asked, what there is, what would do. ``able``, by slot: hosts that could hold one slice."""
     capacity = largest_gang([snapshot.inventory(slot) for slot in range(len(snapshot))], request)
     if not capacity.fits:
         return capacity.message
-    return f"asked for {describe(request)}; no NVLink ring joins so many of them: ask for fewer, or allow_cross_numa"
+    count, level = int(able.sum()), request.required_level
+    asked = f"asked for {describe(request)}"
+    if request.hosts > 1 and (unknown := unknown_level(request, snapshot)):
+        return f"{asked}; {unknown}"
+    if count >= request.hosts and level is not None:
+        most = int(np.bincount(snapshot.domains[level][able]).max(initial=0))
+        near = "NVLink domain" if level == "nvlink" else level
+        return (
+            f"{asked} {_within(request)}; of {_plural(count, 'such host')}, at most {most} "
+            f"{'is' if most == 1 else 'are'} in one {near}: "
+            f"ask for at most {_plural(most, 'host')}, or require no {level}"
+        )
+    there = f"only {_plural(count, 'host')} can" if count else "no host can"
+    if level in _INSIDE:
+        return f"{asked}{_INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
+    if not request.allow_cross_numa:
+        return (
+            f"{asked}; {there} give so many on one NVLink ring or socket: "
+            "ask for fewer GPUs per host, or allow_cross_numa (--allow-cross-numa)"
+        )
+    return f"{asked}; {there} give that, even when empty: ask for less per host"
 
 
 def _needs(request: GpuRequest) -> str:

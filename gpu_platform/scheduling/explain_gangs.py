@@ -12,7 +12,7 @@ from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
-from gpu_platform.scheduling.explain import Kept, explain
+from gpu_platform.scheduling.explain import Kept, explain, unknown_level
 from gpu_platform.scheduling.gangs import GangPlacer, Part, parts_of
 from gpu_platform.scheduling.plugins.gang import is_between_hosts
 from gpu_platform.scheduling.snapshot import Snapshot
@@ -32,7 +32,9 @@ def explain_gang(
     if lacking is not None:
         reason = _part(lacking, snapshot, candidates, placer, kept)
         which = f"group {lacking.group} " if lacking.group else ""
-        return reason.model_copy(update={"message": which + reason.message, "starts_by": starts_by})
+        step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
+        update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
+        return reason.model_copy(update=update)
     asked = " and ".join(f"{part.group} {describe(part.request)}" for part in parts_of(row))
     whole = placer.fits(row)
     held_back = next((k for part in parts_of(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
@@ -41,7 +43,7 @@ def explain_gang(
         message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"
     elif not placer.fits_empty(row):
         code, message = WaitCode.NEVER_FITS, ", each of which would fit, but never all at once"
-        step = "ask for less, or add hosts"
+        step = f"asked for {asked}{message}: ask for less, or add hosts"
     else:
         code, message = WaitCode.WAITING_FOR_GPUS, ", each of which would fit, but not all at once"
         step = "running jobs must free GPUs that two groups want"
@@ -76,7 +78,7 @@ def _part(
         else:
             update |= {
                 "code": WaitCode.NEVER_FITS,
-                "next_step": f"ask for at most {_most(part.request, snapshot, able)} GPUs, or for less closeness",
+                "next_step": _less(part.request, snapshot, able),
             }
     return reason.model_copy(update=update)
 
@@ -87,12 +89,20 @@ def _example(part: Part, candidates: CandidateIndex) -> tuple[QueueRow, Candidat
     return row, candidates.of(row)
 
 
-def _most(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> int:
-    if request.required_level in INSIDE_ONE_HOST:
-        return int(able.max(initial=0))
-    if not is_between_hosts(request.required_level) or request.required_level not in snapshot.domains:
-        return int(able.sum())
-    return int(np.bincount(snapshot.domains[request.required_level], weights=able, minlength=1).max())
+def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
+    """What was asked, what there is, what would do. ``able``: what each host could give, by slot."""
+    asked = f"asked for {describe(request)}{_where(request)}; "
+    if unknown := unknown_level(request, snapshot):
+        return asked + unknown
+    level = request.required_level
+    if level in INSIDE_ONE_HOST:
+        most = int(able.max(initial=0))
+    elif level is not None and is_between_hosts(level):
+        most = int(np.bincount(snapshot.domains[level], weights=able, minlength=1).max())
+    else:
+        most = int(able.sum())
+        return f"{asked}all hosts together could give {most}: ask for at most {most} GPUs"
+    return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or require no {level}"
 
 
 def _where(request: GpuRequest) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.capacity import largest_gang
+from gpu_platform.domain.capacity import largest_gang, shares_of_one_process
 from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import JobSpec
@@ -21,26 +22,41 @@ _VERSION = select(func.count(), func.coalesce(func.sum(host.c.inventory_version)
 _MEMO = "possible requests"
 
 
-def check_possible(store: Store, session: Session, spec: JobSpec) -> None:
+Refusal = Callable[[Session, JobSpec], str | None]
+"""Says why the scheduler could never place a job; None if it could."""
+
+
+def check_possible(store: Store, session: Session, spec: JobSpec, refusal: Refusal | None = None) -> None:
     """Raise :class:`ImpossibleRequest`, saying what there is, if even the idle cluster could not hold the gang.
 
     Everything that ever registered counts, drained and lost hosts and GPUs that vanished too: they may come back.
-    Answers are remembered until an inventory changes.
+    ``refusal`` knows also what depends on how GPUs and hosts are connected. Answers are remembered until an inventory
+    changes.
     """
-    version = tuple(session.execute(_VERSION).one())
+    version = hosts_version(session)
     known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
     possible = known[1] if known is not None and known[0] == version else set()
     gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    found: set[str] = set()
     for name, request in groups or ((None, gpus),):
-        wanted = request.model_dump_json()
+        wanted = f"{request.model_dump_json()} {spec.rank_per}"
         if wanted in possible:
             continue
-        capacity = largest_gang(_ever_registered(session), request)
+        inventories = list(ever_registered(session).values())
+        capacity = largest_gang(inventories, request)
         if not capacity.fits:
             raise ImpossibleRequest(f"group {name} {capacity.message}" if name else capacity.message)
-        if len(possible) < 10_000:
-            possible = possible | {wanted}
-            store.memo[_MEMO] = (version, possible)
+        if too_many := shares_of_one_process(request, spec.rank_per, mps=any(one.mps for one in inventories)):
+            raise ImpossibleRequest(too_many)
+        found.add(wanted)
+    if refusal is not None:
+        whole = f"{gpus.model_dump_json()} {[(name, group.model_dump_json()) for name, group in groups]}"
+        if whole not in possible:
+            if why := refusal(session, spec):
+                raise ImpossibleRequest(why)
+            found.add(whole)
+    if found and len(possible) < 10_000:
+        store.memo[_MEMO] = (version, possible | found)
 
 
 def check_quotas(session: Session, spec: JobSpec) -> None:
@@ -55,17 +71,29 @@ def check_quotas(session: Session, spec: JobSpec) -> None:
         raise OverQuota(refusal, namespace=spec.namespace)
 
 
-def _ever_registered(session: Session) -> list[HostInventory]:
-    vanished: dict[str, list[GpuInfo]] = {}
-    for row in session.execute(select(gpu.c.host, gpu.c.facts).where(gpu.c.present.is_(False)).order_by(gpu.c.uuid)):
-        vanished.setdefault(row.host, []).append(GpuInfo.model_validate_json(row.facts))
-    inventories: list[HostInventory] = []
+def hosts_version(session: Session) -> tuple[int, ...]:
+    """Another one whenever a host comes, goes or reports another inventory."""
+    return tuple(session.execute(_VERSION).one())
+
+
+def ever_registered(session: Session) -> dict[str, HostInventory]:
+    """Host -> what it has, with GPUs that vanished."""
+    vanished = vanished_gpus(session)
+    inventories: dict[str, HostInventory] = {}
     for row in session.execute(select(host.c.name, host.c.inventory).order_by(host.c.name)):
         inventory = parse_inventory(row.inventory)
         if row.name in vanished:
             inventory = inventory.model_copy(update={"gpus": inventory.gpus + vanished[row.name]})
-        inventories.append(inventory)
+        inventories[row.name] = inventory
     return inventories
+
+
+def vanished_gpus(session: Session) -> dict[str, list[GpuInfo]]:
+    """Host -> GPUs that it reported once and does not any more."""
+    vanished: dict[str, list[GpuInfo]] = {}
+    for row in session.execute(select(gpu.c.host, gpu.c.facts).where(gpu.c.present.is_(False)).order_by(gpu.c.uuid)):
+        vanished.setdefault(row.host, []).append(GpuInfo.model_validate_json(row.facts))
+    return vanished
 
 
 @lru_cache(maxsize=16_384)

@@ -62,8 +62,8 @@ def is_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]
         ({"command": ["x\0y"]}, "command", "NUL"),
         ({"command": ["x", 7]}, "command[1]", "valid string"),
         ({"command": ["x" * 200_000]}, "command", "put it into a script"),
-        ({"command": ["x"], "gpus": {"gpus_per_host": 0}}, "gpus.gpus_per_host", "greater than or equal to 1"),
-        ({"command": ["x"], "gpus": {"gpus_per_host": -3}}, "gpus.gpus_per_host", "greater than or equal to 1"),
+        ({"command": ["x"], "gpus": {"gpus_per_host": 0, "model": "H100"}}, "gpus", "none is asked for"),
+        ({"command": ["x"], "gpus": {"gpus_per_host": -3}}, "gpus.gpus_per_host", "greater than or equal to 0"),
         ({"command": ["x"], "gpus": {"gpus_per_host": 10**9}}, "gpus.gpus_per_host", "less than or equal to 64"),
         ({"command": ["x"], "gpus": {"gpus_per_host": 1.5}}, "gpus.gpus_per_host", "integer"),
         ({"command": ["x"], "gpus": {"gpus_per_host": "many"}}, "gpus.gpus_per_host", "integer"),
@@ -95,10 +95,10 @@ async def test_a_wrong_submission_names_field_and_value(
 
 
 async def test_every_wrong_field_is_named_at_once(http: httpx.AsyncClient) -> None:
-    body = {"command": ["x"], "gpus": {"hosts": 0, "gpus_per_host": 0}, "priority": 5000}
+    body = {"command": ["x"], "gpus": {"hosts": 0, "gpus_per_host": -1}, "priority": 5000}
     problem = is_problem(await http.post("/v1/jobs", json=body), 422, "invalid_request")
     assert [error["field"] for error in problem["errors"]] == ["gpus.hosts", "gpus.gpus_per_host", "priority"]
-    assert [error["given"] for error in problem["errors"]] == [0, 0, 5000]
+    assert [error["given"] for error in problem["errors"]] == [0, -1, 5000]
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ async def test_ready_and_metrics(api: Api) -> None:
     Cluster(api.store).host("a", gpus=2)
     running, _ = await api.submit(), await api.submit()
     api.running(running)
-    assert (await api.http.get("/readyz")).json() == {"status": "ok"}
+    assert (await api.http.get("/readyz")).json() == {"status": "ok", "warnings": []}
     text = (await api.http.get("/metrics")).text
     assert 'gpu_platform_jobs{state="RUNNING"} 1.0' in text
     assert 'gpu_platform_jobs{state="PENDING"} 1.0' in text

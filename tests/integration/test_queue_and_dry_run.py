@@ -20,10 +20,10 @@ from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, allocations, leader, queue
+from gpu_platform.store import Store, allocations, hosts, jobs, leader, queue
 from service import planning
 from tests.harness import Platform, eventually, temporal_server
-from tests.store_cluster import NOW, Cluster, key, placement
+from tests.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
 from tests.unit.service.api_server import application, in_process
 
 NOWHERE = "127.0.0.1:1"
@@ -182,3 +182,35 @@ async def test_one_job_that_is_asked_about_is_looked_at_more_closely(api: Api) -
     assert [holder.job_id for holder in reason.holders] == ["long"]
     running = await api.http.get("/v1/jobs/long/reason")
     assert (running.status_code, "does not wait: it is ALLOCATED" in running.text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "advice"),
+    [
+        ({"hosts": 2, "gpus_per_host": 2, "required_level": "rack"}, "there is no level 'rack': require one of "),
+        ({"hosts": 2, "gpus_per_host": 2, "required_level": "nvlink"}, "or require no nvlink"),
+        ({"gpus_per_host": 2, "share": {"mig_profile": "1g.10gb"}}, "a process can use one MIG share only"),
+        ({"gpus_per_host": 2, "share": {"percent": 10, "memory_mib": 9, "mode": "mps"}}, "or for share mode time_slic"),
+    ],
+)
+async def test_what_can_never_start_is_refused_also_at_submission(api: Api, gpus: dict[str, Any], advice: str) -> None:
+    machine = inventory("b", 4).model_copy(update={"mps": True})
+    [*cards] = [card.model_copy(update={"mig_capable": True}) for card in machine.gpus]
+    api.cluster.host("b", inventory=machine.model_copy(update={"gpus": cards}))
+    told = await api.dry_run(gpus=gpus)
+    assert not told.accepted
+    assert advice in told.message
+    answer = await api.http.post("/v1/jobs", json={"command": ["true"], "gpus": gpus})
+    assert (answer.status_code, answer.json()["code"]) == (422, "impossible_request")
+    assert answer.json()["detail"] == told.message
+    assert jobs.list_jobs(api.store)[0] == []
+
+
+async def test_what_fits_hosts_that_are_away_waits(api: Api) -> None:
+    api.cluster.host("b", leaf="l").host("c", leaf="l")
+    pair = {"hosts": 2, "gpus_per_host": 2, "required_level": "leaf"}
+    expire_leases(api.store, NOW + timedelta(hours=1))
+    told = await api.dry_run(gpus=pair)
+    assert (told.accepted, told.placement) == (True, None)
+    hosts.remove_host(api.store, "b", reason=None, actor="ada", now=NOW + timedelta(hours=1))
+    assert not (await api.dry_run(gpus=pair)).accepted
