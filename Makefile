@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 WORKERS := 2
 
-.PHONY: help run up setup dev test test-chaos test-scale check format bench bench-scheduler bench-host lock docs clean
+.PHONY: help run up setup dev test test-chaos test-scale model check format bench bench-scheduler bench-host lock docs clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,9 @@ test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m:
 
 test-scale: dev  ## Run the long tests with many jobs and hosts
 	@$(PYTEST) -m scale
+
+model: dev  ## Explore the lease protocol: every order of messages, losses, restarts (minutes)
+	@$(PYTEST) -s -m scale tests/model
 
 check: dev  ## Lint, format, types, import directions
 	@.venv/bin/ruff check .

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpu_platform.domain.lease_protocol import HostLease, LeaderLeases, LeaseRow, LeaseTimes
 
-TICKS = LeaseTimes(ttl_s=3, run_for_s=3, vote_after_s=2, heard_within_s=1, vote_for_s=1, promise_s=2, kill_s=1)
+TICKS = LeaseTimes(ttl_s=3, run_for_s=3, vote_after_s=2, heard_within_s=1, vote_for_s=2, promise_s=3, kill_s=1)
 """The smallest whole numbers with the order that the protocol needs."""
 
 Event = tuple[str, str]
