@@ -127,6 +127,9 @@ class NodeSettings(_Section):
     """Where other hosts' ranks and the service reach this host."""
     agent_port: int = 0
     """HTTP port for logs and metrics of this host; 0: any free one, registered with the lease."""
+    gpus: bool = True
+    """false: this host gives CPUs and memory only, and nothing of NVIDIA's is touched: no NVML, no ``nvidia-smi``, no
+    device node, no search for CUDA, no MPS, no health threads."""
     simulate: str | None = None
     """Machine description to simulate, e.g. ``dgx-h100``; None: the real NVML."""
     leaf: str | None = None

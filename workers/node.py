@@ -192,7 +192,7 @@ async def main() -> None:
             home / "gpu-history.jsonl",
             forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
         ),
-        kernel_log=None if inventory.simulated else Path("/dev/kmsg"),
+        kernel_log=None if inventory.simulated or not settings.node.gpus else Path("/dev/kmsg"),
     )
     accountant = Accountant(home)
     health.observe_with(accountant)
@@ -252,7 +252,8 @@ async def main() -> None:
     keep_s = settings.node.log_keep_days * 24 * 3600
     watch = NvmlWatch(nvml, settings.node, home, inventory, is_paused=lambda: health.is_paused)
     reboot = HostReboot(settings.node, home, inventory, agent)
-    health.start()
+    if settings.node.gpus:
+        health.start()
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(http.run())

@@ -14,8 +14,8 @@ import structlog
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.hosts.inventory import read_inventory, read_inventory_without_nvml
-from gpu_platform.hosts.nvml import Nvml, SilentNvml, open_nvml
+from gpu_platform.hosts.inventory import read_inventory, read_inventory_without_gpus, read_inventory_without_nvml
+from gpu_platform.hosts.nvml import NoGpus, Nvml, SilentNvml, open_nvml
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger()
@@ -30,9 +30,12 @@ class Restart(Exception):
 
 
 def open_gpus(node: NodeSettings, home: Path) -> tuple[Nvml, HostInventory]:
-    """NVML and what it tells; where it does not answer, one that refuses everything, and what other sources tell."""
+    """NVML and what it tells; where it does not answer, one that refuses everything, and what other sources tell;
+    where GPU support is off, neither."""
     try:
         nvml = open_nvml(node, home)
+        if isinstance(nvml, NoGpus):
+            return nvml, read_inventory_without_gpus(node)
     except HostUnavailable as error:
         log.error("node.without_nvml", error=error.message)
         return SilentNvml(error.message), read_inventory_without_nvml(node)
@@ -65,7 +68,7 @@ class NvmlWatch:
 
     async def run(self) -> None:
         """Until cancelled, or :class:`Restart`."""
-        if self._inventory.simulated:
+        if self._inventory.simulated or not self._node.gpus:
             return
         strikes = 0
         while True:

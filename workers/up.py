@@ -15,6 +15,7 @@ from rich.console import Console
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.nvml import has_gpus
 from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
 from gpu_platform.topology.description import load_description
 from workers.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.demo import run_demo
@@ -53,7 +54,7 @@ def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
             load_description(machine)
             nodes.append(NodeSpec(name, machine))
         return tuple(nodes)
-    return (NodeSpec("local"),) if has_gpus() else DEMO_NODES
+    return (NodeSpec("local"),) if not Settings().node.gpus or has_gpus() else DEMO_NODES
 
 
 async def main(arguments: argparse.Namespace) -> int:
@@ -111,7 +112,8 @@ def _greet(cluster: LocalCluster) -> None:
     console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
     console.print(f"state and logs: {cluster.config.state_dir}")
     for node in cluster.config.nodes:
-        console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else 'real GPUs'}")
+        real = "real GPUs" if Settings().node.gpus else "without GPU support"
+        console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else real}")
     export = "" if cluster.config.port == 8700 else f"export GPU_PLATFORM_API_URL={cluster.api_url}; "
     python = Path(sys.executable).parent
     console.print(f"try:  {export}{python}/gpu-platform submit --gpus 2 --wait -- nvidia-smi" if not simulated else

@@ -6,27 +6,19 @@ import ctypes
 import time
 from typing import Any, NamedTuple
 
-import pynvml
-
 Nvml = Any
 """See ``gpu_platform.hosts.nvml``."""
 
 _ASK_AGAIN_S = 60.0
 """What a GPU does not support may become answerable: row remapping is not while it has MIG instances."""
-SLOWED_BY = {
-    pynvml.nvmlClocksEventReasonHwSlowdown: "hw_slowdown",
-    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "sw_thermal",
-    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
-    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power_brake",
-}
+SLOWED_BY = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
 """Clock event reasons that tell of heat or missing power (nvml.h, ``nvmlClocksEventReason…``)."""
 _SLOWED = sum(SLOWED_BY)
 _NVLINK_ERRORS = (
-    pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+    "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
 )
-_MAX_NVLINKS = pynvml.NVML_NVLINK_MAX_LINKS
 
 
 class Reading(NamedTuple):
@@ -114,7 +106,7 @@ class GpuReader:
         asked = [
             nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
             nvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
-            *_NVLINK_ERRORS,
+            *(getattr(self._nvml, name) for name in _NVLINK_ERRORS),
         ]
         answers = self.ask("nvmlDeviceGetFieldValues", asked) or []
         values = [_unsigned(nvml, answer) for answer in answers] or [0] * len(asked)
@@ -149,7 +141,7 @@ class GpuReader:
 
     def _nvlinks_up(self) -> int:
         up = 0
-        for link in range(_MAX_NVLINKS):
+        for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 up += self._nvml.nvmlDeviceGetNvLinkState(self.handle, link) == self._nvml.NVML_FEATURE_ENABLED
             except self._unsupported:  # the GPU has no such link

@@ -83,10 +83,17 @@ def read_inventory_without_nvml(
     return inventory.model_copy(update=_host_facts(node, facts.gpus, facts.cuda_version))
 
 
+def read_inventory_without_gpus(node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
+    """Of a host whose GPU support is switched off: CPUs, memory and network cards."""
+    sysfs = sysfs or Sysfs()
+    inventory = HostInventory(machine=sysfs.product_name() or _machine([]), gpus=[], nics=_nics([], sysfs))
+    return inventory.model_copy(update=_host_facts(node, [], None))
+
+
 def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None) -> dict[str, Any]:
     """What is not read from the GPUs."""
     isolation = choose_isolation(node)
-    installed = find_cuda(node.cuda_roots)
+    installed = find_cuda(node.cuda_roots) if node.gpus else {}
     usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
     too_new = [version for version in installed if version not in usable]
     if too_new:
@@ -102,7 +109,7 @@ def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None
         "labels": node.labels,
     }
     # A simulated host plays the daemon: both modes can be tried on it.
-    facts["mps"] = node.simulate is not None or shutil.which(MPS_PROGRAM) is not None
+    facts["mps"] = node.gpus and (node.simulate is not None or shutil.which(MPS_PROGRAM) is not None)
     if node.nvlink_domain is not None or node.simulate is not None:
         facts["nvlink_domain"] = node.nvlink_domain
     return facts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pynvml
-
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts.lazy_pynvml import pynvml
 from gpu_platform.hosts.paths import control_dir
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.settings import NodeSettings
@@ -31,11 +31,20 @@ class SilentNvml:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
 
 
+class NoGpus:
+    """In the place of NVML where GPU support is switched off (``node.gpus``): nothing of NVIDIA's is touched."""
+
+    class NVMLError(Exception):
+        """Never raised: there is nobody who could."""
+
+
 def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
     """An initialised NVML for this host, whose own directory is ``node_dir``.
 
     Raises :class:`HostUnavailable` when there is no driver.
     """
+    if not node.gpus:
+        return NoGpus()
     if node.simulate is not None:
         nvml = SimulatedNvml(load_description(node.simulate), node.name, control_dir(node_dir.resolve()))
         nvml.nvmlInit()
@@ -47,7 +56,7 @@ def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
             f"NVML of host {node.name} does not open ({error}): install the NVIDIA driver, "
             "or simulate a machine with GPU_PLATFORM_NODE__SIMULATE=dgx-h100"
         ) from error
-    return pynvml
+    return importlib.import_module("pynvml")
 
 
 def has_gpus() -> bool:

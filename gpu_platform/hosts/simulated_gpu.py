@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-import pynvml
-
 from gpu_platform.hosts.inject import GpuCondition
+from gpu_platform.hosts.lazy_pynvml import pynvml
 from gpu_platform.hosts.process_tree import Process, is_alive
 
 POWER_LIMITS_MW = (200_000, 700_000)

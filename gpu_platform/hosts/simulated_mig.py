@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
+from gpu_platform.hosts.lazy_pynvml import pynvml
 from gpu_platform.topology.mig import MigModel, MigProfile, state_of
 
 _NO_COMPUTE_INSTANCE = -1

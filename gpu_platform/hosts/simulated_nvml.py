@@ -19,8 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import pynvml
-
 from gpu_platform.hosts.inject import (
     GpuCondition,
     condition_path,
@@ -29,6 +27,7 @@ from gpu_platform.hosts.inject import (
     reset_condition,
     tell_count,
 )
+from gpu_platform.hosts.lazy_pynvml import pynvml
 from gpu_platform.hosts.process_tree import read_stat
 from gpu_platform.hosts.simulated_events import EventSet
 from gpu_platform.hosts.simulated_gpu import POWER_LIMITS_MW, SimulatedGpu
@@ -43,12 +42,6 @@ DRIVER_VERSION = "580.65.06"
 CUDA_VERSION = 13000
 _IDLE_C, _BUSY_C = 34, 61
 _IDLE_MW, _BUSY_MW = 72_000, 540_000
-_NVLINK_VERSIONS = {
-    2: pynvml.NVML_NVLINK_VERSION_2_0,
-    3: pynvml.NVML_NVLINK_VERSION_3_0,
-    4: pynvml.NVML_NVLINK_VERSION_4_0,
-    5: pynvml.NVML_NVLINK_VERSION_5_0,
-}
 
 
 def _on_gpu(
@@ -184,7 +177,7 @@ class SimulatedNvml(SimulatedMig):
     @_on_gpu
     def nvmlDeviceGetNvLinkVersion(self, handle: SimulatedGpu, link: int) -> int:
         self._port(handle, link)
-        return _NVLINK_VERSIONS[self.description.nvlink_generation or 2]
+        return getattr(pynvml, f"NVML_NVLINK_VERSION_{self.description.nvlink_generation or 2}_0")
 
     @_on_gpu
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: SimulatedGpu, link: int) -> int:
