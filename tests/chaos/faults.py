@@ -8,15 +8,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gpu_platform.domain.job import JobSpec
 from tests.chaos.truth import boottime
 
 NEVER_A_REASON = frozenset({"clock_step", "clock_drift", "slow_link", "lossy_link", "drain"})
 """Faults of a host that must cost no job its attempt."""
 
-STRICT = "fencing" in JobSpec.model_fields
-"""Hosts fence themselves, and launches carry a token. Without that, a service that is away costs every host its lease,
-and a launch that was frozen begins after its attempt was given up."""
+ONE_PATH = frozenset({"cut_link"})
+"""A host's lease is renewed on any path: one that is cut costs nothing, unless another fault takes the other path."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,16 @@ class Fault:
 
     def may_restart(self, job: str, hosts: Collection[str], gpus: Collection[str]) -> bool:
         """May it cost an attempt of this job on these hosts and GPUs?"""
-        if self.of_the_cluster:
-            return not STRICT
         return self.kind not in NEVER_A_REASON and self.touches(job, hosts, gpus)
+
+    def is_alone(self, faults: Collection[Fault], aftermath_s: float) -> bool:
+        """No other fault of its hosts or of the cluster is near it."""
+        return not any(
+            other is not self
+            and (other.of_the_cluster or not other.hosts.isdisjoint(self.hosts))
+            and other.overlaps(self.begin - aftermath_s, self.end)
+            for other in faults
+        )
 
     def overlaps(self, begin: float, end: float, *, aftermath_s: float = 0.0) -> bool:
         return self.begin <= end and begin <= self.end + aftermath_s

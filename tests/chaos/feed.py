@@ -59,10 +59,16 @@ class Feed:
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._wait_for_read)
 
     async def catch_up(self) -> None:
         """Everything that was committed before this call is seen after it."""
         await asyncio.to_thread(self._read)
+
+    def _wait_for_read(self) -> None:
+        """A cancelled task leaves its thread behind, which has a connection open."""
+        with self._reading:
+            pass
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

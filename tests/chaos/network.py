@@ -16,12 +16,10 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from gpu_platform.settings import NodeSettings
 from workers.cluster import LocalCluster
 from workers.supervision import Child
 
 PROXY = Path(__file__).with_name("proxy.py")
-AGENTS_CAN_BE_LINKED = "advertised_url" in NodeSettings.model_fields
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,7 @@ def lay(network: Network, cluster: LocalCluster) -> None:
         if child in cluster.nodes.values():
             port = network.add(child.name, "service", "127.0.0.1", cluster.config.port)
             child.env["GPU_PLATFORM_API_URL"] = f"http://127.0.0.1:{port}"
-            if AGENTS_CAN_BE_LINKED:
-                _lay_agent(network, child)
+            _lay_agent(network, child)
         elif cluster.config.database_url is not None:
             url = make_url(cluster.config.database_url)
             port = network.add(child.name, "database", "127.0.0.1", url.port or 5432)

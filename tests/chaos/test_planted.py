@@ -13,21 +13,17 @@ import pytest
 from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
-from tests.chaos import checks, faults
+from tests.chaos import checks
 from tests.chaos.checks import Facts, Kind, find_violations
 from tests.chaos.faults import Fault
 from tests.chaos.feed import Promise, Seen
 from tests.chaos.plan import JobPlan
+from tests.chaos.story import story
 from tests.chaos.truth import Run, Truth
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST_LOST = Fault("partition", "a", 28.0, 40.0, hosts=frozenset({"a"}))
 LEADER_CHANGED = Fault("two_leaders", "scheduler-1", 28.0, 29.0)
-
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "STRICT", True)
 
 
 def gang(kind: str, job: str, attempt: int, at: float, *gpus: str, host: str = "a") -> Seen:
@@ -125,6 +121,10 @@ def fault_elsewhere(facts: Facts) -> None:
     facts.faults = [Fault("partition", "c", 28.0, 40.0, hosts=frozenset({"c"}))]
 
 
+def one_path_cut(facts: Facts) -> None:
+    facts.faults = [Fault("cut_link", "node-a>service", 28.0, 40.0, hosts=frozenset({"a"}))]
+
+
 def fault_too_early(facts: Facts) -> None:
     facts.events[0] = gang("reserved", "j", 1, 90.0, "x")
     facts.events[1] = gang("released", "j", 1, 95.0, "x")
@@ -160,6 +160,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[Facts], None]]] = {
     "COMPLETED in an attempt that never ran": (Kind.END_UNCAUSED, change_job(attempt=3, hardware_retries=2)),
     "a restart without a fault": (Kind.RESTART_UNJUSTIFIED, no_fault),
     "a restart with a fault of another host": (Kind.RESTART_UNJUSTIFIED, fault_elsewhere),
+    "a restart though one path held": (Kind.RESTART_UNJUSTIFIED, one_path_cut),
     "a restart long after the fault": (Kind.RESTART_UNJUSTIFIED, fault_too_early),
     "more attempts than reasons": (Kind.RESTART_UNJUSTIFIED, change_job(hardware_retries=0)),
     "a promised start that was missed": (Kind.PROMISE_BROKEN, broken_promise),
@@ -188,6 +189,21 @@ def test_a_relaxed_job_may_run_twice() -> None:
     facts = right()
     change_run(0, end=40.0, relaxed=True)(facts)
     assert find_violations(facts) == []
+
+
+def test_two_paths_that_are_cut_justify_a_restart() -> None:
+    facts = right()
+    one_path_cut(facts)
+    facts.faults.append(Fault("cut_temporal", "all", 20.0, 29.0))
+    assert find_violations(facts) == []
+
+
+def test_the_story_of_a_violation() -> None:
+    facts = right()
+    late_begin(facts)
+    lines = story(facts, find_violations(facts))
+    assert lines[0] == "  -18.95 s event gang.reserved j#1 by test {'gpus': ['x'], 'hosts': ['a']}"
+    assert [line.split()[2] for line in lines].count("rank") == 3
 
 
 def test_ranks_that_stand_still_run_nothing_twice() -> None:

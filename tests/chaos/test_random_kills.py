@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from tests import power_cut
-from tests.chaos.faults import STRICT
 from tests.chaos.killable_postgres import Server, new_server
-from tests.chaos.plan import DISKS, DISRUPTIONS, LINKS, LONG, PARTITIONS, POWER, Step, make_plan, only
+from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, POWER, Step, make_plan, only
 from tests.chaos.report import append, report_of
 from tests.chaos.shrink import shrink
 from tests.chaos.storm import Outcome, storm
+from tests.chaos.story import story
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 ROUND_S = 180.0
@@ -38,8 +38,6 @@ def _seconds(text: str) -> float:
 
 SECONDS = _seconds(os.environ.get("GPU_PLATFORM_CHAOS_SECONDS", "120"))
 ONLY = os.environ.get("GPU_PLATFORM_CHAOS_ONLY", "")
-NOT_YET = frozenset() if STRICT else frozenset(LINKS | PARTITIONS | LONG)
-"""What hosts that do not fence themselves cannot survive."""
 SHRINK_RUNS = int(os.environ.get("GPU_PLATFORM_CHAOS_SHRINK", "6"))
 
 
@@ -108,15 +106,17 @@ def _tell(seed: int, database: str, outcome: Outcome) -> None:
     print(f"\nGPU_PLATFORM_CHAOS_SEED={seed} on {report.text()}")
     for violation in outcome.violations:
         print(f"  {violation}")
+    if outcome.violations:
+        print("\n".join(story(outcome.facts, outcome.violations)))
     if path := os.environ.get("GPU_PLATFORM_CHAOS_REPORT"):
         append(Path(path), report)
 
 
 def _disruptions(without: Collection[str] = ()) -> dict[str, int]:
-    """Those that ``GPU_PLATFORM_CHAOS_ONLY`` names (commas), or all that should be survived."""
+    """Those that ``GPU_PLATFORM_CHAOS_ONLY`` names (commas), or all."""
     if ONLY:
         return {verb: DISRUPTIONS[verb] for verb in ONLY.split(",")}
-    return {verb: weight for verb, weight in DISRUPTIONS.items() if verb not in NOT_YET and verb not in without}
+    return {verb: weight for verb, weight in DISRUPTIONS.items() if verb not in without}
 
 
 def _seed(otherwise: int) -> int:
