@@ -26,7 +26,7 @@ test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
 
 CHAOS_REPORT := .chaos-report.jsonl
 test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m: so long for each database)
-	@rm -f $(CHAOS_REPORT)
+	@: > $(CHAOS_REPORT)
 	@GPU_PLATFORM_CHAOS_SECONDS=$(or $(FOR),$(GPU_PLATFORM_CHAOS_SECONDS),120) \
 		GPU_PLATFORM_CHAOS_REPORT=$(CURDIR)/$(CHAOS_REPORT) $(PYTEST) -m chaos -s; \
 		code=$$?; $(PYTHON) -m tests.chaos.report $(CHAOS_REPORT); exit $$code

@@ -162,7 +162,8 @@ def problem_of_response(status: int, headers: Mapping[str, str], body: bytes) ->
         except ValidationError:
             pass
     text = body[:200].decode("utf-8", "replace").strip()
-    retryable = status in (429, 502, 503, 504)
+    # 408: the request did not come whole in time, so nothing was done (RFC 9110, section 15.5.9).
+    retryable = status in (408, 429, 502, 503, 504)
     code = "unavailable" if retryable else "unexpected_answer"
     return Problem.make(status, code, f"the service answered {status}: {text or 'nothing'}", retryable=retryable)
 

@@ -99,7 +99,7 @@ async def _arena(
         clocks = {} if powered else hand_out(cluster, directory)
         host = None if powered else stack.enter_context(small_disk(cluster))
         await stack.enter_async_context(cluster)
-        client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=600 if powered else 120))
+        client = await stack.enter_async_context(AsyncClient(cluster.api_url, retry_for_s=600))
         audit = Audit.of(cluster)
         stack.callback(audit.close)
         feed = await stack.enter_async_context(Feed(audit.store))

@@ -44,7 +44,9 @@ def test_codes_that_only_http_knows_become_the_nearest_error() -> None:
     assert type(Problem.make(500, "internal", "x").error()) is PlatformError
 
 
-@pytest.mark.parametrize(("status", "kind"), [(502, Unavailable), (404, InvalidRequest), (500, PlatformError)])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(502, Unavailable), (408, Unavailable), (404, InvalidRequest), (500, PlatformError)]
+)
 def test_answers_of_something_in_between(status: int, kind: type[PlatformError]) -> None:
     problem = problem_of_response(status, {"content-type": "text/html"}, b"<h1>Bad Gateway</h1>\xff")
     assert type(problem.error()) is kind
