@@ -61,6 +61,7 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         message = (
             f"asked for {asked}; the largest host has {best} such GPUs{reason}: ask for at most {best} GPUs per host"
         )
+        message += _other_shapes(request, together)
         if not request.allow_cross_numa and _fits_across_sockets(inventories, request):
             message += ", or allow_cross_numa"
     else:
@@ -70,6 +71,20 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         )
     fits = not inventories or hosts >= request.hosts
     return Capacity(fits=fits, hosts=hosts, gpus_per_host=best, gpus=gpus, message=message)
+
+
+def _other_shapes(request: GpuRequest, together: Sequence[int]) -> str:
+    """How as many GPUs could be had on several hosts; empty if they could not."""
+    best, wanted = max(together, default=0), request.gpus
+    if not best or request.share is not None or request.required_level in INSIDE_ONE_HOST or sum(together) < wanted:
+        return ""
+    advice = f", or for {wanted} in all on several hosts (total {wanted}, --total {wanted})"
+    # The fewest hosts of equal slices that hold all of them.
+    for hosts in range(-(-wanted // best), len(together) + 1):
+        each, rest = divmod(wanted, hosts)
+        if not rest and sum(count >= each for count in together) >= hosts:
+            return f"{advice}, or for {hosts} hosts x {each} (--hosts {hosts} --gpus-per-host {each})"
+    return advice
 
 
 def _largest_total(

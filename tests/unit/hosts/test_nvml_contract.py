@@ -467,4 +467,4 @@ def test_a_reset_that_is_refused_for_the_gpus_peers_asks_for_an_operator(
     with pytest.raises(PreflightFailed, match=answer.splitlines()[-1]) as refused:
         gpu_reset.reset_gpu(fake.load(), fake.uuid(0), timeout_s=10)
     assert refused.value.details.get("needs_operator", False) is needs_operator
-    assert ("drain the host" in refused.value.message) is needs_operator
+    assert ("drained host" in refused.value.message) is needs_operator

@@ -18,6 +18,11 @@ def capacity(machines: cluster, wanted: job) -> Capacity:
     ("wanted", "advice"),
     [
         (job(9), "the largest host has 8 such GPUs on one socket or NVLink island: ask for at most 8 GPUs per host"),
+        (
+            job(16),
+            "at most 8 GPUs per host, or for 16 in all on several hosts (total 16, --total 16), or for 2 hosts x 8 ",
+        ),
+        (job(16), "(--hosts 2 --gpus-per-host 8)"),
         (job(8, hosts=3), "only 2 of 3 hosts could ever hold 8 such GPUs: ask for at most 2 hosts"),
         (job(3).needs(model="L40S"), "ask for at most 2 GPUs per host, or allow_cross_numa"),
         (job(5).needs(model="L40S").across_sockets(), "the largest host has 4 such GPUs: ask for at most 4"),
@@ -28,6 +33,11 @@ def test_a_refusal_says_what_the_cluster_could_hold(wanted: job, advice: str) ->
     answer = capacity(cluster().hosts(2).host("ada", "l40s-4x-dual-socket"), wanted)
     assert not answer.fits
     assert advice in answer.message
+
+
+def test_more_gpus_than_the_cluster_has_are_not_promised_on_several_hosts() -> None:
+    assert "--total" not in capacity(cluster().hosts(1), job(16)).message
+    assert "--total" not in capacity(cluster().hosts(2), job(16).requires("host")).message
 
 
 def test_what_fits_is_let_through_whatever_is_free() -> None:
