@@ -276,7 +276,9 @@ async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store) -> N
             "inventory": {"machine": "m", "gpus": []}, "attempts": [{"job_id": "j-x", "attempt": 3}],
         }  # fmt: skip
         answer = await http.post("/v1/hosts/n/report", json=report)
-        assert answer.json() == {"ttl_s": 7.0, "kill": [{"job_id": "j-x", "attempt": 3}], "online_ms": None}
+        told = answer.json()
+        assert (told["ttl_s"], told["kill"]) == (7.0, [{"job_id": "j-x", "attempt": 3}])
+        assert (told["renewed"], told["online_ms"]) == (True, None)
         assert (await http.get("/v1/hosts/n")).json()["lease_remaining_s"] > 6
 
 

@@ -24,7 +24,12 @@ from tests.harness import eventually
 from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")
-SHORT_LEASES = {"GPU_PLATFORM_LEASE_TTL_S": "4", "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5"}
+SHORT_LEASES = {
+    "GPU_PLATFORM_LEASE_TTL_S": "4",
+    "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5",
+    # Here hosts are lost again and again, and must be back in service soon.
+    "GPU_PLATFORM_REMEDIATION__FLAPPING_FIRST_MIN": "0",
+}
 RANK = """
 import os, time
 path = f"{os.environ['OUT']}-{os.environ['GPU_PLATFORM_ATTEMPT']}"

@@ -132,6 +132,7 @@ async def test_it_asks_at_the_interval_and_keeps_the_newest(host: HostRig) -> No
         assert "asked: interval" in host.log(plan)
     finally:
         task.cancel()
+    await host.stop(plan.key)  # nothing is saved any more
     removed = host.agent.sweep_checkpoints()
     assert len(removed) >= 1
     left = host.agent.saving.list_job(plan.key.job_id)

@@ -36,7 +36,13 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    config = ClusterConfig(state_dir=tmp_path_factory.mktemp("cluster"), nodes=NODES, ui=False)
+    config = ClusterConfig(
+        state_dir=tmp_path_factory.mktemp("cluster"),
+        nodes=NODES,
+        ui=False,
+        # A host is lost more than once here, and must be back in service soon.
+        settings={"GPU_PLATFORM_REMEDIATION__FLAPPING_FIRST_MIN": "0"},
+    )
     async with LocalCluster(config) as cluster:
         yield cluster
 

@@ -105,7 +105,7 @@ async def test_during_watch(platform: Platform) -> None:
 
 async def test_during_retry(platform: Platform) -> None:
     job_id = await platform.submit(JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1)))
-    await eventually(lambda: platform.job(job_id).user_retries >= 2, "two retries")
+    await eventually(lambda: platform.job(job_id).user_retries >= 2, "two retries", within_s=60)
     await platform.signal(job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)
     await platform.nothing_leaked()

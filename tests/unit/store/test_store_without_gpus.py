@@ -79,7 +79,7 @@ def test_a_drain_waits_for_it(store: Store, cluster: Cluster) -> None:
     assert cluster.host_state("c") == "DRAINING"
     allocations.release_gang(store, key("j1"), now=NOW)
     assert cluster.host_state("c") == "DRAINED"
-    hosts.remove_host(store, "c", reason=None, actor="ada", now=NOW)
+    hosts.remove_host(store, "c", reason=None, actor="ada", now=NOW + timedelta(seconds=60))
     assert [host.name for host in hosts.list_hosts(store, NOW)] == ["a"]
 
 
