@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from gpu_platform.client import AsyncClient, Client, LogChunk
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs
+from gpu_platform.store import Store, allocations, jobs, leader
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import LogFiles, application, in_process, served, until
 
@@ -270,6 +271,7 @@ async def test_a_follower_survives_a_restart_of_the_service(store: Store) -> Non
 
 
 async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store) -> None:
+    leader.begin_epoch(store, "test", datetime(2026, 1, 1, tzinfo=UTC))  # it has looked for lost jobs long ago
     async with in_process(application(store, NO_TEMPORAL, lease_ttl_s=7.0)) as http:
         report = {
             "name": "n", "session": "s", "address": "127.0.0.1", "agent_url": "http://x",
