@@ -37,6 +37,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _RECORD = "record"
 _FENCE = "fence"
+_LEASE = "lease"
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
 _DISK_FULL_PATIENCE_S = 60.0
@@ -88,7 +89,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     failure: dict[str, Any] | None = None
     if child.told is not None:
         step, number = child.told
-        if step in (_RECORD, _FENCE):  # it did not execute, and may be started again
+        if step in (_RECORD, _FENCE, _LEASE):  # it did not execute, and may be started again
             return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
         failure = explain(order, step, number)
     else:
@@ -161,6 +162,11 @@ def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell:
         os.setsid()
         if fence is not None:
             fence.cgroup.enter()
+        step = _LEASE
+        lease = order.get("lease")
+        # Once more: on a busy host the fence and the fork may have taken longer than the lease lasted.
+        if lease is not None and lease_file.why_not_start(lease["path"], lease["term"]) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         step = _RECORD
         me = read_stat("self")
         assert me is not None
