@@ -75,7 +75,7 @@ def uses_checkpoints(spec: JobSpec) -> bool:
     return bool(spec.checkpoints or spec.checkpoint.every_s or spec.checkpoint.resume_from)
 
 
-def warnings_of(store: Store, spec: JobSpec) -> list[str]:
+def checkpoint_warnings(store: Store, spec: JobSpec) -> list[str]:
     """What somebody who submits a job that goes on from checkpoints should know."""
     if not uses_checkpoints(spec):
         return []

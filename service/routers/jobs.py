@@ -15,9 +15,9 @@ from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import jobs
 from service import submission
-from service.checkpoints import uses_checkpoints, warnings_of
 from service.job_defaults import with_defaults
 from service.platform import ActorDep, Platform, PlatformDep
+from service.warnings import may_need_warnings, warnings_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -121,7 +121,7 @@ async def preempt_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why
 
 async def _warned(platform: Platform, job: Job) -> Job:
     shown = platform.shown(job)
-    if job.state.is_terminal or not uses_checkpoints(job.spec):
+    if job.state.is_terminal or not may_need_warnings(job.spec):
         return shown
     found = await run_in_threadpool(warnings_of, platform.store, job.spec)
     return shown.model_copy(update={"warnings": found}) if found else shown

@@ -13,11 +13,11 @@ from gpu_platform.domain.job import JobSpec, WaitingJob
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store import line
 from service import planning
-from service.checkpoints import warnings_of
 from service.job_defaults import with_defaults
 from service.paging import Cursor, offset_of
 from service.platform import Platform, PlatformDep
 from service.routers.jobs import JobId
+from service.warnings import warnings_of
 
 router = APIRouter(prefix="/v1", tags=["queue"])
 

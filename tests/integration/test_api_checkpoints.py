@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.settings import JobDefaults, ServiceSettings
 from gpu_platform.store import Store
@@ -112,6 +112,14 @@ async def test_who_goes_on_from_checkpoints_is_warned_where_they_are_not_shared(
     assert (await client.get(job.id)).warnings == [warning]
     hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].agent.saving.root_id)
     assert (await client.get(job.id)).warnings == []
+
+
+async def test_what_is_accepted_but_risky_or_slow_is_said(hosts: Hosts, client: AsyncClient) -> None:
+    risky = JobSpec(command=["true"], fencing=Fencing.RELAXED, gpus=GpuRequest(gpus_per_host=2, allow_cross_numa=True))
+    first, second = (await client.dry_run(risky)).warnings
+    assert "two attempts may run" in first
+    assert "slower than PCIe or NVLink" in second
+    assert (await client.dry_run(JobSpec(command=["true"]))).warnings == []
 
 
 async def test_what_a_job_does_not_say_the_cluster_says(client: AsyncClient) -> None:
