@@ -21,4 +21,6 @@ class BackOff:
         """After so many failures in a row: nothing after the first, then ``first`` x 2, x 4, … up to ``longest``."""
         if failures < 2 or not self.first:
             return timedelta(0)
-        return min(self.first * 2 ** min(failures - 1, _DOUBLINGS), self.longest)
+        # As seconds: a timedelta cannot be as long as what is only compared here.
+        out_s = self.first.total_seconds() * 2 ** min(failures - 1, _DOUBLINGS)
+        return min(timedelta(seconds=min(out_s, self.longest.total_seconds())), self.longest)

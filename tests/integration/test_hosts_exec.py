@@ -84,7 +84,7 @@ async def test_a_command_gets_the_ranks_environment_directory_input_and_code(hos
 async def test_a_terminal_is_one_and_follows_its_size(host: ExecRig) -> None:
     plan = host.rig.plan(*SLEEPER)
     host.rig.launch(plan)
-    script = "test -t 0 && stty size && echo $TERM; trap 'stty size; exit 3' WINCH; while :; do sleep 0.05; done"
+    script = "trap 'stty size; exit 3' WINCH; test -t 0 && stty size && echo $TERM; while :; do sleep 0.05; done"
     session = await host.start(plan.key, "sh", "-c", script, tty=True, rows=33, columns=77, term="xterm")
     chunks = session.follow(0)
     seen = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.attempt import FaultReport
@@ -33,6 +34,7 @@ async def test_a_job_starts_again_on_the_only_host_as_soon_as_its_gpu_is_healed(
         assert again - healed < policies.EXCLUSION_PATIENCE
 
 
+@pytest.mark.chaos  # on a busy machine the reset is over before anybody sees the reason
 async def test_a_job_that_waits_for_a_reset_says_so_and_starts_when_it_is_done(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from activities.metrics import RECOVERY_SECONDS
@@ -62,4 +63,4 @@ def test_a_recovery_lasts_from_the_fault_until_the_job_runs_again() -> None:
     happens("job.retrying", 2, data=hardware)
     happens("job.running", 3)
     happens("job.running", 4)
-    assert RECOVERY_SECONDS._sum.get() - before == 9 + 21
+    assert RECOVERY_SECONDS._sum.get() - before == pytest.approx(9 + 21)
