@@ -69,7 +69,7 @@ os.rename("late", "later")
     }
 
 
-# It fails now: after some cuts with torn pages the file is malformed. Whether the database or the shim is wrong is open.
+# It fails: after some cuts with torn pages the file is malformed. Whether the store or the shim is wrong is open.
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(2))
 def test_acknowledged_submissions_survive(database: PowerCut, seed: int) -> None:
