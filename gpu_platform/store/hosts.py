@@ -291,8 +291,9 @@ def _answer(
     session: Session, report: HostReport, row: Row[Any], ttl_s: float, kill: list[AttemptKey], *, renewed: bool
 ) -> LeaseAnswer:
     """Whatever list of members the host gets is written down first: it may act on it as soon as it has it."""
-    version, members = membership.current(session)
-    session.execute(_UPDATE_HOST.values(members_sent=version), {"host_name": report.name})
+    version = membership.current_version(session)
+    if version != row.members_sent:
+        session.execute(_UPDATE_HOST.values(members_sent=version), {"host_name": report.name})
     return LeaseAnswer(
         ttl_s=ttl_s,
         kill=kill,
@@ -302,7 +303,7 @@ def _answer(
         round=session.scalar(_ROUND) or 0,
         term=row.term,
         members_version=version,
-        members=None if report.members_version == version else members,
+        members=None if report.members_version == version else membership.read_members(session, version),
     )
 
 

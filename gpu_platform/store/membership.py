@@ -39,16 +39,14 @@ def refresh(session: Session) -> None:
     session.execute(delete(membership).where(membership.c.version < min(oldest or version, version)))
 
 
-def current(session: Session) -> tuple[int, list[Member]]:
-    """The newest version (0: there is none yet) and its members."""
-    newest = session.execute(_NEWEST).one_or_none()
-    if newest is None:
-        return 0, []
-    return newest.version, [Member(name=name, url=url) for name, url in json.loads(newest.members)]
-
-
 def current_version(session: Session) -> int:
+    """The newest; 0: there is none yet."""
     return session.scalar(_VERSION) or 0
+
+
+def read_members(session: Session, version: int) -> list[Member]:
+    members = session.scalar(select(membership.c.members).where(membership.c.version == version))
+    return [Member(name=name, url=url) for name, url in json.loads(members or "[]")]
 
 
 def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
