@@ -67,6 +67,17 @@ def explain(
     )
 
 
+def behind_lost_jobs(reason: Reason) -> Reason:
+    """The same, for a moment after several hosts were lost together: see ``RoomMaker.bar``."""
+    return reason.model_copy(
+        update={
+            "code": WaitCode.BEHIND_HIGHER_PRIORITY,
+            "next_step": "several hosts were lost: their jobs come back into the queue now, the most important first; "
+            "this takes about 2 seconds",
+        }
+    )
+
+
 def over_quota(request: GpuRequest, denial: str) -> Reason:
     """Its namespace or user has what it may have, or may never have this."""
     return Reason(

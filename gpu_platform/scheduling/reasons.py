@@ -14,7 +14,7 @@ from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.estimate import Estimate, Estimates, is_foreseeable
-from gpu_platform.scheduling.explain import Kept, explain, over_quota
+from gpu_platform.scheduling.explain import Kept, behind_lost_jobs, explain, over_quota
 from gpu_platform.scheduling.explain_gangs import explain_gang
 from gpu_platform.scheduling.opening import find_opening
 from gpu_platform.scheduling.outlook import Outlook
@@ -109,6 +109,8 @@ class ReasonBook:
         else:
             kept_of = partial(_kept, entry, found)
             reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
+        if row.priority <= found.bar and reason.code is WaitCode.WAITING_FOR_GPUS:
+            reason = behind_lost_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}
         estimate = _estimate(row, reason, estimates)
         if estimate is not None:

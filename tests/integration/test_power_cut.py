@@ -69,9 +69,7 @@ os.rename("late", "later")
     }
 
 
-# It fails: after some cuts with torn pages the file is malformed. Whether the store or the shim is wrong is open.
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_acknowledged_submissions_survive(database: PowerCut, seed: int) -> None:
     chance = random.Random(seed)
     acknowledged: set[str] = set()
@@ -114,6 +112,7 @@ def lost(power: PowerCut, acknowledged: set[str]) -> set[str]:
     store = Store(f"sqlite:///{path}")
     gone = {job_id for job_id in acknowledged if not _knows(store, job_id)}
     store.close()
+    power.keep_everything()  # this process wrote as well: it moved the write-ahead log into the database
     return gone
 
 

@@ -46,7 +46,7 @@ def why_not() -> str | None:
 class PowerCut:
     """``root``: the directory on the disk that loses power. ``disk``: one of its own, for what is safe.
 
-    What is in ``root`` before the first process of :meth:`argv` counts as not synced: see :meth:`keep_everything`.
+    What other processes than those of :meth:`argv` wrote counts as not synced: see :meth:`keep_everything`.
     """
 
     def __init__(self, root: Path, disk: Path) -> None:
@@ -96,13 +96,20 @@ class PowerCut:
         self.root.rename(before)
         after.rename(self.root)
         shutil.rmtree(before)
-        for name in ("data", "names"):
-            shutil.rmtree(self.disk / name)
-        self._begin()
         self.keep_everything()
 
     def keep_everything(self) -> None:
-        """All that is in ``root`` now is on the disk."""
+        """All that is in ``root`` now is on the disk, and nothing else.
+
+        To be called also after a process that is not of :meth:`argv` wrote there: its syncs were not seen.
+        """
+        deadline = time.monotonic() + 10
+        while self._supervisors():  # each ends with the last process that it serves
+            assert time.monotonic() < deadline, "a process still runs on the disk"
+            time.sleep(0.001)
+        for name in ("data", "names"):
+            shutil.rmtree(self.disk / name)
+        self._begin()
         program = "import os, sys\nfor path in sys.argv[1:]:\n    os.fsync(os.open(path, os.O_RDONLY))\n"
         paths = [str(path) for path in self.root.rglob("*") if path.is_file()]
         for begin in range(0, len(paths), 1000):

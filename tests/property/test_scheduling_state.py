@@ -20,6 +20,7 @@ from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.making_room import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
 
@@ -70,6 +71,7 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
         self.proposed: dict[str, tuple[QueueRow, Placement, float]] = {}
         self.running: dict[str, list[str]] = {}
         self.now = 0.0
+        self.lost_at = -GATHER_S
         self.count = 0
 
     @initialize(kinds=st.lists(st.sampled_from(MACHINES), min_size=2, max_size=4), leaves=st.integers(1, 3))
@@ -178,6 +180,8 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(away if ready and away else sorted(self.hosts)))
         state = HostState.READY if ready else data.draw(st.sampled_from([HostState.DRAINING, HostState.LOST]))
         self.hosts[name] = replace(self.hosts[name], state=state)
+        if state is HostState.LOST:
+            self.lost_at = self.now
         for scheduler in self.schedulers:
             scheduler.upsert_host(self.hosts[name])
 
@@ -229,6 +233,9 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
                         assert not mine & set(self.proposed[later.job_id][1].hosts)
         if self.waiting:
             head = min(self.waiting.values(), key=order)
+            if head.priority <= self.schedulers[0].round.bar:
+                assert self.now < self.lost_at + GATHER_S, "nobody waits longer for jobs that lost their hosts"
+                return
             assert sum(self.host_fits(head, name) for name in self.hosts) < head.gpus.hosts
 
     def check_reasons(self, reasons: dict[str, Reason]) -> None:

@@ -107,3 +107,12 @@ def test_all_jobs_of_a_loss_share_one_budget_however_late_they_come() -> None:
         play.now += 10.0
         play.decide()
         assert play.last.preemptions == [], "the budget is for the whole loss"
+
+
+def test_who_waits_for_the_lost_jobs_is_told_so() -> None:
+    play, rows = two_lost()
+    comes_back(play, rows["low"])
+    reason = play.scheduler.why("low", play.now)
+    assert reason is not None
+    assert reason.code == "behind_higher_priority"
+    assert "several hosts were lost" in reason.next_step
