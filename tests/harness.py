@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,13 @@ class SimulatedNode:
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
         inject_fault(control_dir(self._home), gpu_index, **fault)
+
+    @contextmanager
+    def held_resets(self) -> Iterator[None]:
+        """No reset of a GPU of this host ends meanwhile. Only faults that change no condition can be injected."""
+        with (control_dir(self._home) / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 class Platform:

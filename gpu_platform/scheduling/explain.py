@@ -127,6 +127,8 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
     """What must happen, when the machines themselves would do."""
     if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
         if int(candidates.fits.sum()) >= request.hosts:
+            if request.required_level is None:
+                return "the hosts that fit are reserved for jobs ahead, which start before this one would end"
             return f"running jobs must free hosts {_within(request)}"
         missing = request.hosts - int(candidates.fits.sum())
         waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)

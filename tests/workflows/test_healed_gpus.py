@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.attempt import FaultReport
@@ -34,20 +33,20 @@ async def test_a_job_starts_again_on_the_only_host_as_soon_as_its_gpu_is_healed(
         assert again - healed < policies.EXCLUSION_PATIENCE
 
 
-@pytest.mark.chaos  # on a busy machine the reset is over before anybody sees the reason
 async def test_a_job_that_waits_for_a_reset_says_so_and_starts_when_it_is_done(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
         job_id = await platform.submit(JobSpec(command=["/bin/sh", "-c", ONCE], gpus=ALL, grace_s=1))
         await platform.reaches(job_id, JobState.RUNNING)
-        platform.nodes["a"].strike(3, xid=31, fail_resets=1)
 
         def waits_for_the_reset() -> bool:
             reason = platform.job(job_id).reason
             return reason is not None and "(a:3) is being reset" in reason.next_step
 
-        await eventually(waits_for_the_reset, "the job to say that it waits for the reset")
+        with platform.nodes["a"].held_resets():
+            platform.nodes["a"].strike(3, xid=31)
+            await eventually(waits_for_the_reset, "the job to say that it waits for the reset")
         job = await platform.ends(job_id, JobState.COMPLETED)
         assert job.attempt == 2
 
