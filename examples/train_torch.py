@@ -46,7 +46,7 @@ def main() -> int:
             save(torch, model, optimizer, step, rank, world_size)
     if rank == 0:
         save(torch, model, optimizer, step, rank, 1)
-        print(f"loss {float(loss):.5f} after {step} steps", flush=True)
+        print(f"loss {loss.item():.5f} after {step} steps", flush=True)
     if world_size > 1:
         torch.distributed.destroy_process_group()
     return 0

@@ -40,7 +40,8 @@ STRIKE_AGAIN = {
     "GPU_PLATFORM_REMEDIATION__FLAPPING_FIRST_MIN": "0",
 }
 SHORT_LEASES = {"GPU_PLATFORM_LEASE_TTL_S": "4", "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5"}
-SETTLED_S = 180.0
+STANDSTILL_S = 120.0
+"""After the last fault a job must end at least so often, until all have ended: how many wait says how busy it was."""
 
 
 @dataclass
@@ -122,11 +123,17 @@ def _protected(cluster: LocalCluster, directory: Path) -> PowerCut:
 
 async def settle(arena: Arena) -> list[Violation]:
     """Every job ends, every GPU comes back, and the platform is as good as new."""
-    deadline = time.monotonic() + SETTLED_S
-    while left := await arena.audit.open_jobs(arena.jobs):
-        if time.monotonic() > deadline:
-            return [Violation(Kind.HISTORY, f"{job} after {SETTLED_S:.0f} s: {text}") for job, text in left.items()]
+    left, ended_at = dict.fromkeys(arena.jobs, ""), time.monotonic()
+    while left:
+        before, left = left, await arena.audit.open_jobs(left)
+        if len(left) < len(before):
+            ended_at = time.monotonic()
+        elif time.monotonic() - ended_at > STANDSTILL_S:
+            stuck = f"while no job ended for {STANDSTILL_S:.0f} s"
+            return [Violation(Kind.HISTORY, f"{job}: {text}, {stuck}") for job, text in left.items()]
         await asyncio.sleep(0.5)
+    if again := await arena.audit.open_jobs(arena.jobs):
+        return [Violation(Kind.HISTORY, f"{job} had ended, and now: {text}") for job, text in again.items()]
     away: dict[str, str] = {}
 
     async def gpus_back() -> bool:
