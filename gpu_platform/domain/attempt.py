@@ -97,8 +97,8 @@ class HostPlan(BaseModel):
     """Of a gang of several groups, what the ranks of each run; ``command``, ``env`` and ``cuda`` are not used then."""
     limits: RankLimits = RankLimits()
     term: int = 0
-    """The fencing token: how often the host had been declared LOST when its GPUs were reserved. A host that was
-    LOST since starts nothing. 0: from an older release, not checked."""
+    """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer one, and
+    starts nothing. 0: from an older release, not checked."""
     fencing: Fencing = Fencing.LEASE
     resume_from_attempt: int | None = None
     """Newest earlier attempt; the host looks for its checkpoints."""

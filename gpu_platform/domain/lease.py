@@ -111,7 +111,7 @@ class LeaseAnswer(BaseModel):
     round: int = 0
     """To be brought back with the next report."""
     term: int = 0
-    """How often the host was declared LOST."""
+    """A newer one after each time that the host was declared LOST."""
     members_version: int = 0
     members: list[Member] | None = None
     """None: as known."""

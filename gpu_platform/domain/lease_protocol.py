@@ -100,7 +100,7 @@ class HostLease:
     round: int = 0
     """The newest that an answer brought."""
     term: int = 0
-    """How often this host was LOST, as the newest answer said."""
+    """As the newest answer said: a newer one after each time that this host was LOST."""
     members_version: int = 0
     members: frozenset[str] = frozenset()
     votes: Mapping[str, float] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class Lease(NamedTuple):
     leased_until_s: float
     """No rank is started later."""
     term: int
-    """How often the host was declared LOST when the lease was given."""
+    """Of the host, when the lease was given: a newer one after each time that it was declared LOST."""
 
 
 def lease_path(home: str) -> str:

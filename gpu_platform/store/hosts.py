@@ -24,7 +24,7 @@ from gpu_platform.store.checkpoints import remember_checkpoints
 from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
-from gpu_platform.store.leases import ATTEMPTS_AT_HOST, lose
+from gpu_platform.store.leases import ATTEMPTS_AT_HOST, first_term, lose
 from gpu_platform.store.models import allocation, gpu, host, leader
 from gpu_platform.store.parts import use_of
 from gpu_platform.store.restoring import spared
@@ -226,6 +226,7 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
         "inventory": report.inventory.model_dump_json(),
         "cpus": report.inventory.cpus or 0,
         "ram_mib": report.inventory.ram_mib or 0,
+        "term": first_term(now),
         **_identity(report),
         **_lease(report, ttl_s, now),
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, case, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
@@ -89,7 +89,9 @@ def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetim
 
 def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *, declared: bool = False) -> LostHost:
     """Inside a transaction, before :func:`membership.refresh`: the host is LOST, and what it holds is lost with it."""
-    values = {"state": HostState.LOST.value, "reason": reason, "term": host.c.term + 1, "declared_lost": declared}
+    since = first_term(now)
+    term = case((host.c.term >= since, host.c.term + 1), else_=since)
+    values = {"state": HostState.LOST.value, "reason": reason, "term": term, "declared_lost": declared}
     session.execute(_UPDATE_HOST.values(values), {"host_name": name})
     session.execute(_MARK_LOST, {"host_name": name, "now": now})
     rows = session.execute(ATTEMPTS_AT_HOST, {"host_name": name})
@@ -97,6 +99,11 @@ def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *,
     data = {"reason": reason, "attempts": [str(key) for key in jobs]}
     append_event(session, "host.lost", actor, now, host=name, data=data)
     return LostHost(name, jobs, is_proved=declared)
+
+
+def first_term(now: datetime) -> int:
+    """Of a host that registers ``now``; see ``models.Host.term``."""
+    return int(now.timestamp())
 
 
 @reading

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit, urlunsplit
 
-from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy import case, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.lease import Member
@@ -67,6 +67,6 @@ _LIVING = select(host.c.name, host.c.agent_url).where(host.c.state != HostState.
 _NEWEST = select(membership).order_by(membership.c.version.desc()).limit(1)
 _VERSION = select(func.max(membership.c.version))
 _MAX = _VERSION.scalar_subquery()
-_OLDEST_KNOWN = select(func.min(host.c.members_known)).where(
-    host.c.state != HostState.LOST.value, host.c.members_known > 0
-)
+# A node worker that has just begun reports that it knows no list (0). It may know the one that it was answered.
+_KNOWN = case((host.c.members_known > 0, host.c.members_known), else_=host.c.members_sent)
+_OLDEST_KNOWN = select(func.min(_KNOWN)).where(host.c.state != HostState.LOST.value, _KNOWN > 0)

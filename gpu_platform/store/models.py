@@ -194,8 +194,12 @@ class HostRecord(Record, table=True):
     """The list of members that the host had when it sent its last report."""
     members_sent: int = _big_count()
     """The list of members that the last answer brought, if it arrived."""
-    term: int = _count()
-    """How often the host was declared LOST. A launch that was planned in an earlier term starts nothing."""
+    term: int = _big_count()
+    """Never 0, and another one after the host was declared LOST. What was planned in an earlier term starts nothing.
+
+    At least the Unix time of the registration and of each loss: a host that was removed and comes back, or a database
+    that was restored to an older point, does not give the same term twice.
+    """
     declared_lost: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     """An operator said that it is LOST."""
     registered_at: datetime = _time()

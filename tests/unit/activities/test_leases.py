@@ -100,6 +100,7 @@ def test_time_in_which_nobody_looked_is_not_held_against_the_hosts(store: Store)
 
 def test_a_host_that_was_lost_and_came_back_has_a_whole_lease_again(store: Store) -> None:
     watched = Watched(store, "a", "b")
+    watched.rounds(3, "a", "b")
     assert watched.rounds(2 * TTL_S, "b") == ["a"]
     watched.report("a")
     assert watched.rounds(LOST_AFTER_S, "b") == []
@@ -190,3 +191,10 @@ def test_nothing_gets_older_than_the_time_that_passed(steps: list[tuple[float, f
         passed += seconds
         assert ages() <= began + passed + 1e-3
         assert ages() <= clock.wall()
+
+
+def test_a_host_that_knows_no_other_is_not_lost(store: Store) -> None:
+    """It was answered once, when it was alone: its own vote is more than half of all members that it knows."""
+    watched = Watched(store, "a", "b", "c")
+    assert watched.rounds(3 * TTL_S, "b", "c") == []
+    assert leases.held_verdict(store) is not None

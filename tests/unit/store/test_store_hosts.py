@@ -22,6 +22,7 @@ from tests.store_cluster import (
     expire_leases,
     inventory,
     key,
+    placement,
     read_leases,
     uuid_of,
 )
@@ -159,6 +160,35 @@ def test_a_host_that_reports_while_it_is_judged_is_not_lost(cluster: Cluster) ->
     cluster.host("b", gpus=1)
     assert [host.name for host in leases.expire_leases(cluster.store, seen, LATER)] == ["a"]
     assert list(read_leases(cluster.store)) == ["b"]
+
+
+def test_a_launch_that_was_planned_before_a_host_was_lost_has_another_term_ever_after(cluster: Cluster) -> None:
+    """Also the first time: term 0 is not checked by hosts."""
+    store = cluster.store
+    cluster.queued("j1")
+    planned = allocations.reserve_gang(store, key("j1"), placement({"a": [0]}), now=NOW)
+    terms = [planned["a"], cluster.report("a", 2).term]
+    assert terms[0] == terms[1] > 0
+    expire_leases(store, LATER)
+    allocations.release_gang(store, key("j1"), now=LATER)
+    terms.append(cluster.report("a", 2, now=LATER).term)
+    hosts.set_host_state(store, "a", HostState.LOST, reason=None, actor="ada", now=LATER)
+    later = LATER + timedelta(seconds=2 * TTL_S)
+    hosts.remove_host(store, "a", reason=None, actor="ada", now=later)
+    terms.append(cluster.report("a", 2, now=later).term)
+    assert len(set(terms)) == 3, "nor does it come again for a host that was removed"
+    assert terms == sorted(terms)
+
+
+def test_a_list_of_members_stays_while_a_host_that_was_answered_once_may_know_it(cluster: Cluster) -> None:
+    """Its first report said that it knows none, and it is cut off before it sends the next."""
+    knows = cluster.report("b", 2).members_version
+    for name in ("c", "d"):
+        newest = cluster.report(name, 2).members_version
+        cluster.report("a", 2, members_version=newest)
+        cluster.report(name, 2, members_version=newest)
+    found = leases.read_leases(cluster.store, TTL_S)
+    assert knows in found.rows["b"].versions
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["before its release", "after its release"])
