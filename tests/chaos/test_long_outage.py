@@ -1,4 +1,4 @@
-"""The service, or the whole control plane, is dead for ten minutes while jobs run: none is restarted, no host is LOST."""
+"""The service, or the whole control plane, is dead for ten minutes: no job is restarted, no host is LOST."""
 
 from __future__ import annotations
 
