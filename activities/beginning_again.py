@@ -7,7 +7,7 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, orphans
@@ -20,6 +20,8 @@ class BegunAgain(BaseModel):
     progress: JobProgress
     placement: Placement | None = None
     """What ``progress.attempt`` holds: its ranks may run."""
+    failure: Failure | None = None
+    """Of a job that has FAILED."""
     closed_attempt: int = 0
     """This attempt and those before it can never reserve again."""
 
@@ -43,5 +45,6 @@ class BeginAgainActivities:
                 preemptions=job.preemptions,
             ),
             placement=job.placement if job.state.holds_gpus else None,
+            failure=job.failure if job.state is JobState.FAILED else None,
             closed_attempt=closed,
         )

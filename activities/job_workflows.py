@@ -20,6 +20,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.orphans import HeldAttempt
 
 CONTROL_TASK_QUEUE = "control"
+PLACE = "place_gang"
+"""The activity that waits for the scheduler's answer."""
 TASK_TIMEOUT = timedelta(seconds=5)
 """A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
 
@@ -55,6 +57,8 @@ class WorkflowView:
     life: Life
     ended: str = ""
     """How it closed, e.g. ``terminated``."""
+    asks_for_place: bool = False
+    """It waits for the scheduler's answer, so it holds nothing."""
 
 
 class JobWorkflowsView(Protocol):
@@ -70,6 +74,10 @@ class JobWorkflowsView(Protocol):
 
     async def kill(self, job_id: str, request: Interrupt) -> None:
         """To a workflow that is gone it is nothing."""
+        ...
+
+    async def ask_again(self, job_id: str) -> None:
+        """A workflow that waits for a place asks anew; to all others it is nothing."""
         ...
 
 
@@ -90,7 +98,8 @@ class TemporalJobWorkflows:
         # One that continued as new is closed, and its successor open: the next look sees that one.
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
         if goes_on or described.close_time is None:
-            return WorkflowView(Life.OPEN)
+            pending = described.raw_description.pending_activities
+            return WorkflowView(Life.OPEN, asks_for_place=any(one.activity_type.name == PLACE for one in pending))
         return WorkflowView(Life.CLOSED, status.name.lower() if status else "closed")
 
     async def start(self, given: JobInput) -> bool:
@@ -115,6 +124,13 @@ class TemporalJobWorkflows:
         except WorkflowAlreadyStartedError:
             return False
         return True
+
+    async def ask_again(self, job_id: str) -> None:
+        try:
+            await self._client.get_workflow_handle(job_id).signal("place_again")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
 
     async def kill(self, job_id: str, request: Interrupt) -> None:
         try:

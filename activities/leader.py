@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -16,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import utc_now
 from activities.decision_loop import DecisionLoop, PolicyInForce
 from activities.evictions import Eviction
+from activities.restoring import LAST_TRY_S, Doubt
 from activities.upkeep import Upkeep
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.job import Interrupt
@@ -59,6 +62,7 @@ class LeaderActivities:
     async def lead(self, term_s: float) -> None:
         """Decide until the term is over, the activity is cancelled, or another leader takes over."""
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
+        doubt, told = await self._doubt()
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
         loop = asyncio.get_running_loop()
@@ -79,13 +83,15 @@ class LeaderActivities:
             self._store, self._policy, epoch=epoch, poll_s=self._settings.poll_ms / 1000, answer=answer, evict=evict
         )
         stopped = threading.Event()
-        deciding = asyncio.ensure_future(asyncio.to_thread(decisions.run, stopped))
-        beside = Upkeep(self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off)
+        beside = Upkeep(
+            self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off, doubt
+        )
         upkeep = asyncio.ensure_future(beside.run())
+        deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))
         deadline = loop.time() + term_s
         try:
             while loop.time() < deadline:
-                activity.heartbeat(epoch)
+                activity.heartbeat(epoch, max(told, beside.round))
                 done, _ = await asyncio.wait(
                     [deciding, upkeep],
                     timeout=self._settings.leader_heartbeat_timeout_s / 4,
@@ -96,12 +102,21 @@ class LeaderActivities:
                     return
         finally:
             stopped.set()
+            beside.restorer.settled.set()  # whoever waits for it decides nothing any more
             self._decisions = None
             upkeep.cancel()
             for task in list(messages):
                 task.cancel()
             await asyncio.gather(deciding, upkeep, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
+
+    async def _doubt(self) -> tuple[Doubt, int]:
+        """What the leader before this one said in its last heartbeats shows whether the database is older than that."""
+        found = await asyncio.to_thread(leader.current_round, self._store)
+        details = activity.info().heartbeat_details
+        told = int(details[1]) if len(details) > 1 else 0
+        until = datetime.fromtimestamp(found, UTC) if found else None
+        return Doubt(is_older=told > found, written_until=until), told
 
     async def _evict(self, eviction: Eviction) -> None:
         """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""
@@ -130,3 +145,10 @@ class LeaderActivities:
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:
                 return
+
+
+async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Upkeep) -> None:
+    """Once jobs that an older database does not know, or not so far, have their GPUs again: others would get them."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(beside.restorer.settled.wait(), LAST_TRY_S)
+    await asyncio.to_thread(decisions.run, stopped)

@@ -34,6 +34,8 @@ class LeaseWatch:
         self._clock = clock
         self._looked_at = clock()
         self._state = LeaderLeases(LeaseTimes.of(ttl_s))
+        self.round = 0
+        """The newest that was begun."""
         self._held_since: datetime | None = None
         self._wrote_held = True
         """A leader before this one may have written that the verdict is held back."""
@@ -45,7 +47,7 @@ class LeaseWatch:
         silence at most: the hosts may have been unable to report just as long.
         """
         began = self._clock()
-        number = leases.begin_round(self._store, now)
+        number = self.round = leases.begin_round(self._store, now)
         found = leases.read_leases(self._store, self._ttl_s)
         # Only now: what was read must be true at the time that it is compared with.
         at = self._clock()

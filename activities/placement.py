@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.errors import not_ours
+from activities.errors import not_ours, workflow_is_older
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.placement import Placement
-from gpu_platform.store import Store, queue
+from gpu_platform.store import Store, older_rows, queue
 
 
 class PlaceRequest(BaseModel):
@@ -29,16 +29,24 @@ class PlacementActivities:
 
     @activity.defn
     def place_gang(self, request: PlaceRequest) -> Placement:
+        """NotFound, when the database was lost, is tried until the job is restored."""
         try:
-            queue.enqueue(
-                self._store,
-                request.key.job_id,
-                request.key.attempt,
-                task_token=activity.info().task_token,
-                excluded_gpus=request.excluded_gpus,
-                excluded_hosts=request.excluded_hosts,
-                now=utc_now(),
-            )
-        except IllegalTransition as error:  # NotFound: the database was lost; tried until the job is restored
-            raise not_ours(error) from error
+            self._enqueue(request)
+        except IllegalTransition as error:
+            if older_rows.is_ahead(self._store, request.key):
+                raise workflow_is_older(request.key) from error
+            if not older_rows.follow(self._store, request.key, utc_now()):
+                raise not_ours(error) from error
+            self._enqueue(request)
         activity.raise_complete_async()
+
+    def _enqueue(self, request: PlaceRequest) -> None:
+        queue.enqueue(
+            self._store,
+            request.key.job_id,
+            request.key.attempt,
+            task_token=activity.info().task_token,
+            excluded_gpus=request.excluded_gpus,
+            excluded_hosts=request.excluded_hosts,
+            now=utc_now(),
+        )

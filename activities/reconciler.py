@@ -4,7 +4,9 @@
 
     row             workflow           what is done
     not terminal    open               nothing
-    not terminal    closed             CleanupWorkflow: stop what it holds, release, FAILED
+    not terminal,   open, waits        ask again: the workflow is older than the row, notices it, and begins again
+     holds GPUs      for a place
+    not terminal    closed             as it ended, if it knows; else CleanupWorkflow: stop, release, FAILED
     not terminal    unknown            JobWorkflow again, from the row: it goes on, or undoes and retries
     terminal,       closed, unknown    CleanupWorkflow: stop, release
      holds GPUs     open               the workflow is just ending it; after a minute it is killed
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +64,14 @@ class Reconciler:
         *,
         clock: Callable[[], float] = time.monotonic,
         in_thread: InThread = asyncio.to_thread,
+        restore_end: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """``restore_end`` writes how a job's closed workflow ended it. False: it does not know."""
         self._store = store
         self._workflows = workflows
         self._clock = clock
         self._in_thread = in_thread
+        self._restore_end = restore_end
         self._suspicions: dict[str, _Suspicion] = {}
         self._looked_at: dict[str, float] = {}
 
@@ -83,8 +88,8 @@ class Reconciler:
         before = await self._row(job_id)
         view = await self._workflows.look(job_id)
         self._looked_at[job_id] = began
-        unsettled = view.life is Life.OPEN or await self._row(job_id) != before
-        if unsettled or before is None or before.state.is_terminal:
+        goes_on = view.life is Life.OPEN and not (before and before.state.holds_gpus and view.asks_for_place)
+        if goes_on or await self._row(job_id) != before or before is None or before.state.is_terminal:
             self._suspicions.pop(job_id, None)
             return
         grace_s = CLOSED_GRACE_S if view.life is Life.CLOSED else UNKNOWN_GRACE_S
@@ -92,7 +97,10 @@ class Reconciler:
             return
         if view.life is Life.UNKNOWN:
             await self._begin_again(before)
-        else:
+        elif view.life is Life.OPEN:
+            log.warning("job.workflow_is_older", job=job_id, state=before.state.value, attempt=before.attempt)
+            await self._workflows.ask_again(job_id)
+        elif self._restore_end is None or not await self._restore_end(job_id):
             await self._clean_up(before, view)
 
     async def _begin_again(self, row: JobRow) -> None:

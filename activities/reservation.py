@@ -8,12 +8,12 @@ from temporalio import activity
 from activities.clock import utc_now
 from activities.errors import not_ours
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict
+from gpu_platform.domain.errors import IllegalTransition, NotFound, PlatformError, ReservationConflict, Unavailable
 from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, checkpoints, handover
+from gpu_platform.store import Store, allocations, attempts, checkpoints, handover, older_rows
 
 
 class ReserveRequest(BaseModel):
@@ -83,11 +83,17 @@ class ReservationActivities:
     @activity.defn
     def reserve_gang(self, request: ReserveRequest) -> Reserved:
         try:
+            return self._reserve(request)
+        except IllegalTransition as error:
+            if not older_rows.follow(self._store, request.key, utc_now()):
+                raise not_ours(error) from error
+            return self._reserve(request)
+
+    def _reserve(self, request: ReserveRequest) -> Reserved:
+        try:
             terms = allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
-        except IllegalTransition as error:
-            raise not_ours(error) from error
         return Reserved(terms=terms)
 
     @activity.defn
@@ -125,14 +131,20 @@ class ReservationActivities:
         try:
             attempts.mark_starting(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
-            raise not_ours(error) from error
+            raise self._unless_behind(key, error) from error
 
     @activity.defn
     def mark_running(self, key: AttemptKey) -> None:
         try:
             allocations.mark_running(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
-            raise not_ours(error) from error
+            raise self._unless_behind(key, error) from error
+
+    def _unless_behind(self, key: AttemptKey, error: PlatformError) -> Exception:
+        """The job is not ours; but tried again, if its row is an older one that the leader will restore."""
+        if older_rows.is_behind(self._store, key):
+            return Unavailable(f"the database is older than attempt {key}: it waits to be restored")
+        return not_ours(error)
 
     @activity.defn
     def note_start(self, start: StartedFrom) -> str | None:
@@ -141,29 +153,36 @@ class ReservationActivities:
     @activity.defn
     def end_attempt(self, request: EndAttempt) -> None:
         """Release what is held, leave the queue and write the job's next state, in one transaction."""
+        try:
+            self._end(request)
+        except IllegalTransition as error:
+            running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
+            if older_rows.follow_to_end(self._store, request.key, running, utc_now()):
+                self._end(request)
+                return
+            # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.
+            activity.logger.warning("%s", error.message)
+            allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)
+
+    def _end(self, request: EndAttempt) -> None:
         progress = request.progress
         way = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
         way.append(request.state)
         if request.state is JobState.PREEMPTED:
             way.append(JobState.QUEUED)
-        try:
-            attempts.end_attempt(
-                self._store,
-                request.key,
-                way,
-                now=utc_now(),
-                actor=request.actor,
-                quarantine=request.quarantine,
-                failure=request.failure,
-                exit_code=request.exit_code,
-                user_retries=progress.user_retries,
-                hardware_retries=progress.hardware_retries,
-                preemptions=progress.preemptions,
-                usage=request.usage,
-                retry_in_s=request.retry_in_s,
-                stopped_by=request.stopped_by,
-            )
-        except IllegalTransition as error:
-            # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.
-            activity.logger.warning("%s", error.message)
-            allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)
+        attempts.end_attempt(
+            self._store,
+            request.key,
+            way,
+            now=utc_now(),
+            actor=request.actor,
+            quarantine=request.quarantine,
+            failure=request.failure,
+            exit_code=request.exit_code,
+            user_retries=progress.user_retries,
+            hardware_retries=progress.hardware_retries,
+            preemptions=progress.preemptions,
+            usage=request.usage,
+            retry_in_s=request.retry_in_s,
+            stopped_by=request.stopped_by,
+        )

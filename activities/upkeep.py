@@ -18,7 +18,7 @@ from activities.domain_losses import DomainWatch
 from activities.job_workflows import TemporalJobWorkflows, cleanup_id
 from activities.leases import LeaseWatch
 from activities.reconciler import Reconciler
-from activities.restoring import Restorer
+from activities.restoring import Doubt, Restorer
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import AttemptKey, HostLost
 from gpu_platform.domain.errors import Unavailable
@@ -43,6 +43,7 @@ class Upkeep:
         lease_ttl_s: float,
         retention_days: float | None = None,
         back_off: BackOff | None = None,
+        doubt: Doubt | None = None,
     ) -> None:
         """``back_off``: for hosts that are lost again and again; None: they get work as soon as they are back."""
         self._store = store
@@ -51,9 +52,14 @@ class Upkeep:
         self._leases = LeaseWatch(store, lease_ttl_s)
         self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
-        self._reconciler = Reconciler(store, TemporalJobWorkflows(client))
+        self.restorer = Restorer(store, client, doubt=doubt)
+        self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
         self._back_off = back_off
-        self._restorer = Restorer(store, client)
+
+    @property
+    def round(self) -> int:
+        """The newest that this leader began."""
+        return self._leases.round
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -65,8 +71,7 @@ class Upkeep:
                 await asyncio.to_thread(self._domains.look)
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
-                    if not self._restorer.over:
-                        await self._restorer.look()
+                    await self.restorer.look_if_due()
                     await self._tell_lost_hosts()
                     await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()

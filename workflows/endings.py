@@ -32,6 +32,8 @@ class Ending(BaseModel):
     """It must not go on where it was."""
     retry_in_s: float | None = None
     """The next attempt begins only then."""
+    workflow_is_older: bool = False
+    """Nothing is undone: the database knows more of the job than its workflow, which begins again from the row."""
 
 
 def interruption(attempt: Attempt, progress: JobProgress) -> Ending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
 
-from activities.errors import NOT_OURS
+from activities.errors import NOT_OURS, WORKFLOW_IS_OLDER
 from activities.launch import PREFLIGHT_FAILED
 from gpu_platform.domain.attempt import GpuFault, HostLost, RankExit
 from gpu_platform.domain.faults import FaultAction
@@ -30,6 +30,12 @@ def step_failure(error: FailureError) -> Failure:
     if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
         return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {step}")
     return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause or error}")
+
+
+def is_older_than_its_row(error: FailureError) -> bool:
+    """Did a step find that the database knows more of the job than this workflow?"""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    return isinstance(cause, ApplicationError) and cause.type == WORKFLOW_IS_OLDER
 
 
 def rank_failure(exit: RankExit) -> Failure:

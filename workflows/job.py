@@ -21,7 +21,7 @@ from workflows.attempt import Attempt, Stop
 from workflows.back_off import is_programs_fault, wait_before_retry
 from workflows.beginning_again import begin_again, workflow_lost
 from workflows.endings import Ending, after_failure, interruption, not_healed, out_of_time
-from workflows.failures import job_failed, rank_failure, step_failure
+from workflows.failures import is_older_than_its_row, job_failed, rank_failure, step_failure
 from workflows.launching import launch_hosts, prepare_hosts
 from workflows.successor import Successor, hand_over, healed, successor
 from workflows.undo import Undo, stop_hosts, wait_for_last_stops
@@ -174,6 +174,10 @@ class JobWorkflow:
             self._enter(JobState.QUEUED, "admitted")
         while True:
             ending = await self._one_attempt()
+            if ending.workflow_is_older:
+                if (ended := await self._begin_again()) is not None:
+                    return ended
+                continue
             if ending.state.is_terminal:
                 return await self._result(ending)
             if ending.retry_in_s is not None:
@@ -196,6 +200,8 @@ class JobWorkflow:
         """
         found = await begin_again(self._id, self._spec)
         if found.state.is_terminal:
+            if found.failure is not None:
+                raise job_failed(found.failure)
             return JobResult(state=found.state, attempts=found.progress.attempt)
         self._state, self._progress = found.state, found.progress
         if found.placement is not None:
@@ -219,6 +225,8 @@ class JobWorkflow:
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
         ending = await self._forward(attempt, undo, kept)
+        if ending.workflow_is_older:
+            return ending
         if is_programs_fault(ending) and workflow.patched("wait-before-retry"):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
         await self._undo(attempt, ending, undo)
@@ -258,6 +266,8 @@ class JobWorkflow:
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: Temporal tries
             # the workflow task again, and nothing is undone for that.
+            if is_older_than_its_row(error):
+                return Ending(state=JobState.QUEUED, workflow_is_older=True)
             return after_failure(step_failure(error), self._spec, self._progress)
 
     async def _take_place(self, attempt: Attempt) -> Placement | None:

@@ -45,6 +45,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, claim):
         if holds(session, key):
+            _check_place(session, key, placement)
             return host_terms(session, key, placement.hosts)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     take_job(session, key, placement, now)
@@ -209,6 +210,13 @@ def take_job(session: Session, key: AttemptKey, placement: Placement, now: datet
     raise ReservationConflict(f"attempt {key} is outdated: job {key.job_id} is at attempt {row.attempt}")
 
 
+def _check_place(session: Session, key: AttemptKey, placement: Placement) -> None:
+    """It holds GPUs: these, unless a workflow that is older than the row was given others."""
+    held = session.scalars(_HELD_WHERE, {"key_job": key.job_id, "key_attempt": key.attempt}).all()
+    if sorted(held) != sorted(placement.gpu_uuids) and placement.gpu_uuids:
+        raise ReservationConflict(f"attempt {key} holds other GPUs already: {', '.join(held)}")
+
+
 def _check_epoch(session: Session, placement: Placement) -> None:
     if not placement.epoch:
         return
@@ -312,6 +320,9 @@ def _illegal(key: AttemptKey, current: str, wanted: JobState) -> IllegalTransiti
 
 _OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
 _OUR_HELD_GPUS = select(allocation.c.gpu_uuid).where(_OURS, allocation.c.released_at.is_(None))
+_HELD_WHERE = select(allocation.c.gpu_uuid).where(
+    _OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_not(None)
+)
 _THIS_RESERVATION = (reservation.c.job_id == bindparam("key_job")) & (reservation.c.attempt == bindparam("key_attempt"))
 
 _PARKED = (

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.errors import IllegalTransition, ReservationConflict
 from gpu_platform.domain.job import Failure, Job, StoppedBy
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
 from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store.allocations import close_reservation, give_back, holds
 from gpu_platform.store.database import writing
@@ -60,6 +60,14 @@ def end_attempt(
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
     goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal and row["attempt"] <= key.attempt
+    if goes_on and not held and row["attempt"] < key.attempt and (usage or JobState(row["state"]).holds_gpus):
+        # It ran, and the row knows nothing of it: see ``older_rows``.
+        raise IllegalTransition(
+            subject=f"job {key.job_id}",
+            current=row["state"],
+            wanted=f"{states[-1]} of attempt {key.attempt}",
+            allowed=sorted(JOB_TRANSITIONS[JobState(row["state"])]),
+        )
     stop = {} if stopped_by is None else stopped_by.model_dump(include={"verb", "reason"})
     if goes_on:
         for state in states[:-1]:

@@ -43,14 +43,14 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
     if row is None and _register(session, report, ttl_s, now):
         row = session.execute(_LOCK_HOST, {"host_name": report.name}).one()
-        spare = spared(session, report.attempts, now)
+        spare = spared(session, report.round, report.attempts, now)
         kill = [key for key in report.attempts if key not in spare]
         return _answer(session, report, row, ttl_s, kill, renewed=True)
     row = row or session.execute(_LOCK_HOST, {"host_name": report.name}).one()
     if report.seq and report.seq <= row.report_seq and report.boot_id == row.boot_id:
         raise StaleReport(f"host {report.name} has sent report {row.report_seq} since {report.seq}")
     stale = _stale(session, report)
-    spare = spared(session, stale, now)
+    spare = spared(session, report.round, stale, now)
     kill = [key for key in stale if key not in spare]
     values = _lease(report, ttl_s, now)
     current = session.scalar(_ROUND) or 0

@@ -22,6 +22,7 @@ from gpu_platform.store.models import leader
 
 EPOCH = select(leader.c.epoch)
 _POLICY = select(leader.c.policy)
+_ROUND = select(leader.c.round)
 
 
 @writing
@@ -56,6 +57,12 @@ def current_quotas(session: Session) -> Quotas:
 @lru_cache(maxsize=8)
 def _quotas(policy: str) -> Quotas:
     return Quotas.model_validate(json.loads(policy).get("quotas", {}))
+
+
+@reading
+def current_round(session: Session) -> int:
+    """The newest look at the leases that a leader wrote down, at least the Unix time of it; 0: there was none."""
+    return session.scalar(_ROUND) or 0
 
 
 @reading

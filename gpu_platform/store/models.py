@@ -497,6 +497,10 @@ class LeaderRecord(Record, table=True):
     """Why silent hosts are not declared LOST, as JSON; empty: nothing is held back."""
     policy: str = Field(default="{}", sa_type=Text)
     """What it decides by, as JSON: the one place where everybody else learns it."""
+    older_seen_at: datetime | None = _optional_time()
+    """When a host last proved that this database is older than what it had been told."""
+    restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """The last restore, as JSON: when, and how many jobs; empty: there was none."""
 
 
 _tables = Record.metadata.tables

@@ -41,12 +41,12 @@ def enqueue(
     """Put a QUEUED job's ``attempt`` into the line; repeated, it replaces the token and keeps the place.
 
     The place is that of ``Job.queued_at``: a retry after a fault does not go to the end, a preempted job does.
-    Raises :class:`NotFound` and, unless the job is QUEUED, :class:`IllegalTransition`.
+    Raises :class:`NotFound` and, unless the job is QUEUED and not yet at this attempt, :class:`IllegalTransition`.
     """
     row = session.execute(_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", job_id=job_id)
-    if row.state != JobState.QUEUED:
+    if row.state != JobState.QUEUED or row.attempt >= attempt:
         raise IllegalTransition(
             subject=f"job {job_id}",
             current=row.state,
@@ -196,7 +196,7 @@ _AVOIDING = (
     select(queue_entry).where(queue_entry.c.excluded_gpus.like(bindparam("pattern"))).order_by(queue_entry.c.job_id)
 )
 _JOB = (
-    select(job.c.state, job.c.spec, job.c.priority, job.c.namespace, job.c.user, job.c.queued_at)
+    select(job.c.state, job.c.attempt, job.c.spec, job.c.priority, job.c.namespace, job.c.user, job.c.queued_at)
     .where(job.c.id == bindparam("job_id"))
     .with_for_update(key_share=True)
 )

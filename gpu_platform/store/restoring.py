@@ -1,9 +1,9 @@
-"""Jobs that Temporal knows and this database does not: it was lost, or restored to an older point.
+"""Jobs of which Temporal knows more than this database: it was lost, or restored to an older point.
 
-What an open workflow still knows of its job (specification, attempt, placement) becomes its row again, and what the
-attempt runs on is reserved again. Until the leader has looked, the ranks of unknown jobs are spared, and their hosts
-stay LOST, so that nobody else gets their GPUs. What only this database knew is gone: idempotency keys, earlier events
-and usage, and jobs that have ended.
+What a workflow still knows of its job (specification, attempt, placement, how it ended) becomes its row again, and what
+the attempt runs on is reserved again. Until the leader has looked, nothing is placed, ranks of attempts that only a
+later state of this database can know are spared, and their hosts stay LOST. What only this database knew is gone:
+idempotency keys, events and usage.
 """
 
 from __future__ import annotations
@@ -12,93 +12,197 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from pydantic import BaseModel
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import JobProgress, JobSpec
+from gpu_platform.domain.job import Failure, JobProgress, JobSpec
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.allocations import announce, close_reservation, set_running, take_gpus, take_job
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import change_job, job_fields, lock_job
 from gpu_platform.store.models import job, leader, reservation
+from gpu_platform.store.older_rows import RESTORED, bring_up, newer
+from gpu_platform.store.orphans import JobRow
 
 SPARED_FOR = timedelta(seconds=60)
-"""From the beginning of a leader's term: so long it looks for jobs to restore."""
+"""From the beginning of a leader's term, or from a host's proof: so long the leader looks for jobs to restore."""
+SHOWN_FOR = timedelta(days=1)
+_PROVED_AGAIN = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
 class RememberedJob:
-    """What a job's open workflow knows."""
+    """What a job's workflow knows."""
 
     job_id: str
     spec: JobSpec
     state: JobState
     progress: JobProgress
     placement: Placement | None
-    """Of attempt ``progress.attempt``; None: it waits."""
+    """Of attempt ``progress.attempt``; None: it waits, or has ended."""
     created_at: datetime
+    exit_code: int | None = None
+    failure: Failure | None = None
+
+
+class RestoreNote(BaseModel):
+    """A restore, as ``/readyz`` and ``status`` tell it."""
+
+    since: datetime
+    last_at: datetime
+    jobs: int
+
+    @property
+    def message(self) -> str:
+        count = "1 job was" if self.jobs == 1 else f"{self.jobs} jobs were"
+        return (
+            f"the database was lost or restored to an older point (noticed {self.since:%Y-%m-%d %H:%M} UTC): {count} "
+            "restored from Temporal. Idempotency keys, events, usage and jobs that Temporal had forgotten are gone; "
+            "which jobs: gpu-platform events --kind job.restored. This is shown for a day"
+        )
 
 
 @reading
 def unknown_jobs(session: Session, job_ids: Collection[str]) -> list[str]:
     """Of ``job_ids`` those without a row."""
-    known: set[str] = set()
-    ordered = sorted(job_ids)
-    for begin in range(0, len(ordered), 500):
-        known |= set(session.scalars(select(job.c.id).where(job.c.id.in_(ordered[begin : begin + 500]))))
-    return [job_id for job_id in ordered if job_id not in known]
+    known = _rows(session, job_ids)
+    return [job_id for job_id in sorted(job_ids) if job_id not in known]
 
 
-def spared(session: Session, stale: Sequence[AttemptKey], now: datetime) -> list[AttemptKey]:
-    """Inside a transaction: of the attempts that hold nothing, those that may be restored soon."""
-    if not stale:
+@reading
+def rows_of(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
+    """The rows of those that are known."""
+    return _rows(session, job_ids)
+
+
+@reading
+def older_seen_at(session: Session) -> datetime | None:
+    """When a host last proved that it had been told more than this database knows."""
+    return session.scalar(select(leader.c.older_seen_at))
+
+
+@reading
+def last_restore(session: Session, now: datetime) -> RestoreNote | None:
+    """The restore that is still shown."""
+    text = session.scalar(select(leader.c.restored))
+    note = RestoreNote.model_validate_json(text) if text else None
+    return note if note is not None and now - note.last_at < SHOWN_FOR else None
+
+
+@writing
+def note_restored(session: Session, jobs: int, now: datetime) -> None:
+    """Count ``jobs`` more to the restore under way, or begin a new one."""
+    text = session.scalar(select(leader.c.restored))
+    before = RestoreNote.model_validate_json(text) if text else None
+    if before is None or now - before.last_at > SPARED_FOR:
+        before = RestoreNote(since=now, last_at=now, jobs=0)
+    note = before.model_copy(update={"last_at": now, "jobs": before.jobs + jobs})
+    session.execute(update(leader).values(restored=note.model_dump_json()))
+
+
+def spared(session: Session, brought_back: int, stale: Sequence[AttemptKey], now: datetime) -> list[AttemptKey]:
+    """Inside a transaction: of the attempts that hold nothing, those that may be restored soon.
+
+    ``brought_back``: the round of the host's report. One that this database has not given yet proves that it is older.
+    """
+    row = session.execute(select(leader.c.since, leader.c.round, leader.c.older_seen_at)).one_or_none()
+    if row is None:
+        return newer(session, stale) if stale else []
+    seen_at = row.older_seen_at
+    if brought_back > row.round and (seen_at is None or now - seen_at > _PROVED_AGAIN):
+        seen_at = now
+        session.execute(update(leader).values(older_seen_at=now))
+    if not stale or now - max(row.since, seen_at or row.since) > SPARED_FOR:
         return []
-    since = session.scalar(select(leader.c.since))
-    if since is not None and now - since > SPARED_FOR:
-        return []
-    known = set(session.scalars(select(job.c.id).where(job.c.id.in_(sorted({key.job_id for key in stale})))))
-    return [key for key in stale if key.job_id not in known]
+    return newer(session, stale)
 
 
 @writing
 def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
-    """Write the job's row, QUEUED or where it runs, and its reservation. False: it is known meanwhile.
+    """Write the job's row, or bring it up to date: QUEUED, or where it runs with its reservation, or as it ended.
 
-    Raises :class:`ReservationConflict`, with nothing changed, while its hosts have not registered yet, or when a GPU
-    is somebody else's.
+    False: the row is not behind. Raises :class:`ReservationConflict`, with nothing changed, while its hosts have not
+    registered yet, or when a GPU is somebody else's.
     """
-    progress, placement = found.progress, found.placement
+    progress = found.progress
+    before = max(0, progress.attempt - 1)
+    counters = {
+        "user_retries": progress.user_retries,
+        "hardware_retries": progress.hardware_retries,
+        "preemptions": progress.preemptions,
+    }
+    if _insert(session, found, before, counters, now):
+        for attempt in range(1, progress.attempt):  # none of them can reserve any more
+            close_reservation(session, AttemptKey(job_id=found.job_id, attempt=attempt), now)
+    else:
+        row = lock_job(session, found.job_id)
+        if not _is_behind(session, row, found):
+            return False
+        if JobState(row["state"]).holds_gpus and row["attempt"] == progress.attempt and found.state.holds_gpus:
+            set_running(session, AttemptKey(job_id=found.job_id, attempt=progress.attempt), now)
+            return True
+        bring_up(session, row, progress.attempt if found.state.is_terminal else before, now, **counters)
+    if found.state.is_terminal:
+        _end(session, found, now)
+    elif found.placement is not None:
+        _restore_place(session, found, found.placement, now)
+    return True
+
+
+def _insert(session: Session, found: RememberedJob, attempt: int, counters: dict[str, int], now: datetime) -> bool:
     row = {
         "id": found.job_id,
         "state": JobState.QUEUED.value,
-        "attempt": max(0, progress.attempt - 1),
+        "attempt": attempt,
         "namespace": found.spec.namespace,
         "user": found.spec.user,
         "name": found.spec.name,
         "priority": found.spec.priority,
-        "user_retries": progress.user_retries,
-        "hardware_retries": progress.hardware_retries,
-        "preemptions": progress.preemptions,
         "created_at": found.created_at,
         "queued_at": found.created_at,
         "state_at": now,
         "spec": found.spec.model_dump_json(),
+        **counters,
     }
     if not insert_new(session, job, row):
         return False
-    data = {
-        "name": found.spec.name,
-        "state": found.state.value,
-        "reason": "only Temporal knew it",
-    }
-    append_event(session, "job.restored", "scheduler", now, job_id=found.job_id, data=data)
-    for attempt in range(1, progress.attempt):  # none of them can reserve any more
-        close_reservation(session, AttemptKey(job_id=found.job_id, attempt=attempt), now)
-    if placement is not None:
-        _restore_place(session, found, placement, now)
+    data = {"name": found.spec.name, "state": found.state.value, "reason": "only Temporal knew it"}
+    append_event(session, RESTORED, "scheduler", now, job_id=found.job_id, data=data)
     return True
+
+
+def _is_behind(session: Session, row: dict[str, object], found: RememberedJob) -> bool:
+    """Does the workflow know more than the row? A healthy row is written before its workflow goes on, so it never is.
+
+    The row was read after the workflow was asked: what it says of this attempt, or of a later one, is newer.
+    """
+    state, attempt = JobState(str(row["state"])), int(str(row["attempt"]))
+    wanted = found.progress.attempt
+    if state.is_terminal:
+        return False
+    if found.state.is_terminal:
+        return True
+    if attempt > wanted:
+        return False
+    if attempt == wanted:
+        return found.state is JobState.RUNNING and state in (JobState.ALLOCATED, JobState.STARTING)
+    if found.placement is None:
+        return state is not JobState.QUEUED
+    which = (reservation.c.job_id == found.job_id) & (reservation.c.attempt == wanted)
+    return session.scalar(select(reservation.c.attempt).where(which)) is None
+
+
+def _end(session: Session, found: RememberedJob, now: datetime) -> None:
+    """A row that waits becomes what its workflow ended as, without the states in between."""
+    row = lock_job(session, found.job_id)
+    columns, data = job_fields(found.failure, found.exit_code, None, None, None, found.progress.attempt)
+    if found.state is JobState.COMPLETED:
+        row["state"] = JobState.RUNNING.value  # the only state that it may follow
+    change_job(session, row, found.state, now, "scheduler", columns, data | {"reason": "Temporal knew its end"})
 
 
 def _restore_place(session: Session, found: RememberedJob, placement: Placement, now: datetime) -> None:
@@ -110,3 +214,13 @@ def _restore_place(session: Session, found: RememberedJob, placement: Placement,
     announce(session, key, placement, now)
     if found.state is JobState.RUNNING:
         set_running(session, key, now)
+
+
+def _rows(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
+    found: dict[str, JobRow] = {}
+    ordered = sorted(job_ids)
+    for begin in range(0, len(ordered), 500):
+        query = select(job.c.id, job.c.state, job.c.attempt, job.c.state_at)
+        for row in session.execute(query.where(job.c.id.in_(ordered[begin : begin + 500]))):
+            found[row.id] = JobRow(row.id, JobState(row.state), row.attempt, row.state_at)
+    return found

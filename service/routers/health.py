@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Health
 from gpu_platform.domain.errors import PlatformError, Unavailable
-from gpu_platform.store import leases
+from gpu_platform.store import leases, restoring
 from gpu_platform.store.events import last_seq
 from service.metrics import exposition
 from service.platform import PlatformDep
@@ -30,7 +31,7 @@ async def healthz() -> Health:
 @router.get("/readyz")
 async def readyz(platform: PlatformDep) -> Health:
     """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
-    hosts are not declared LOST, because too many are silent at once."""
+    hosts are not declared LOST, because too many are silent at once, or that an older database was restored."""
     database, temporal = await asyncio.gather(
         _trouble(run_in_threadpool(last_seq, platform.store)), _trouble(platform.workflows.ping())
     )
@@ -39,7 +40,8 @@ async def readyz(platform: PlatformDep) -> Health:
         told = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
         raise Unavailable(f"not ready: {told}", **troubles)
     held = await run_in_threadpool(leases.held_verdict, platform.store)
-    return Health(warnings=[held.message] if held else [])
+    restored = await run_in_threadpool(restoring.last_restore, platform.store, datetime.now(UTC))
+    return Health(warnings=[found.message for found in (held, restored) if found])
 
 
 @router.get("/metrics", response_class=Response)

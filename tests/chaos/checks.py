@@ -6,7 +6,7 @@ Faults excuse only what they can cause: see ``Fault.may_restart``. Every kind is
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,6 +75,8 @@ class Facts:
     truth: Truth = field(default_factory=Truth)
     events: list[Seen] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
+    forgotten: list[Seen] = field(default_factory=list)
+    """Events that a restored database does not have any more."""
     faults: list[Fault] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     plans: dict[str, JobPlan] = field(default_factory=dict)
@@ -85,7 +87,14 @@ class Facts:
 
     @property
     def holds(self) -> list[Hold]:
-        return holds_of(self.events)
+        """Those that only forgotten events tell of, too."""
+        known = holds_of(self.events)
+        keys = {(hold.job, hold.attempt) for hold in known}
+        return known + [hold for hold in holds_of(self.forgotten) if (hold.job, hold.attempt) not in keys]
+
+    def is_forgotten(self, begin: float, end: float) -> bool:
+        """Was something written in this time that a restored database does not have?"""
+        return any(fault.since < end and begin < fault.end + RECOVERY_S for fault in self.faults)
 
     def standing(self, hosts: Iterable[str]) -> Spans:
         """When ranks on these hosts were stopped: they did nothing then."""
@@ -160,7 +169,7 @@ def allocations_idle(facts: Facts) -> list[Violation]:
     for hold in facts.holds:
         busy = [(run.begin, run.end or facts.now) for run in runs[hold.job, hold.attempt]]
         excused = [
-            (fault.begin, fault.end + RECOVERY_S)
+            (min(fault.begin, fault.since), fault.end + RECOVERY_S)
             for fault in facts.faults
             if fault.of_the_cluster or fault.touches(hold.job, hold.hosts, hold.gpus)
         ]
@@ -222,11 +231,12 @@ def restarts_unjustified(facts: Facts) -> list[Violation]:
 
 
 def attempts_uncounted(facts: Facts) -> list[Violation]:
-    """As many attempts as the job's own counters give reasons for."""
+    """As many attempts as the job's own counters give reasons for; whoever begins a job again passes over a number."""
     found: list[Violation] = []
+    begun = Counter(seen.event.job_id for seen in facts.events if seen.event.kind == "job.begun_again")
     for job in facts.jobs.values():
         tries = 1 + job.user_retries + job.hardware_retries + job.preemptions
-        if job.state is not JobState.CANCELLED and job.attempt != tries:
+        if job.state is not JobState.CANCELLED and not tries <= job.attempt <= tries + begun[job.id]:
             text = f"{job.id} has {job.attempt} attempts for {tries} reasons"
             found.append(Violation(Kind.RESTART_UNJUSTIFIED, text))
     return found
@@ -257,7 +267,7 @@ def usage_wrong(facts: Facts) -> list[Violation]:
     found: list[Violation] = []
     for hold in facts.holds:
         key, name = (hold.job, hold.attempt), f"{hold.job}#{hold.attempt}"
-        if math.isinf(hold.released[1]):
+        if math.isinf(hold.released[1]) or facts.is_forgotten(hold.reserved[0], hold.released[1]):
             continue
         if key not in facts.usage:
             found.append(Violation(Kind.USAGE_WRONG, f"{name} has no usage"))

@@ -29,6 +29,8 @@ class Fault:
     jobs: frozenset[str] = frozenset()
     stopped: bool = False
     """The ranks themselves stood still meanwhile (SIGSTOP)."""
+    since: float = math.inf
+    """What was written from then on is gone: a database was restored to that point."""
 
     @property
     def of_the_cluster(self) -> bool:
@@ -69,20 +71,24 @@ class FaultLog:
         gpus: Collection[str] = (),
         jobs: Collection[str] = (),
         stopped: bool = False,
+        since: float = math.inf,
     ) -> Iterator[None]:
-        """A fault from here to the end of the block."""
+        """A fault from here to the end of the block. ``since``: of the copy to which a database is restored."""
         scope = {"hosts": frozenset(hosts), "gpus": frozenset(gpus), "jobs": frozenset(jobs)}
         begin, place = boottime(), len(self.faults)
-        self.faults.append(Fault(kind, target, begin, math.inf, **scope, stopped=stopped))
+        self.faults.append(Fault(kind, target, begin, math.inf, **scope, stopped=stopped, since=since))
         try:
             yield
         finally:
-            self.faults[place] = Fault(kind, target, begin, boottime(), **scope, stopped=stopped)
+            self.faults[place] = Fault(kind, target, begin, boottime(), **scope, stopped=stopped, since=since)
 
     def note(self, kind: str, target: str, **scope: Collection[str]) -> None:
         """A fault of one moment."""
         with self.lasting(kind, target, **scope):  # type: ignore[arg-type]
             pass
+
+    def now(self) -> float:
+        return boottime()
 
     def counts(self) -> Counter[str]:
         return Counter(fault.kind for fault in self.faults)

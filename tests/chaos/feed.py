@@ -46,6 +46,8 @@ class Promise:
 class Feed:
     store: Store
     seen: list[Seen] = field(default_factory=list)
+    forgotten: list[Seen] = field(default_factory=list)
+    """Events that were seen, and that a database which was restored to an older point does not have."""
     promises: list[Promise] = field(default_factory=list)
     _looked: float = field(default_factory=boottime)
     _task: asyncio.Task[None] | None = None
@@ -76,6 +78,12 @@ class Feed:
         with self._reading:
             self.store.close()
             yield
+
+    def rewind(self) -> None:
+        """While it is paused: the database was replaced by an older one, and nobody has written to that yet."""
+        last = events.last_seq(self.store)
+        self.forgotten += [seen for seen in self.seen if seen.event.seq > last]
+        self.seen = [seen for seen in self.seen if seen.event.seq <= last]
 
     async def _run(self) -> None:
         next_promises = 0.0

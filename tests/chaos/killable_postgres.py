@@ -48,6 +48,24 @@ class Server:
         self._process.send_signal(number)
         self._process.wait()
 
+    def copy(self) -> None:
+        """Keep its files as they are now. Its clients see it die and come back."""
+        self.kill(signal.SIGINT)
+        shutil.rmtree(self._kept, ignore_errors=True)
+        subprocess.run(["cp", "-a", self._directory / "data", self._kept], check=True)
+        self.restart()
+
+    def put_back(self) -> None:
+        """The files that :meth:`copy` kept."""
+        self.kill(signal.SIGINT)
+        shutil.rmtree(self._directory / "data")
+        self._kept.rename(self._directory / "data")
+        self.restart()
+
+    @property
+    def _kept(self) -> Path:
+        return self._directory / "kept"
+
     def restart(self) -> None:
         """Its last children go once they see that their parent died; only then may a new server take the files."""
         while True:

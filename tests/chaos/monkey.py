@@ -12,13 +12,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.job import JobSpec
-from tests.chaos import disks, partitions, processes, work, wrong_clocks
+from tests.chaos import disks, older_databases, partitions, processes, work, wrong_clocks
 from tests.chaos.arena import Arena, Disruption
 from tests.chaos.plan import JobPlan, Step
 
 RANK = Path(__file__).with_name("rank.py")
 VERBS: Mapping[str, Disruption] = {
     **disks.VERBS,
+    **older_databases.VERBS,
     **processes.VERBS,
     **partitions.VERBS,
     **wrong_clocks.VERBS,

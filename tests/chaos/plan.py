@@ -51,6 +51,8 @@ LONG = {"freeze_long": 1}
 DISKS = {"full_disk": 1}
 DISRUPTIONS: Mapping[str, int] = {**PROCESSES, **WORK, **CLOCKS, **LINKS, **PARTITIONS, **LONG, **DISKS}
 """Verb -> weight."""
+OLDER: Mapping[str, int] = {"older_platform": 1, "older_temporal": 1}
+"""Alone, but for what people do: whoever dies with an older database is another matter."""
 POWER: Mapping[str, int] = {"power_cut": 1}
 """Alone: whoever else opened the database's files meanwhile would see, and leave, what no disk has."""
 

@@ -174,4 +174,5 @@ def facts_of(arena: Arena) -> Facts:
         plans=arena.jobs,
         stopped=arena.stopped,
         usage=arena.audit.usage({hold.job for hold in holds_of(feed.seen)}),
+        forgotten=feed.forgotten,
     )

@@ -20,7 +20,7 @@ import pytest
 
 from tests import power_cut
 from tests.chaos.killable_postgres import Server, new_server
-from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, POWER, Step, make_plan, only
+from tests.chaos.plan import DISKS, DISRUPTIONS, LONG, OLDER, POWER, Step, make_plan, only
 from tests.chaos.report import append, report_of
 from tests.chaos.shrink import shrink
 from tests.chaos.storm import Outcome, storm
@@ -71,6 +71,16 @@ async def test_a_storm_of_power_cuts(tmp_path: Path) -> None:
     seed = _seed(random.randrange(10**6))
     plan = make_plan(seed, SECONDS, jobs_per_s=2, disruptions_per_s=0.1, disruptions=POWER)
     await survive(tmp_path, seed, plan, "sqlite", shrink_runs=SHRINK_RUNS)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900 + 8 * SECONDS)
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_a_storm_of_older_databases(tmp_path: Path, database: str) -> None:
+    """Each is restored, one at a time, to a copy that is up to 20 s old."""
+    seed = _seed(random.randrange(10**6))
+    plan = make_plan(seed, SECONDS, jobs_per_s=1, disruptions_per_s=0.05, disruptions=OLDER)
+    await survive(tmp_path, seed, plan, database, shrink_runs=SHRINK_RUNS)
 
 
 async def survive(directory: Path, seed: int, plan: Sequence[Step], database: str, *, shrink_runs: int) -> None:

@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from activities.job_workflows import CleanupInput
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs
+from gpu_platform.store import Store, allocations, jobs, leader, restoring
 from service.temporal import JobWorkflows
 from tests.store_cluster import NOW, Cluster, key, placement
 from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server
@@ -217,6 +218,17 @@ async def test_a_kill_of_a_job_whose_workflow_temporal_lost_begins_it_again_to_e
     assert await api.heard("j-lost") == [["kill", "anonymous", ""]]
     given = await api.workflow("j-lost").query("spec")
     assert given["begin_again"] is True
+
+
+async def test_a_restored_database_is_said_for_a_day(api: Api) -> None:
+    leader.begin_epoch(api.store, "leader", NOW)
+    now = datetime.now(UTC)
+    restoring.note_restored(api.store, 2, now - restoring.SHOWN_FOR + timedelta(minutes=1, seconds=-30))
+    restoring.note_restored(api.store, 1, now - restoring.SHOWN_FOR + timedelta(minutes=1))
+    [warning] = (await api.http.get("/readyz")).json()["warnings"]
+    assert "restored to an older point" in warning
+    assert "3 jobs were restored from Temporal" in warning
+    assert restoring.last_restore(api.store, now + timedelta(minutes=2)) is None
 
 
 async def test_ready_and_metrics(api: Api) -> None:

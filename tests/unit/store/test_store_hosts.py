@@ -298,6 +298,22 @@ def test_unknown_jobs_are_spared_until_the_leader_has_looked_for_them(cluster: C
     assert cluster.host_state("a") == "READY"
 
 
+def test_a_host_proves_that_the_database_is_older_by_a_round_that_it_has_not_given_yet(cluster: Cluster) -> None:
+    """Before a leader looks, a term that began long ago would have its newer attempts killed."""
+    store, now = cluster.store, NOW + restoring.SPARED_FOR * 2
+    known = cluster.running("known", {"a": [1]})
+    leader.begin_epoch(store, "old", NOW)
+    number = leases.begin_round(store, NOW)
+    newer, unknown = key("known", 2), key("unknown")
+    assert cluster.report("a", 2, attempts=[known, newer], round=number, now=now).kill == [newer]
+    assert cluster.report("a", 2, attempts=[known, newer, unknown], round=number + 1, now=now).kill == []
+    assert cluster.host_state("a") == "LOST"
+    assert restoring.older_seen_at(store) == now
+    assert cluster.report("a", 2, attempts=[known, newer], round=number, now=now).kill == []
+    later = now + restoring.SPARED_FOR * 2
+    assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [newer]
+
+
 def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
     store = cluster.store
     this = cluster.running("j1", {"a": [0]})

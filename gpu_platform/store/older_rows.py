@@ -1,0 +1,110 @@
+"""Rows that are older than what their workflow, or a host, knows: the database was restored to an older point.
+
+A workflow that asks for a step of attempt N proves that every attempt before N is over. So a row that is
+not so far yet is brought up to date by the step itself. What needs the attempt's place waits until the leader has
+restored it; see ``restoring``. The other way round, a row at attempt N or later proves that a workflow which asks for N
+is the older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.allocations import close_reservation, give_back
+from gpu_platform.store.database import reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs import lock_job
+from gpu_platform.store.models import job, reservation
+from gpu_platform.store.queue import leave_queue
+
+RESTORED = "job.restored"
+"""Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
+
+
+@writing
+def follow(session: Session, key: AttemptKey, now: datetime) -> bool:
+    """A workflow that holds nothing asks for a place for ``key``: a row that is behind waits for it, too.
+
+    False: the row is not behind, so nothing was changed. Raises :class:`NotFound`.
+    """
+    row = lock_job(session, key.job_id)
+    state = JobState(row["state"])
+    if state.is_terminal or state is JobState.QUEUED or row["attempt"] >= key.attempt:
+        return False
+    bring_up(session, row, key.attempt - 1, now)
+    return True
+
+
+@writing
+def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
+    """The attempt ran and ends, but the row does not know it: the row is at ``state`` of this attempt now.
+
+    False: the row has ended, or knows of the attempt, or of a later one. Raises :class:`NotFound`.
+    """
+    row = lock_job(session, key.job_id)
+    if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
+        return False
+    bring_up(session, row, key.attempt, now)
+    values = {"state": state.value, "started_at": row["started_at"] or now}
+    session.execute(update(job).where(job.c.id == key.job_id).values(values))
+    return True
+
+
+@reading
+def is_behind(session: Session, key: AttemptKey) -> bool:
+    """Does a living row know nothing yet of an attempt that has its place? Then it is restored soon."""
+    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
+    if row is None or JobState(row.state).is_terminal or row.attempt >= key.attempt:
+        return False
+    return not _is_known(session, key)
+
+
+@reading
+def is_ahead(session: Session, key: AttemptKey) -> bool:
+    """Is the job at this attempt already, or past it, or over? Then who asks for a place for it is behind."""
+    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+    return row.attempt >= key.attempt
+
+
+def bring_up(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
+    """Inside a transaction that locked the row: QUEUED with ``attempt`` as its last, which is over, as are all before.
+
+    ``columns``: more of the row's, e.g. its counters.
+    """
+    job_id = row["id"]
+    for over in range(1, attempt + 1):
+        key = AttemptKey(job_id=job_id, attempt=over)
+        if close_reservation(session, key, now):
+            give_back(session, key, now, {})
+    leave_queue(session, job_id, now)
+    values = {"state": JobState.QUEUED.value, "attempt": attempt, "state_at": now, "placement": None, **columns}
+    session.execute(update(job).where(job.c.id == job_id).values(values))
+    data = {"name": row["name"], "was": row["state"], "reason": "its row was older than its workflow"}
+    append_event(session, RESTORED, "control", now, job_id=job_id, attempt=attempt or None, data=data)
+
+
+def newer(session: Session, attempts: Sequence[AttemptKey]) -> list[AttemptKey]:
+    """Inside a transaction: of attempts that hosts run, those of which only a later state of this database knew."""
+    query = select(job.c.id, job.c.state, job.c.attempt).where(job.c.id.in_(sorted({key.job_id for key in attempts})))
+    rows = {row.id: row for row in session.execute(query)}
+
+    def is_newer(key: AttemptKey) -> bool:
+        row = rows.get(key.job_id)
+        return row is None or (not JobState(row.state).is_terminal and key.attempt > row.attempt)
+
+    return [key for key in attempts if is_newer(key)]
+
+
+def _is_known(session: Session, key: AttemptKey) -> bool:
+    which = (reservation.c.job_id == key.job_id) & (reservation.c.attempt == key.attempt)
+    return session.scalar(select(reservation.c.attempt).where(which)) is not None
