@@ -110,10 +110,11 @@ def _waits(found: Outcome, at: float) -> str:
     if not found.preempts:
         return f"would wait: {found.reason.message}"
     jobs = ", ".join(found.preempts)
+    has = "has" if len(found.preempts) == 1 else "have"
     if found.preempts_at is None:
-        return f"would start as soon as {jobs} have made room: they would be stopped for it at once"
+        return f"would start as soon as {jobs} {has} made room, stopped for it at once"
     wait_s = found.preempts_at - at
-    return f"would wait {wait_s:.0f} s, until {jobs} have had their guaranteed run time, and made room"
+    return f"would wait {wait_s:.0f} s, until {jobs} {has} run for the policy's min_run_s, and made room"
 
 
 def why(store: Store, job_id: str) -> Reason:

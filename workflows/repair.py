@@ -32,7 +32,14 @@ with workflow.unsafe.imports_passed_through():
     )
     from gpu_platform.domain.attempt import FaultReport
     from gpu_platform.domain.job import Interrupt
-    from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RepairBegun, RepairStep, RepairView
+    from gpu_platform.domain.remediation import (
+        RemediationOrder,
+        RemediationPolicy,
+        RepairBegun,
+        RepairStep,
+        RepairView,
+        reason_with_next_step,
+    )
     from gpu_platform.domain.states import GpuState, HostState
 
 ON_HOST: dict[str, Any] = {
@@ -126,9 +133,8 @@ class HostRepair:
 
     async def _hold(self, step: RepairStep) -> bool:
         waits = step in self.policy.approve
-        target = f"{self.report.host}:{self.report.gpu_index}"
-        say = f", once an operator says `gpu-platform remediation approve {target}` (or veto)" if waits else ""
-        reason = f"{self.problem}; next: {WORDS[step]} of host {self.report.host}{say}"
+        target = f"{self.report.host}:{self.report.gpu_index}" if waits else None
+        reason = reason_with_next_step(self.problem, f"{WORDS[step]} of host {self.report.host}", target)
         hold = Hold(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
         self.first = False
         held = await workflow.execute_local_activity_method(RepairActivities.hold_gpu, hold, **policies.DATABASE_STEP)

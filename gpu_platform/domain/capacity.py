@@ -63,7 +63,7 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
         )
         message += _other_shapes(request, together)
         if not request.allow_cross_numa and _fits_across_sockets(inventories, request):
-            message += ", or allow_cross_numa"
+            message += ", or allow_cross_numa (--allow-cross-numa)"
     else:
         message = (
             f"asked for {asked}; only {hosts} of {len(inventories)} hosts could ever hold "
@@ -264,7 +264,9 @@ def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
         ask = f"ask for one of {there}, or install" if there else "install"
         why = "; ".join(sorted(set(unusable)))
         return f"{hosts} CUDA {version}, but {why}: {ask} a newer driver or cuda-compat there"
-    return f"no host has CUDA {version}, only {there}" if there else "no host reports any CUDA installation"
+    if there:
+        return f"no host has CUDA {version}, only {there}: ask for one of these, or install it (node.cuda_roots)"
+    return "no host reports any CUDA installation: install one, and name its directory in node.cuda_roots of the host"
 
 
 def _versions(inventories: Sequence[HostInventory]) -> set[str]:

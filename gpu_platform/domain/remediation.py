@@ -23,6 +23,21 @@ class RepairStep(StrEnum):
     """Drain the host and reboot it."""
 
 
+_NEXT = "; next: "
+_ASKS = ", once an operator says "
+
+
+def reason_with_next_step(problem: str, step: str, target: str | None) -> str:
+    """Why a GPU is out of service before ``step``; ``target`` (``host:index``): an operator must approve it first."""
+    return problem + _NEXT + step + (f"{_ASKS}`gpu-platform remediation approve {target}` (or veto)" if target else "")
+
+
+def without_next_step(reason: str) -> str:
+    """The same after an operator ended the remediation: the step is still needed, but nobody takes it."""
+    problem, found, step = reason.partition(_NEXT)
+    return f"{problem}; needs: {step.partition(_ASKS)[0]}" if found else reason
+
+
 class RemediationPolicy(BaseModel):
     """What the control worker's settings say; see :class:`gpu_platform.settings.RemediationSettings`."""
 

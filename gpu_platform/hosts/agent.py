@@ -38,6 +38,7 @@ from gpu_platform.domain.job import Fencing as FencingMode
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts import gpu_reset, host_reset, lease_file, paths, preflight, records
 from gpu_platform.hosts.accounting import read_usage
+from gpu_platform.hosts.cpus import plain_affinity
 from gpu_platform.hosts.environment import base_environ, rank_environ
 from gpu_platform.hosts.health import HealthMonitor
 from gpu_platform.hosts.isolation import Fencing, choose_isolation
@@ -374,6 +375,7 @@ class HostAgent:
                 "kind": "rank",
                 "lease": self._lease_of(plan),
                 "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec, provision),
+                "cpus": plain_affinity(plan, spec, provision, self._inventory) if self._fencing is None else None,
             }
             for spec in plan.ranks
         ]

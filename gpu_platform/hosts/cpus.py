@@ -1,8 +1,9 @@
-"""Which CPUs each rank of an attempt may use, when the job asked for a number of them.
+"""Which CPUs each rank of an attempt may use: so many as its job asked for, else those next to its GPUs.
 
-CPUs next to the rank's GPUs come first (so does memory: its NUMA nodes follow the CPUs), of those the ones that the
-fewest attempts have, whole cores before halves. Ranks of one attempt get different ones. What an attempt got is on
-disk: CPUs are shared out anew only when it is over.
+Fenced ranks are bound by their cgroup, plain ones by their affinity (``sched_setaffinity(2)``). Of the CPUs that a
+job asked for, those next to the rank's GPUs come first (so does memory: its NUMA nodes follow the CPUs), of those the
+ones that the fewest attempts have, whole cores before halves. Ranks of one attempt get different ones. What an attempt
+got is on disk: CPUs are shared out anew only when it is over.
 """
 
 from __future__ import annotations
@@ -96,3 +97,24 @@ def own_gpus(plan: HostPlan, spec: RankSpec, gpus: dict[str, GpuInfo]) -> list[G
     if len(beside) == len(uuids) > spec.local_rank:
         uuids = [uuids[spec.local_rank]]
     return [gpus[uuid] for uuid in uuids if uuid in gpus]
+
+
+def nearest(gpus: Sequence[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | None]:
+    """(CPUs, memory nodes) next to these GPUs; None where the host does not say."""
+    nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None})
+    cpus = [text for node in nodes if (text := sysfs.cpus(node)) is not None]
+    if not nodes or len(cpus) < len(nodes) or any(gpu.numa_node is None for gpu in gpus):
+        return None, None
+    return ",".join(cpus), ",".join(map(str, nodes))
+
+
+def plain_affinity(plan: HostPlan, spec: RankSpec, provision: Provision, inventory: HostInventory) -> list[int] | None:
+    """CPUs that a rank without a fence is bound to; None: all.
+
+    Ranks of simulated hosts are not bound: those hosts' NUMA nodes are not this machine's.
+    """
+    if inventory.simulated:
+        return None
+    gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+    cpus, _ = provision.rank_cpus.get(spec.rank) or nearest(own_gpus(plan, spec, gpus), Sysfs())
+    return None if cpus is None else sorted(parse_cpu_list(cpus))

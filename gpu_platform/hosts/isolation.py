@@ -17,10 +17,10 @@ from typing import Any
 
 from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.hosts import device_filter, paths, privileges
 from gpu_platform.hosts.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
-from gpu_platform.hosts.cpus import own_gpus
+from gpu_platform.hosts.cpus import nearest, own_gpus
 from gpu_platform.hosts.fence import ROOT, cgroup_name
 from gpu_platform.hosts.nvml import Nvml
 from gpu_platform.hosts.sandbox import Mounts
@@ -178,7 +178,7 @@ class Fencing:
         account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
         bound = provision.rank_cpus.get(spec.rank)
-        cpus, mems = bound or _nearest(own_gpus(plan, spec, self._gpus), Sysfs())
+        cpus, mems = bound or nearest(own_gpus(plan, spec, self._gpus), Sysfs())
         limits = Limits(
             memory_bytes=_host_memory_bytes() if memory is None else memory << 20,
             pids=self._node.rank_pids_max,
@@ -236,15 +236,6 @@ def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
         raise PreflightFailed(
             f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there", kind="user"
         ) from None
-
-
-def _nearest(gpus: list[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | None]:
-    """(CPUs, memory nodes) next to these GPUs; None where the host does not say."""
-    nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None})
-    cpus = [text for node in nodes if (text := sysfs.cpus(node)) is not None]
-    if not nodes or len(cpus) < len(nodes) or any(gpu.numa_node is None for gpu in gpus):
-        return None, None
-    return ",".join(cpus), ",".join(map(str, nodes))
 
 
 @cache

@@ -52,7 +52,8 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
     ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None),
-    lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``.
+    lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``,
+    cpus (that a rank without a fence is bound to; or None).
     ``reply`` is called once, as soon as the rank executes or cannot:
     ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
@@ -190,6 +191,7 @@ def execute(order: dict[str, Any], fence: RankFence | None, stdio: tuple[int, in
             os.dup2(source, target)
         if fence is not None:
             fence.enter()
+        bind_to(order.get("cpus"))
         step = "workdir"
         if order["workdir"] is not None:
             os.chdir(order["workdir"])
@@ -202,6 +204,12 @@ def execute(order: dict[str, Any], fence: RankFence | None, stdio: tuple[int, in
         os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
     finally:
         os._exit(126)
+
+
+def bind_to(cpus: list[int] | None) -> None:
+    """Run on those of ``cpus`` that this process may use; on all it may if there are none, as CPUs can be offline."""
+    if cpus and (allowed := os.sched_getaffinity(0) & set(cpus)):
+        os.sched_setaffinity(0, allowed)
 
 
 def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.gpu import Gpu, GpuHolder, GpuInfo
 from gpu_platform.domain.lease import HostReport
+from gpu_platform.domain.remediation import without_next_step
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store import flapping
 from gpu_platform.store.database import insert_new, reading, writing
@@ -282,7 +283,8 @@ def _reported_unfit(session: Session, row: Row[Any]) -> str | None:
     told = json.loads(degraded or "{}").get(row.uuid)
     if told is None or not row.reason or row.reason in told:
         return told
-    return row.reason if told in row.reason else f"{told}; {row.reason}"
+    known = without_next_step(row.reason)
+    return known if told in known else f"{told}; {known}"
 
 
 def _new(name: str, info: GpuInfo) -> dict[str, Any]:
@@ -318,6 +320,7 @@ def take_out(
 
 
 def _drain(session: Session, row: Row[Any], reason: str | None, actor: str, now: datetime) -> None:
+    reason = reason or (row.cordon_reason if row.cordoned else None)  # asked again, without saying why again
     session.execute(_UPDATE.values(cordoned=True, cordon_reason=reason), {"of_uuid": row.uuid})
     if row.state in (*_IN_SERVICE, *_DRAIN):
         held = session.execute(_HOLDERS, {"of_uuid": row.uuid}).first() is not None

@@ -1,4 +1,4 @@
-"""``gpu-platform drain|online|offline|hosts remove``: take hosts (and single GPUs) out of service and put them back."""
+"""``gpu-platform drain|online|offline|hosts …``: see hosts, take them or single GPUs out of service, put them back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GpuId = Annotated[
 ]
 
 
-hosts = typer.Typer(help="What is done to hosts for good.", no_args_is_help=True)
+hosts = typer.Typer(help="List hosts, describe one, and forget or give up hosts for good.", no_args_is_help=True)
 
 
 _MEANING = {
@@ -41,9 +41,36 @@ _MEANING = {
 def register(app: typer.Typer) -> None:
     for command in (drain, online, offline):
         app.command()(command)
+    hosts.command("list")(list_hosts)
+    hosts.command()(describe)
     hosts.command()(remove)
     hosts.command("declare-lost")(declare_lost)
     app.add_typer(hosts, name="hosts")
+
+
+def list_hosts(json: session.Json = False) -> None:
+    """Every host: its state, free GPUs and lease."""
+    with session.service() as client:
+        found = list(client.hosts())
+    if json:
+        session.print_json(found)
+        return
+    from service.cli import show
+
+    session.show(show.hosts_table(found))
+
+
+def describe(host: HostName, json: session.Json = False) -> None:
+    """One host: machine, driver, CUDA, isolation and what it cannot guarantee; and its GPUs."""
+    with session.service() as client:
+        found = client.host(host)
+        gpus = [] if json else [gpu for gpu in client.gpus() if gpu.host == found.name]
+    if json:
+        session.print_json(found)
+        return
+    from service.cli import show_host
+
+    session.show(show_host.host_story(found, gpus))
 
 
 def remove(host: HostName) -> None:

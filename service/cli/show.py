@@ -36,6 +36,8 @@ _COLORS = {
     HostState.LOST: "red",
 }
 
+_UNAVAILABLE = "unavailable"
+
 
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
     table = plain_table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
@@ -135,7 +137,8 @@ def event_text(event: JobEvent) -> str:
         case "job.exec_failed":
             return f"exec beside rank {data.get('rank')} on {event.host} failed" + _because(data.get("failure"))
         case "gang.reserved" | "gang.released":
-            return f"{counted(len(data.get('gpus', [])), 'GPU')} {event.kind.removeprefix('gang.')}"
+            count, done = len(data.get("gpus", [])), event.kind.removeprefix("gang.")
+            return f"{counted(count, 'GPU')} {done}" if count else done
         case "domain.lost":
             jobs = data.get("jobs", [])
             lost = f"{len(data['hosts'])} of {counted(data['of'], 'host')}, {counted(len(jobs), 'job')}"
@@ -164,6 +167,11 @@ def gpu_history(events: Sequence[JobEvent]) -> Table:
 
 def state(value: JobState | GpuState | HostState) -> Text:
     return Text(value.value, style=_COLORS.get(value, ""))
+
+
+def gpu_state(gpu: Gpu) -> Text:
+    """Its state, for tables that name its host's state in a note."""
+    return Text(_UNAVAILABLE, style="yellow") if is_unavailable(gpu) else state(gpu.state)
 
 
 def duration(seconds: float) -> str:
@@ -196,12 +204,14 @@ def _where_or_why(job: Job) -> str:
     return ""
 
 
-def _gpu_state(gpu: Gpu) -> str:
-    """Its state; of one that would be free, why it is not: nothing is placed where the host is not READY."""
+def is_unavailable(gpu: Gpu) -> bool:
+    """Its host takes no work (or is LOST), so the GPU cannot be had, whatever its own state says."""
     away = gpu.host_state is HostState.LOST or gpu.state is GpuState.AVAILABLE
-    if gpu.host_state is not HostState.READY and away:
-        return f"unavailable (host {gpu.host_state})"
-    return str(gpu.state)
+    return gpu.host_state is not HostState.READY and away
+
+
+def _gpu_state(gpu: Gpu) -> str:
+    return f"{_UNAVAILABLE} (host {gpu.host_state})" if is_unavailable(gpu) else str(gpu.state)
 
 
 def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:

@@ -25,7 +25,7 @@ def gpus_table(gpus: Iterable[Gpu], wide: bool = False) -> Table:
             *([gpu.info.uuid] if wide else []),
             gpu.info.model,
             f"{gpu.info.memory_mib / _GIB_MIB:.0f} GiB",
-            show.state(gpu.state),
+            show.gpu_state(gpu),
             "\n".join(holders(gpu)) or "-",
             fullness(gpu),
             measured(gpu.temperature_c, "{:.0f} °C"),
@@ -94,7 +94,7 @@ def _facts(gpu: Gpu) -> Iterable[tuple[str, RenderableType]]:
     yield "model", f"{info.model}, {info.memory_mib} MiB, compute capability {info.compute_capability}"
     near = [f"NUMA node {measured(info.numa_node, '{}')}", f"socket {measured(info.socket, '{}')}"]
     yield "PCI", ", ".join([info.pci_bus_id or "-", *near, *([info.pcie_switch] if info.pcie_switch else [])])
-    yield "state", show.state(gpu.state)
+    yield "state", show.gpu_state(gpu)
     if note := _note(gpu):
         yield "note", note
     yield "held by", "\n".join(holders(gpu)) or "nobody"

@@ -63,7 +63,9 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
             yield where, escape(show_waiting.slice_text(part))
         yield "why there", escape(job.placement.why)
         bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
-        yield "connected", f"{job.placement.level}, {bandwidth:g} GB/s; decided in {decided_in:.1f} ms"
+        # One GPU, or none, is connected to nothing.
+        speed = f", {bandwidth:g} GB/s" if bandwidth else ""
+        yield "connected", f"{job.placement.level}{speed}; decided in {decided_in:.1f} ms"
     if job.attempt:
         yield (
             "attempts",

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.job import GpuRequest, JobSpec, WaitingJob
-from gpu_platform.domain.placement import EstimateBasis, HostSlice, Reason, ScoreTable
+from gpu_platform.domain.placement import EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
+from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.texts import counted
 from service.cli.show import duration, numbers, plain_table
 
@@ -62,6 +63,8 @@ def reason_parts(reason: Reason, now: datetime | None = None) -> list[Renderable
 
 def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     """When it starts, and what that rests on."""
+    if reason.code is WaitCode.NEVER_FITS:
+        return "never, unless it asks for less or hosts are added that can hold it"
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
     if reason.estimate is EstimateBasis.MAKING_ROOM:
@@ -84,10 +87,12 @@ def score_table(scores: ScoreTable) -> Table:
     return table
 
 
-def dry_run(answer: DryRun) -> Group:
+def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     parts: list[RenderableType] = [escape(answer.message)]
     if answer.placement is not None:
-        parts += ["", *(escape(slice_text(part)) for part in answer.placement.slices)]
+        slices = answer.placement.slices
+        spares = spare_slices(spec, slices)
+        parts += ["", *(escape(slice_text(part) + (" (spare)" if part in spares else "")) for part in slices)]
         if answer.placement.scores.rows:
             parts += ["", score_table(answer.placement.scores)]
     if answer.reason is not None:

@@ -55,6 +55,7 @@ def health(
 ) -> None:
     """One GPU: what it is, what its host measures, what happened to it; or all. Returns 1 if one is out of service."""
     from gpu_platform.domain.states import GpuState
+    from service.cli import show, show_gpu
 
     with session.service() as client:
         gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
@@ -66,14 +67,12 @@ def health(
         one = {**gpus[0].model_dump(mode="json"), "health": now, "events": story}
         session.print_json(one if gpu_id else gpus)
     else:
-        from service.cli import show, show_gpu
-
         session.show(show_gpu.gpu_story(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
         if events:
             session.say("")
             session.show(show.gpu_history(events))
     ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE, GpuState.DRAINING, GpuState.DRAINED}
-    raise typer.Exit(session.FAILED if any(gpu.state in ill for gpu in gpus) else 0)
+    raise typer.Exit(session.FAILED if any(gpu.state in ill or show.is_unavailable(gpu) for gpu in gpus) else 0)
 
 
 def watch(

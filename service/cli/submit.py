@@ -234,7 +234,7 @@ def _answer(spec: JobSpec, json: bool) -> None:
     else:
         from service.cli import show_waiting
 
-        session.show(show_waiting.dry_run(answer))
+        session.show(show_waiting.dry_run(answer, spec))
     if not answer.accepted:
         raise typer.Exit(session.FAILED)
 

@@ -8,21 +8,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+import httpx
 from temporalio.client import Client
 
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.gpu import Gpu
 from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus, RepairStep
+from gpu_platform.domain.remediation import RemediationStatus, RepairStep
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store, events, gpus, hosts
-from service import operations, remediation
+from service import operations
 from service.platform import Platform as ServicePlatform
 from service.temporal import JobWorkflows
 from tests.harness import Platform, eventually
 from tests.store_cluster import NOW
+from tests.unit.service.api_server import application, in_process
 from workflows.remediation import remediation_id
 
 BY_ITSELF = RemediationSettings(approve=[])
@@ -70,11 +71,6 @@ async def repaired(platform: Platform, index: int) -> None:
     await eventually(lambda: host_state(platform) is HostState.READY, "the host to be in service again")
 
 
-async def tell(platform: Platform, index: int, signal: str) -> None:
-    workflow = platform.workflow(remediation_id(gpu(platform, index).info.uuid))
-    await workflow.signal(signal, RemediationOrder(actor="op", reason="asked"))
-
-
 def service(platform: Platform) -> ServicePlatform:
     """What the REST API's handlers get, as far as remediation needs it."""
 
@@ -83,6 +79,14 @@ def service(platform: Platform) -> ServicePlatform:
 
     missing: Any = None
     return ServicePlatform(platform.settings, platform.store, JobWorkflows(connected), missing, missing)
+
+
+@asynccontextmanager
+async def rest(platform: Platform) -> AsyncIterator[httpx.AsyncClient]:
+    """The REST API, beside the platform's own processes."""
+    address = platform.client.service_client.config.target_host
+    async with in_process(application(platform.store, address)) as http:
+        yield http
 
 
 async def waiting(platform: Platform, index: int) -> RemediationStatus:
@@ -136,12 +140,15 @@ async def test_a_reboot_waits_for_an_operators_word(temporal: Client, sqlite_sto
         assert status.step is RepairStep.REBOOT
         assert "gpu-platform remediation approve a:2" in (gpu(platform, 2).reason or "")
         assert (platform.nodes["a"].made_report().boot_id, host_state(platform)) == (before, HostState.READY)
-        served = service(platform)
-        with pytest.raises(NotFound, match="nothing is being done about GPU a:3"):
-            await remediation.order(served, "a:3", "approve", "op", "")
-        assert (await remediation.status(served, "a:2")).waits_for_approval
-        await remediation.order(served, "a:2", "approve", "op", "it is night")
-        await repaired(platform, 2)
+        async with rest(platform) as http:
+            nothing = await http.post("/v1/gpus/a:3/remediation/approve")
+            assert (nothing.status_code, "nothing is being done about GPU a:3" in nothing.text) == (404, True)
+            assert (await http.get("/v1/gpus/a:2/remediation")).json()["waits_for_approval"]
+            approved = await http.post("/v1/gpus/a:2/remediation/approve", json={"reason": "it is night"})
+            assert approved.status_code == 200, approved.text
+            await repaired(platform, 2)
+            again = await http.post("/v1/gpus/a:2/remediation/veto")
+            assert again.status_code in (404, 409), "it ends, or has ended"
         assert "host.reboot" in kinds(platform, 2)
 
 
@@ -151,7 +158,10 @@ async def test_a_veto_ends_in_a_service_case_and_the_host_stays_in_service(
     async with started(temporal, sqlite_store, tmp_path, RemediationSettings()) as platform:
         platform.nodes["a"].strike(2, xid=79)
         await waiting(platform, 2)
-        await tell(platform, 2, "veto")
+        async with rest(platform) as http:
+            headers = {USER_HEADER: "op"}
+            answer = await http.post("/v1/gpus/a:2/remediation/veto", json={"reason": "asked"}, headers=headers)
+            assert answer.status_code == 200, answer.text
         await eventually(lambda: "gpu.service_case" in kinds(platform, 2), "a service case")
         assert (gpu(platform, 2).state, host_state(platform)) == (GpuState.OFFLINE, HostState.READY)
         reason = gpu(platform, 2).reason or ""

@@ -279,9 +279,24 @@ async def test_a_drained_host_has_nothing_free(platform: Platform) -> None:
     told = (await run("status", "--all", url=url)).out
     assert "2 unavailable (host DRAINED)" in told
     assert re.search(r"^a +DRAINED .* 0 +2 ", told, re.MULTILINE)
-    assert "AVAILABLE" not in told.splitlines()[1]
+    assert "AVAILABLE" not in told
+    health = await run("health", url=url)
+    assert (health.code, "AVAILABLE" in health.out, "unavailable" in health.out) == (1, False, True)
+    one = await run("health", "--gpu-id", "a:0", url=url)
+    assert (one.code, "unavailable" in one.out, "host DRAINED" in one.out) == (1, True, True)
     assert "a is READY" in (await run("online", "a", url=url)).err
     assert "a is DRAINED: taken offline by ada; no work until" in (await run("offline", "a", url=url)).err
+
+
+async def test_hosts_are_listed_and_described(platform: Platform) -> None:
+    listed = (await run("hosts", "list", url=platform.url)).out
+    assert re.search(r"^a +READY .* 2 +2 ", listed, re.MULTILINE)
+    assert [host["name"] for host in json.loads((await run("hosts", "list", "--json", url=platform.url)).out)] == ["a"]
+    described = (await run("hosts", "describe", "a", url=platform.url)).out
+    for words in ("2 of 2 free", "not guaranteed", "a:1"):
+        assert words in described
+    nobody = await run("hosts", "describe", "b", url=platform.url)
+    assert (nobody.code, "no host 'b'" in nobody.err) == (3, True)
 
 
 async def test_draining_one_gpu(platform: Platform) -> None:
@@ -290,6 +305,8 @@ async def test_draining_one_gpu(platform: Platform) -> None:
     out = (await run("health", "--gpu-id", "a:1", url=url)).out
     assert "DRAINED" in out
     assert "bad fan" in out
+    again = await run("drain", "a:1", "--force", url=url)
+    assert "a:1 is DRAINED: bad fan" in again.err, "asked again without a reason, the reason stays"
     assert "1 AVAILABLE, 1 DRAINED" in (await run("status", url=url)).out
     assert "a:1 is AVAILABLE" in (await run("online", "--gpu-id", "a:1", url=url)).err
     assert "a:0 is DRAINED" in (await run("drain", "a:0", "--wait", url=url)).err

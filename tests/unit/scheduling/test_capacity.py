@@ -24,7 +24,7 @@ def capacity(machines: cluster, wanted: job) -> Capacity:
         ),
         (job(16), "(--hosts 2 --gpus-per-host 8)"),
         (job(8, hosts=3), "only 2 of 3 hosts could ever hold 8 such GPUs: ask for at most 2 hosts"),
-        (job(3).needs(model="L40S"), "ask for at most 2 GPUs per host, or allow_cross_numa"),
+        (job(3).needs(model="L40S"), "ask for at most 2 GPUs per host, or allow_cross_numa (--allow-cross-numa)"),
         (job(5).needs(model="L40S").across_sockets(), "the largest host has 4 such GPUs: ask for at most 4"),
         (job().needs(memory_gib=999), "the cluster has no such GPU, only NVIDIA H100 80GB HBM3 (81559 MiB"),
     ],

@@ -32,7 +32,7 @@ def test_a_cluster_without_any_is_said_in_words() -> None:
     for request in (GpuRequest(gpus_per_host=1, cuda="99.1"), GpuRequest(total=4, cuda="99.1")):
         capacity = largest_gang([host()], request)
         assert not capacity.fits
-        assert capacity.message.endswith("; no host reports any CUDA installation")
+        assert capacity.message.endswith("install one, and name its directory in node.cuda_roots of the host")
 
 
 def test_what_is_installed_but_too_new_for_the_driver_is_named_with_the_reason() -> None:

@@ -40,7 +40,7 @@ def test_nvlink_over_hosts_that_it_does_not_join() -> None:
 def test_gpus_that_nothing_joins() -> None:
     said = refusal(cluster().hosts(1, "rtx4090-8x-all-sys"), job(8))
     assert said is not None
-    assert said.endswith("ask for at most 4 GPUs per host, or allow_cross_numa")
+    assert said.endswith("ask for at most 4 GPUs per host, or allow_cross_numa (--allow-cross-numa)")
     assert refusal(cluster().hosts(1, "rtx4090-8x-all-sys"), job(8).across_sockets()) is None
     required = refusal(cluster().hosts(1, "rtx4090-8x-all-sys"), job(2).requires("nvlink"))
     assert required == (

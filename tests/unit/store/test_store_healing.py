@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.remediation import reason_with_next_step
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, attempts, flapping, gpus, hosts, queue
 from tests.store_cluster import NOW, Cluster, expire_leases
@@ -79,6 +80,16 @@ def test_online_of_a_gpu_that_its_host_calls_lost_says_so_and_keeps_what_must_be
     assert gpus.get_gpu(cluster.store, uuid).reason == gpu.reason
     cluster.report("a", 4)
     assert gpus.get_gpu(cluster.store, uuid).state is GpuState.AVAILABLE
+
+
+def test_online_ends_a_repair_and_names_no_command_of_it_any_more(cluster: Cluster) -> None:
+    uuid, lost = cluster.uuid("a", 1), "NVML says: GPU is lost"
+    reason = reason_with_next_step("GPU is lost on GPU 1 of a", "reboot of host a", "a:1")
+    assert "remediation approve a:1" in reason
+    gpus.set_gpu_state(cluster.store, uuid, GpuState.OFFLINE, reason=reason, actor="remediation", now=NOW)
+    cluster.report("a", 4, degraded={uuid: lost})
+    gpu = gpus.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
+    assert gpu.reason == f"{lost}; GPU is lost on GPU 1 of a; needs: reboot of host a"
 
 
 DAY = BackOff(window=timedelta(hours=24), first=timedelta(minutes=1), longest=timedelta(hours=4))
