@@ -10,21 +10,42 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, text
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+
+from gpu_platform.observability import get_logger
+
+log = get_logger(__name__)
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK = 0x6770755F6D696772  # "gpu_migr"
 
 
 def upgrade(engine: Engine) -> None:
-    """Run all missing migrations in one transaction; who comes second finds nothing left to do."""
+    """Run all missing migrations in one transaction; who comes second finds nothing left to do.
+
+    A schema of a newer release stays as it is: while an upgrade rolls, processes of this release may start again beside
+    newer ones, and migrations only add.
+    """
     with _alone(engine), engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if not _is_newer(connection, config):
+            command.upgrade(config, "head")
+
+
+def _is_newer(connection: Connection, config: Config) -> bool:
+    """Does the database have a revision that this release does not know?"""
+    current = MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is None or current in known:
+        return False
+    log.warning("store.schema_is_newer", revision=current, message="this process is of an older release: upgrade it")
+    return True
 
 
 @contextmanager

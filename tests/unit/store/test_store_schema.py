@@ -44,6 +44,19 @@ def test_many_may_migrate_at_once_on_postgresql(postgres_databases) -> None:
     postgres_databases.drop(name)
 
 
+def test_a_schema_of_a_newer_release_stays_as_it_is(tmp_path: Path) -> None:
+    """While an upgrade rolls, an older process may start again after a newer one migrated."""
+    url = f"sqlite:///{tmp_path / 'platform.db'}"
+    _migrate(url)
+    store = Store(url)
+    with store.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    store.migrate()
+    with store.read() as session:
+        assert session.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+    store.close()
+
+
 @pytest.mark.parametrize("change", [delete(models.event), update(models.event).values(kind="rewritten")])
 def test_events_cannot_be_rewritten(store: Store, change) -> None:
     with store.write() as session:
