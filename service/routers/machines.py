@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
@@ -24,6 +26,8 @@ router = APIRouter(prefix="/v1")
 HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
 GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
+REPORT_THREADS = CapacityLimiter(16)
+"""Of their own: leases must be renewed while a crowd of other requests fills all others."""
 
 
 @router.get("/hosts", tags=["hosts"])
@@ -89,11 +93,12 @@ def remove_host(name: HostName, platform: PlatformDep, actor: ActorDep) -> None:
 
 
 @router.post("/hosts/{name}/report", tags=["node workers"])
-def report_host(name: HostName, report: HostReport, platform: PlatformDep) -> LeaseAnswer:
+async def report_host(name: HostName, report: HostReport, platform: PlatformDep) -> LeaseAnswer:
     """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
     if report.name != name:
         raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
-    return hosts.report_host(platform.store, report, ttl_s=platform.settings.lease_ttl_s, now=now())
+    write = partial(hosts.report_host, platform.store, report, ttl_s=platform.settings.lease_ttl_s, now=now())
+    return await to_thread.run_sync(write, limiter=REPORT_THREADS)
 
 
 @router.get("/gpus", tags=["GPUs"])
