@@ -286,7 +286,10 @@ class JobSpec(BaseModel):
             raise ValueError("spare_hosts needs slices that are all alike: ask by hosts and gpus_per_host")
         for request, rank_per in self._shapes:
             if rank_per is RankPer.GPU and not request.gpus:
-                raise ValueError("rank_per gpu starts one process per GPU, but no GPU is asked for: use rank_per host")
+                raise ValueError(
+                    "rank_per gpu (--rank-per gpu) starts one process per GPU, but no GPU is asked for: "
+                    "say how many (--gpus), or leave it out"
+                )
         if not self.gpu_count and (self.power_limit_w or self.idle_limit_s):
             raise ValueError("power_limit_w and idle_limit_s are about GPUs, but none is asked for: leave them out")
         if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):

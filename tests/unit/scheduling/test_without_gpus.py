@@ -167,7 +167,7 @@ def test_gpus_that_are_described_must_be_asked_for(gpus: dict[str, object]) -> N
 
 
 def test_a_rank_per_gpu_needs_gpus() -> None:
-    with pytest.raises(ValidationError, match="rank_per gpu"):
+    with pytest.raises(ValidationError, match=r"say how many \(--gpus\), or leave it out"):
         JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=0), rank_per=RankPer.GPU)
     with pytest.raises(ValidationError, match="about GPUs"):
         JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=0), idle_limit_s=60)
