@@ -22,7 +22,8 @@ A host whose reports arrive while their answers are lost ends its ranks, and the
 brings back an old round does not renew the lease (``renews``), so the host becomes silent.
 
 Members change. A host may know an older list than the leader, so the leader asks for half of *every* list that the
-host may know (``versions``). A lease that ended is not extended by votes, and nothing is launched on votes.
+host may know (``versions``), or knew while votes that it counted may still hold (``lists``).
+A lease that ended is not extended by votes, and nothing is launched on votes.
 
 Times are seconds on steady clocks: each process compares only its own. ``tests/model`` explores these classes.
 Pure: the caller gives the time.
@@ -36,7 +37,12 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """All durations follow from the lease's length, in seconds. Clocks may differ in speed by 5 %."""
+    """All durations follow from the lease's length, in seconds.
+
+    Each clock may run 5 % too fast or too slow, so two clocks differ by up to 10.6 %: where a duration on one process
+    must not be shorter than one on another, it is 10.6 % longer (``run_for_s`` < ``ttl_s``, ``heard_within_s`` <
+    ``vote_after_s``, ``vote_for_s`` < ``promise_s``, ``end_s`` < ``kill_s``).
+    """
 
     ttl_s: float
     """The leader suspects a host that was silent for so long."""
@@ -50,18 +56,21 @@ class LeaseTimes:
     """A vote holds so long for who asked for it, counted from the question."""
     promise_s: float
     """A member that voted is not counted by the leader for so long."""
+    end_s: float
+    """So long after ``run_until`` the ranks of a host are dead at the latest, by the host's clock."""
     kill_s: float
-    """Within this a host ends its ranks. A suspected host becomes LOST after it."""
+    """A suspected host becomes LOST after it."""
 
     @classmethod
     def of(cls, ttl_s: float) -> LeaseTimes:
         return cls(
             ttl_s=ttl_s,
-            run_for_s=0.95 * ttl_s,
+            run_for_s=0.9 * ttl_s,
             vote_after_s=0.6 * ttl_s,
             heard_within_s=0.5 * ttl_s,
             vote_for_s=0.4 * ttl_s,
             promise_s=0.45 * ttl_s,
+            end_s=0.25 * ttl_s,
             kill_s=0.3 * ttl_s,
         )
 
@@ -73,6 +82,14 @@ LOOK_EVERY_S = 1.0
 def renews(times: LeaseTimes, brought_back: int, current: int) -> bool:
     """Does a report renew the lease, given the round that it brings back and the one that the leader is at?"""
     return (current - brought_back) * LOOK_EVERY_S <= times.heard_within_s
+
+
+def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
+    """May a rank start that was planned in the term ``planned`` of its host? The others are of the host's lease.
+
+    ``planned`` 0: by an older release, not checked.
+    """
+    return now < leased_until and planned in (0, term)
 
 
 def is_more_than_half(count: int, of: int) -> bool:
@@ -209,9 +226,6 @@ class HostLease:
     def may_run(self, now: float) -> bool:
         return now < self.run_until
 
-    def may_launch(self, now: float) -> bool:
-        return now < self.leased_until
-
     def _run_for(self, lease_s: float | None) -> float:
         return self.times.run_for_s if lease_s is None else LeaseTimes.of(lease_s).run_for_s
 
@@ -257,6 +271,8 @@ class LeaderLeases:
     """Host -> the stamp seen last, and for how many seconds it has not changed."""
     suspected: Mapping[str, float] = field(default_factory=dict)
     """Host -> since when."""
+    lists: Mapping[str, Mapping[frozenset[str], float]] = field(default_factory=dict)
+    """Host -> lists of members by which it may have counted votes that still hold -> when it may have known them."""
 
     def begin_round(self, now: float, number: int) -> LeaderLeases:
         """Call it with the time *before* the number is written down."""
@@ -280,13 +296,14 @@ class LeaderLeases:
         for name, row in rows.items():
             stamp, silent_s = self.silence.get(name, (None, 0.0))
             silence[name] = row.stamp, silent_s + passed_s if stamp == row.stamp else 0.0
+        lists = {name: self._lists(now, name, row, members) for name, row in rows.items()}
         heard = {name for name, row in rows.items() if self._hears(now, row, silence[name][1])}
         for name, row in rows.items():
             silent_s = silence[name][1]
             if silent_s < row.ttl_s:
                 continue
             since = self.suspected.get(name)
-            if not all(is_at_least_half(len(heard & members[one]), len(members[one])) for one in row.versions):
+            if not all(is_at_least_half(len(heard & one), len(one)) for one in lists[name]):
                 held.append(name)
             elif since is None:
                 since = now
@@ -296,7 +313,14 @@ class LeaderLeases:
                 suspected[name] = since
         current = members[max(members)] if members else frozenset()
         verdict = Verdict(tuple(lost), tuple(held), len(heard & current), len(current))
-        return replace(self, silence=silence, suspected=suspected), verdict
+        return replace(self, silence=silence, suspected=suspected, lists=lists), verdict
+
+    def _lists(
+        self, now: float, name: str, row: LeaseRow, members: Mapping[int, frozenset[str]]
+    ) -> dict[frozenset[str], float]:
+        """A host that learns a newer list still runs by the votes that it counted by an older one."""
+        recent = {one: at for one, at in self.lists.get(name, {}).items() if now - at <= self.times.promise_s}
+        return {**recent, **{members[version]: now for version in row.versions}}
 
     def _hears(self, now: float, row: LeaseRow, silent_s: float) -> bool:
         if not row.counts_rounds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from gpu_platform.domain.lease_protocol import may_start
 from gpu_platform.hosts import records
 from gpu_platform.hosts.process_tree import boot_id
 
@@ -45,11 +46,12 @@ def read_lease(path: str) -> Lease | None:
 def why_not_start(path: str, term: int) -> str | None:
     """Why a rank that was planned in ``term`` of this host must not start now. ``term`` 0: in no certain one."""
     lease = read_lease(path)
-    if lease is None or records.boot_clock_s() >= lease.leased_until_s:
+    now = records.boot_clock_s()
+    if lease is not None and may_start(now, lease.leased_until_s, lease.term, term):
+        return None
+    if lease is None or now >= lease.leased_until_s:
         return "the host has no valid lease: it does not reach the control plane"
-    if term and term != lease.term:
-        return f"the host was declared LOST since the launch was planned (term {term}, now {lease.term})"
-    return None
+    return f"the host was declared LOST since the launch was planned (term {term}, now {lease.term})"
 
 
 def ends_in_s(path: str) -> float:
