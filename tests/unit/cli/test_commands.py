@@ -107,20 +107,16 @@ async def platform(temporal: str, sqlite_template: Path, tmp_path: Path) -> Asyn
     store.close()
 
 
-async def test_help_is_quick_and_shows_every_command() -> None:
-    fastest = 10.0
-    for _ in range(3):
-        started = time.monotonic()
-        ran = await run("--help")
-        fastest = min(fastest, time.monotonic() - started)
+async def test_help_shows_every_command() -> None:
+    ran = await run("--help")
     assert ran.code == 0
     for command in ("up", "submit", "jobs", "status", "health", "watch", "drain", "online", "offline"):
         assert f" {command} " in ran.out
     assert " inject " not in ran.out
-    assert fastest < 2.0  # 0.15 s on a quiet machine; an import of the web stack would take 1.5 s
 
 
 async def test_help_imports_nothing_heavy() -> None:
+    """Help takes 0.15 s; the web stack alone would take 1.5 s."""
     heavy = ("temporalio", "fastapi", "httpx", "yaml", "numpy")
     code = f"import sys, service.cli.main; print([name for name in {heavy} if name in sys.modules])"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
