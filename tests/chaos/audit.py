@@ -82,14 +82,19 @@ class Audit:
         attempts = [attempt for job_id in job_ids for attempt in usage.usage_of_job(self.store, job_id).attempts]
         return {(attempt.job_id, attempt.attempt): attempt for attempt in attempts}
 
-    async def open_jobs(self, job_ids: Collection[str]) -> dict[str, str]:
-        """Jobs that are not terminal in the store, or whose workflow is open or closed in another way."""
+    async def open_jobs(self, job_ids: Collection[str], *, temporal_is_older: bool = False) -> dict[str, str]:
+        """Jobs that are not terminal in the store, or whose workflow is open or closed in another way.
+
+        ``temporal_is_older``: it was restored to an older point, and may not know how jobs ended, or them at all.
+        """
         limit = asyncio.Semaphore(16)
         temporal = await self.temporal()
 
         async def check(job: Job) -> str | None:
             async with limit:
                 status = await _status(temporal, job.id)
+            if temporal_is_older and job.state.is_terminal and status is not WorkflowExecutionStatus.RUNNING:
+                return None
             if not job.state.is_terminal or status is not CLOSED_AS[job.state]:
                 return f"{job.state} in the store, {status.name if status else None} in Temporal; {job.failure}"
             return None

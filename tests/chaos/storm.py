@@ -123,16 +123,17 @@ def _protected(cluster: LocalCluster, directory: Path) -> PowerCut:
 
 async def settle(arena: Arena) -> list[Violation]:
     """Every job ends, every GPU comes back, and the platform is as good as new."""
+    temporal_is_older = arena.log.counts()["older_temporal"] > 0
     left, ended_at = dict.fromkeys(arena.jobs, ""), time.monotonic()
     while left:
-        before, left = left, await arena.audit.open_jobs(left)
+        before, left = left, await arena.audit.open_jobs(left, temporal_is_older=temporal_is_older)
         if len(left) < len(before):
             ended_at = time.monotonic()
         elif time.monotonic() - ended_at > STANDSTILL_S:
             stuck = f"while no job ended for {STANDSTILL_S:.0f} s"
             return [Violation(Kind.HISTORY, f"{job}: {text}, {stuck}") for job, text in left.items()]
         await asyncio.sleep(0.5)
-    if again := await arena.audit.open_jobs(arena.jobs):
+    if again := await arena.audit.open_jobs(arena.jobs, temporal_is_older=temporal_is_older):
         return [Violation(Kind.HISTORY, f"{job} had ended, and now: {text}") for job, text in again.items()]
     away: dict[str, str] = {}
 
