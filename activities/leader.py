@@ -25,7 +25,7 @@ from gpu_platform.domain.job import Interrupt
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, leader
+from gpu_platform.store import Store, leader, restoring
 
 log = structlog.get_logger()
 
@@ -65,6 +65,9 @@ class LeaderActivities:
         doubt, told = await self._doubt()
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
+        until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
+        if until is not None:  # the leader before this one did not come so far as to restore everything
+            doubt = Doubt(is_older=True, written_until=until)
         loop = asyncio.get_running_loop()
         messages: set[asyncio.Task[None]] = set()
 
@@ -115,8 +118,7 @@ class LeaderActivities:
         found = await asyncio.to_thread(leader.current_round, self._store)
         details = activity.info().heartbeat_details
         told = int(details[1]) if len(details) > 1 else 0
-        until = datetime.fromtimestamp(found, UTC) if found else None
-        return Doubt(is_older=told > found, written_until=until), told
+        return Doubt(is_older=told > found, written_until=datetime.fromtimestamp(found, UTC)), told
 
     async def _evict(self, eviction: Eviction) -> None:
         """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""

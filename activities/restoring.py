@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import structlog
 from pydantic import BaseModel
@@ -33,6 +34,7 @@ from gpu_platform.store.orphans import JobRow
 from gpu_platform.store.restoring import SPARED_FOR, RememberedJob
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 LAST_TRY_S = SPARED_FOR.total_seconds() / 2
 """What could not be restored where it runs by then is restored as waiting: its ranks are stopped, and it is retried."""
@@ -56,14 +58,17 @@ _BY_ITSELF = (
 )
 
 
+NEVER = datetime.fromtimestamp(0, UTC)
+
+
 @dataclass(frozen=True)
 class Doubt:
     """What a new leader knows of its database."""
 
     is_older: bool = False
     """The leader before it said that it had written more."""
-    written_until: datetime | None = None
-    """When a leader last wrote; None: never. Jobs that ended after it may be missing."""
+    written_until: datetime = NEVER
+    """When a leader last wrote. Jobs that ended after it may be missing."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Restorer:
         """Open workflows that were compared since the database was found to be older."""
         self._tried_since: dict[str, float] = {}
         self._ended_restored = False
+        self._compared = False
         self.settled = asyncio.Event()
         """Every open workflow that is ahead of its row was dealt with once."""
 
@@ -135,8 +141,10 @@ class Restorer:
         if left == 0:
             self.settled.set()
         if self._older and not self._ended_restored:
-            await self._restore_ended()
-            self._ended_restored = True
+            self._ended_restored = await self._restore_ended()
+        if left == 0 and not self._compared and (self._ended_restored or not self._older):
+            await asyncio.to_thread(restoring.end_comparing, self._store)
+            self._compared = True
 
     def _is_suspect(self, job_id: str, one: _Open, row: JobRow | None) -> bool:
         """Is it worth asking? A row that waits, of a workflow that said RUNNING, may be one that is retried."""
@@ -187,7 +195,7 @@ class Restorer:
     def _found_older(self, why: str) -> None:
         if self._older:
             return
-        self._older, self._ended_restored = True, False
+        self._older, self._ended_restored, self._compared = True, False, False
         self._asked.clear()
         log.error(
             "store.older_than_temporal",
@@ -207,19 +215,24 @@ class Restorer:
 
     # -- jobs that ended -----------------------------------------------------------------------
 
-    async def _restore_ended(self) -> None:
+    async def _restore_ended(self) -> bool:
+        """Returns whether all were."""
         until, now = self._doubt.written_until, utc_now()
         since = now - timedelta(days=1)
-        if until is not None and until < now:
+        if until < now:
             since = max(since, until - timedelta(minutes=1))
         query = _CLOSED_JOBS.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
         found = {one.id async for one in self._client.list_workflows(query, limit=MOST_ENDED)}
         rows = await asyncio.to_thread(restoring.rows_of, self._store, list(found))
         behind = [job_id for job_id in found if job_id not in rows or not rows[job_id].state.is_terminal]
-        await self._all(self.restore_end(job_id) for job_id in behind)
+        return None not in await self._all(self._write_end(job_id) for job_id in behind)
 
     async def restore_end(self, job_id: str) -> bool:
         """Write how a closed workflow ended its job. False: Temporal does not know it, or the row has ended, too."""
+        return bool(await self._write_end(job_id))
+
+    async def _write_end(self, job_id: str) -> bool | None:
+        """None: the workflow could not be asked."""
         try:
             described = await self._client.get_workflow_handle(job_id).describe(rpc_timeout=QUERY_TIMEOUT)
             if described.status not in _BY_ITSELF:
@@ -229,7 +242,7 @@ class Restorer:
             spec = (await self._input(job_id)).spec
         except (RPCError, WorkflowQueryFailedError) as error:
             log.warning("job.restore_delayed", job=job_id, error=str(error))
-            return False
+            return None
         if not status.state.is_terminal:
             return False  # it was withdrawn, or ended in another way than by its own steps
         found = RememberedJob(
@@ -269,11 +282,11 @@ class Restorer:
         [given] = await self._client.data_converter.decode(list(started.input.payloads), [JobInput])
         return given
 
-    async def _all(self, looks: Iterable[object]) -> list[bool]:
+    async def _all(self, looks: Iterable[Awaitable[T]]) -> list[T]:
         limit = asyncio.Semaphore(PARALLEL)
 
-        async def one(look: object) -> bool:
+        async def one(look: Awaitable[T]) -> T:
             async with limit:
-                return bool(await look)  # type: ignore[misc]
+                return await look
 
         return list(await asyncio.gather(*[one(look) for look in looks]))

@@ -54,7 +54,9 @@ class RestoreNote(BaseModel):
 
     since: datetime
     last_at: datetime
-    jobs: int
+    jobs: int = 0
+    written_until: datetime | None = None
+    """A leader began to compare the database with Temporal, and did not end: what was written later may be missing."""
 
     @property
     def message(self) -> str:
@@ -88,20 +90,34 @@ def older_seen_at(session: Session) -> datetime | None:
 @reading
 def last_restore(session: Session, now: datetime) -> RestoreNote | None:
     """The restore that is still shown."""
-    text = session.scalar(select(leader.c.restored))
-    note = RestoreNote.model_validate_json(text) if text else None
-    return note if note is not None and now - note.last_at < SHOWN_FOR else None
+    note = _note(session)
+    return note if note is not None and note.jobs and now - note.last_at < SHOWN_FOR else None
+
+
+@writing
+def begin_comparing(session: Session, written_until: datetime, now: datetime) -> datetime | None:
+    """A leader's term begins. Returns until when the database was written when a leader began that did not end it."""
+    note = _note(session) or RestoreNote(since=now, last_at=now)
+    if note.written_until is None:
+        _write_note(session, note.model_copy(update={"written_until": written_until}))
+    return note.written_until
+
+
+@writing
+def end_comparing(session: Session) -> None:
+    """Every job that Temporal knew more of has been restored."""
+    note = _note(session)
+    if note is not None and note.written_until is not None:
+        _write_note(session, note.model_copy(update={"written_until": None}))
 
 
 @writing
 def note_restored(session: Session, jobs: int, now: datetime) -> None:
     """Count ``jobs`` more to the restore under way, or begin a new one."""
-    text = session.scalar(select(leader.c.restored))
-    before = RestoreNote.model_validate_json(text) if text else None
-    if before is None or now - before.last_at > SPARED_FOR:
-        before = RestoreNote(since=now, last_at=now, jobs=0)
-    note = before.model_copy(update={"last_at": now, "jobs": before.jobs + jobs})
-    session.execute(update(leader).values(restored=note.model_dump_json()))
+    before = _note(session) or RestoreNote(since=now, last_at=now)
+    if not before.jobs or now - before.last_at > SPARED_FOR:
+        before = before.model_copy(update={"since": now, "jobs": 0})
+    _write_note(session, before.model_copy(update={"last_at": now, "jobs": before.jobs + jobs}))
 
 
 def spared(session: Session, brought_back: int, stale: Sequence[AttemptKey], now: datetime) -> list[AttemptKey]:
@@ -151,6 +167,15 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
     elif found.placement is not None:
         _restore_place(session, found, found.placement, now)
     return True
+
+
+def _note(session: Session) -> RestoreNote | None:
+    text = session.scalar(select(leader.c.restored))
+    return RestoreNote.model_validate_json(text) if text else None
+
+
+def _write_note(session: Session, note: RestoreNote) -> None:
+    session.execute(update(leader).values(restored=note.model_dump_json()))
 
 
 def _insert(session: Session, found: RememberedJob, attempt: int, counters: dict[str, int], now: datetime) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from pathlib import Path
 
 from tests.chaos.arena import Arena, Disruption, between
@@ -14,6 +15,8 @@ from workers.supervision import Child
 
 LEAST_S, MOST_S = 3.0, 20.0
 """So old is the copy."""
+KNOWN_S = 60.0
+"""Every acknowledged job has its row again within this."""
 WAL = ("", "-wal", "-shm")
 
 
@@ -29,6 +32,7 @@ async def older_platform(arena: Arena, draw: float) -> None:
                 await asyncio.to_thread(_put_back_platform, arena, copy)
                 await asyncio.to_thread(arena.feed.rewind)
             await _started(arena)
+            await _all_known(arena)
 
 
 async def older_temporal(arena: Arena, draw: float) -> None:
@@ -90,6 +94,16 @@ async def _started(arena: Arena) -> None:
     for child in _control_plane(arena):
         await child.start()
     await arena.cluster.wait_until_ready()
+
+
+async def _all_known(arena: Arena) -> None:
+    """Until then an order to such a job is answered with 404. What stays unknown is a violation."""
+    deadline = time.monotonic() + KNOWN_S
+    while time.monotonic() < deadline:
+        wanted = list(arena.jobs)
+        if len(await asyncio.to_thread(arena.audit.jobs, wanted)) == len(wanted):
+            return
+        await asyncio.sleep(0.2)
 
 
 VERBS: dict[str, Disruption] = {"older_platform": older_platform, "older_temporal": older_temporal}

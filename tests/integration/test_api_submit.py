@@ -231,6 +231,18 @@ async def test_a_restored_database_is_said_for_a_day(api: Api) -> None:
     assert restoring.last_restore(api.store, now + timedelta(minutes=2)) is None
 
 
+async def test_a_leader_that_did_not_end_its_comparison_is_followed_by_one_that_does(api: Api) -> None:
+    leader.begin_epoch(api.store, "leader", NOW)
+    later = NOW + timedelta(hours=1)
+    assert restoring.begin_comparing(api.store, NOW, later) is None
+    assert restoring.last_restore(api.store, later) is None
+    assert restoring.begin_comparing(api.store, later, later) == NOW
+    restoring.note_restored(api.store, 1, later)
+    assert restoring.begin_comparing(api.store, later, later) == NOW
+    restoring.end_comparing(api.store)
+    assert restoring.begin_comparing(api.store, later, later) is None
+
+
 async def test_ready_and_metrics(api: Api) -> None:
     Cluster(api.store).host("a", gpus=2)
     running, _ = await api.submit(), await api.submit()
