@@ -246,7 +246,8 @@ class Settings(BaseSettings):
     api_urls: list[str] = []
     """More services; a node worker that does not reach one reports to the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
-    """The lease of a host. One that has not reported for so long is suspected, and LOST 0.3 leases later."""
+    """The lease of a host. One that has not reported for so long is suspected, and LOST 0.3 leases later. Lower it only
+    while every host reports: a host that is cut off keeps to the lease that it was given."""
     fencing: Literal["lease", "strict", "relaxed"] = "lease"
     """What happens to ranks on a host that is cut off, for jobs that do not say. ``lease``: the host ends them before
     they start elsewhere; ``strict``: they start elsewhere only when the old ones are known to be dead, or an operator
