@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.store import Store, jobs
 
@@ -24,11 +24,17 @@ class AdmissionActivities:
 
     @activity.defn
     def admit_job(self, job_id: str) -> Admission:
-        """PENDING -> QUEUED, or the reason why not."""
+        """PENDING -> QUEUED, or the reason why not.
+
+        Raises :class:`Unavailable`, to be tried again, when the database lost the job: the leader restores it.
+        """
         try:
             jobs.admit_job(self._store, job_id, utc_now())
-        except NotFound:
-            return Admission(admitted=False, withdrawn=True)
+        except NotFound as error:
+            if jobs.was_withdrawn(self._store, job_id):
+                return Admission(admitted=False, withdrawn=True)
+            message = f"the database does not know job {job_id}, and nobody withdrew it: it waits to be restored"
+            raise Unavailable(message) from error
         except InvalidRequest as error:
             return Admission(admitted=False, failure=Failure(kind=FailureKind.REJECTED, message=error.message))
         return Admission(admitted=True)

@@ -29,7 +29,7 @@ from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, JobInput, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, restoring
+from gpu_platform.store import Store, jobs, restoring
 from gpu_platform.store.orphans import JobRow
 from gpu_platform.store.restoring import SPARED_FOR, RememberedJob
 
@@ -158,8 +158,8 @@ class Restorer:
         """Returns whether it must be tried again."""
         try:
             status = await self._status(job_id)
-            if status.state is JobState.PENDING or status.state.is_terminal:
-                # A submission that was just withdrawn, or a job that just ends.
+            if status.state.is_terminal or (status.state is JobState.PENDING and not await self._is_lost(job_id)):
+                # A job that just ends, or one that is just admitted or withdrawn.
                 self._asked.add(job_id)
                 return False
             spec = (await self._input(job_id)).spec
@@ -167,7 +167,8 @@ class Restorer:
             log.warning("job.restore_delayed", job=job_id, error=str(error))
             return self._may_try(job_id)
         placement = status.placement if status.state.holds_gpus else None
-        found = RememberedJob(job_id, spec, status.state, status.progress, placement, created_at=started)
+        state = JobState.QUEUED if status.state is JobState.PENDING else status.state
+        found = RememberedJob(job_id, spec, state, status.progress, placement, created_at=started)
         try:
             restored = await asyncio.to_thread(restoring.restore_job, self._store, found, utc_now())
         except ReservationConflict as conflict:
@@ -181,6 +182,12 @@ class Restorer:
         if restored:
             await self._count(found)
         return False
+
+    async def _is_lost(self, job_id: str) -> bool:
+        """It was submitted, and nobody withdrew it, yet there is no row."""
+        if await asyncio.to_thread(restoring.rows_of, self._store, [job_id]):
+            return False
+        return not await asyncio.to_thread(jobs.was_withdrawn, self._store, job_id)
 
     def _may_try(self, job_id: str) -> bool:
         now = self._clock()

@@ -23,10 +23,11 @@ from gpu_platform.store.checkpoints import saved_at
 from gpu_platform.store.database import Store, change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.line import positions
-from gpu_platform.store.models import idempotency, job, queue_entry, waiting_reason
+from gpu_platform.store.models import event, idempotency, job, queue_entry, waiting_reason
 from gpu_platform.store.queue import leave_queue
 
 MAX_PAGE = 1000
+_WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
 
 
@@ -74,14 +75,21 @@ def withdraw_submission(session: Session, job_id: str, *, now: datetime | None =
     if not change(session, delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value)):
         return False
     session.execute(delete(idempotency).where(idempotency.c.job_id == job_id))
-    append_event(session, "job.withdrawn", "service", now or datetime.now(UTC), job_id=job_id)
+    append_event(session, _WITHDRAWN, "service", now or datetime.now(UTC), job_id=job_id)
     return True
+
+
+@reading
+def was_withdrawn(session: Session, job_id: str) -> bool:
+    """Did the service take the submission back? A job without a row and without this is lost: see ``restoring``."""
+    which = (event.c.job_id == job_id) & (event.c.kind == _WITHDRAWN)
+    return session.scalar(select(event.c.seq).where(which).limit(1)) is not None
 
 
 def admit_job(store: Store, job_id: str, now: datetime) -> Job:
     """PENDING -> QUEUED; a job that is past PENDING stays as it is.
 
-    :raises NotFound: it was withdrawn.
+    :raises NotFound: it was withdrawn, or the database is older than the submission; see ``was_withdrawn``.
     :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
     :raises OverQuota: its namespace may not ask for it, or has too many jobs waiting; nothing is changed then.
     """

@@ -64,7 +64,7 @@ class RestoreNote(BaseModel):
         return (
             f"the database was lost or restored to an older point (noticed {self.since:%Y-%m-%d %H:%M} UTC): {count} "
             "restored from Temporal. Idempotency keys, events, usage and jobs that Temporal had forgotten are gone; "
-            "which jobs: gpu-platform events --kind job.restored. This is shown for a day"
+            "the events job.restored name the jobs. This is shown for a day"
         )
 
 

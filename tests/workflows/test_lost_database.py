@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, hosts, restoring
+from gpu_platform.store import Store, hosts, jobs, restoring
 from tests.harness import Platform, eventually
 
 
@@ -60,3 +60,22 @@ async def test_waiting_and_running_jobs_are_restored(
         assert len((tmp_path / "pids").read_text().split()) == 1, "it was not started again"
         await platform.nothing_leaked()
         assert "job.restored" in platform.kinds(running)
+
+
+async def test_a_job_that_was_not_admitted_yet_is_not_taken_for_a_withdrawn_one(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        spec = JobSpec(command=["true"])
+        withdrawn = await platform.record(spec)
+        assert jobs.withdraw_submission(platform.store, withdrawn)
+        await platform.begin(withdrawn, spec)
+        assert (await platform.workflow(withdrawn).result())["state"] == JobState.CANCELLED
+        lost = await platform.begin("j-its-row-was-lost", spec)
+        await platform.change_leader()
+        await eventually(
+            lambda: not restoring.unknown_jobs(platform.store, [lost]), "the job to be restored", within_s=30
+        )
+        await platform.ends(lost, JobState.COMPLETED, within_s=30)
+        assert "job.restored" in platform.kinds(lost)
+        assert restoring.unknown_jobs(platform.store, [withdrawn]) == [withdrawn]
