@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -19,9 +21,11 @@ from gpu_platform.domain.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.agent import NO_LEASE, HostAgent
+
+T = TypeVar("T")
 
 PREFLIGHT_FAILED = "PreflightFailed"
 """Type of the ApplicationError whose first detail is the :class:`Failure`."""
@@ -43,14 +47,14 @@ class LaunchActivities:
     @activity.defn
     async def prepare_host(self, plan: HostPlan) -> Prepared:
         try:
-            return await heartbeating(asyncio.to_thread(self._agent.prepare, plan))
+            return await self._leased(plan, lambda: self._agent.prepare(plan))
         except PreflightFailed as error:
             raise _preflight_failure(error, plan.host) from error
 
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
         try:
-            launched = await heartbeating(asyncio.to_thread(self._agent.launch, request))
+            launched = await self._leased(request.plan, lambda: self._agent.launch(request))
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
         except IllegalTransition:
@@ -62,6 +66,16 @@ class LaunchActivities:
         if request.rendezvous is None:
             launched.ended = await self._linger(request.plan)
         return launched
+
+    async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
+        """A host that has no lease just now may have one soon: no attempt ends for that."""
+        try:
+            return await heartbeating(asyncio.to_thread(step))
+        except HostUnavailable as error:
+            if not error.details.get(NO_LEASE):
+                raise
+            await heartbeating(self._agent.until_leased(plan))
+        return await heartbeating(asyncio.to_thread(step))
 
     async def _linger(self, plan: HostPlan) -> HostExits | None:
         try:

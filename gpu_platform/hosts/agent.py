@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,6 +62,11 @@ from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)
 
+NO_LEASE = "no_lease"
+"""In the details of the :class:`HostUnavailable` of a host that may start nothing now."""
+LEASE_PATIENCE_S = 100.0
+"""Less than ``start_to_close_timeout`` of the steps that wait."""
+_LEASE_LOOK_S = 0.1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -125,6 +131,16 @@ class HostAgent:
         """
         with self._locks[plan.key]:
             return self._prepare(plan)
+
+    async def until_leased(self, plan: HostPlan) -> None:
+        """Wait for a lease under which ``plan`` may start, for at most ``LEASE_PATIENCE_S`` seconds.
+
+        The control plane may be away just now, and no attempt may end for that. Returns as well when no such lease can
+        come; :meth:`prepare` and :meth:`launch` then say why.
+        """
+        path, deadline = self._lease, time.monotonic() + LEASE_PATIENCE_S
+        while path and lease_file.may_come(path, plan.term) and time.monotonic() < deadline:  # noqa: ASYNC110  # a file
+            await asyncio.sleep(_LEASE_LOOK_S)
 
     def launch(self, request: LaunchRequest) -> Launched:
         """Start every rank of the plan that was not started yet. Raises as :meth:`prepare` does,
@@ -351,7 +367,7 @@ class HostAgent:
         """Raises :class:`HostUnavailable`: a new lease may be on its way, and a host that was LOST gets a new plan."""
         why = None if self._lease is None else lease_file.why_not_start(self._lease, plan.term)
         if why is not None:
-            raise HostUnavailable(f"{plan.host} does not start attempt {plan.key}: {why}")
+            raise HostUnavailable(f"{plan.host} does not start attempt {plan.key}: {why}", **{NO_LEASE: True})
 
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         self._check_lease(plan)

@@ -54,6 +54,14 @@ def why_not_start(path: str, term: int) -> str | None:
     return f"the host was declared LOST since the launch was planned (term {term}, now {lease.term})"
 
 
+def may_come(path: str, term: int) -> bool:
+    """Can a rank that was planned in ``term`` and must not start now start later, once the host is answered?"""
+    lease = read_lease(path)
+    if lease is None:
+        return True
+    return term > lease.term or (term in (0, lease.term) and records.boot_clock_s() >= lease.leased_until_s)
+
+
 def ends_in_s(path: str) -> float:
     """Seconds until ranks must end; 0.0 when they must end now."""
     lease = read_lease(path)

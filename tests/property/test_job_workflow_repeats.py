@@ -13,8 +13,11 @@ from temporalio.testing import ActivityEnvironment
 from activities.launch import LaunchActivities
 from activities.watch import RankWatcher
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
+from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.hosts.lease_file import Lease, write_lease
+from gpu_platform.hosts.records import boot_clock_s
 from gpu_platform.store import Store, gpus
 from tests.harness import Platform, eventually, temporal_server
 
@@ -57,6 +60,45 @@ async def test_a_launch_that_is_repeated_after_its_job_ended_runs_nothing_again(
     assert launched.ended is not None
     assert launched.ended.first_failure is None
     assert ran.read_text() == "x\n"
+
+
+async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane is away for a moment just when a gang starts: the attempt goes on."""
+    node = platform.nodes["a"]
+    lease = platform.state_dir / "lease"
+    monkeypatch.setattr(node.agent, "_lease", str(lease))
+    uuid = gpus.list_gpus(platform.store)[0].info.uuid
+
+    def plan(job_id: str, term: int) -> HostPlan:
+        return HostPlan(
+            key=AttemptKey(job_id=job_id, attempt=1),
+            host="a",
+            user="ada",
+            namespace="default",
+            gpu_uuids=[uuid],
+            command=["true"],
+            ranks=[RankSpec(rank=0, local_rank=0, gpu_uuids=[uuid])],
+            term=term,
+        )
+
+    def answered(for_s: float, term: int) -> None:
+        until = boot_clock_s() + for_s
+        write_lease(str(lease), Lease(until, until, term))
+
+    answered(-1, term=7)
+    launching = LaunchActivities(node.agent, RankWatcher(node.agent, node.faults.recent_fault))
+    waits = asyncio.create_task(
+        ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan("j-waits", term=8)))
+    )
+    await asyncio.wait([waits], timeout=0.3)
+    assert not waits.done()
+    answered(60, term=7)  # it has not heard yet that it was LOST, and that the launch was planned after that
+    await asyncio.wait([waits], timeout=0.3)
+    assert not waits.done()
+    answered(60, term=8)
+    assert (await waits).ranks
+    with pytest.raises(HostUnavailable, match="declared LOST since the launch was planned"):
+        await ActivityEnvironment().run(launching.launch_ranks, LaunchRequest(plan=plan("j-late", term=7)))
 
 
 async def test_a_fault_excuses_only_the_job_that_it_struck(platform: Platform) -> None:
