@@ -79,7 +79,8 @@ class LaunchActivities:
 
     async def _linger(self, plan: HostPlan) -> HostExits | None:
         try:
-            return await asyncio.wait_for(self._watcher.until_ended(_all_ranks(plan)), LINGER_S)
+            async with asyncio.timeout(LINGER_S):
+                return await self._watcher.until_ended(_all_ranks(plan))
         except TimeoutError:
             return None
 

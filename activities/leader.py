@@ -152,5 +152,6 @@ class LeaderActivities:
 async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Upkeep) -> None:
     """Once jobs that an older database does not know, or not so far, have their GPUs again: others would get them."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(beside.restorer.settled.wait(), LAST_TRY_S)
+        async with asyncio.timeout(LAST_TRY_S):
+            await beside.restorer.settled.wait()
     await asyncio.to_thread(decisions.run, stopped)

@@ -115,7 +115,8 @@ class RepairActivities:
         except OSError as error:
             raise _failed(f"{command[0]} cannot be run: {error}") from error
         try:
-            told, _ = await asyncio.wait_for(process.communicate(), 120)
+            async with asyncio.timeout(120):
+                told, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             raise _failed(f"{command[0]} did not end within 120 s") from None

@@ -156,7 +156,8 @@ async def _follow_attempt(
                 return
         if not more:
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
 
 
 def _event(chunk: LogChunk, at: Position) -> bytes:

@@ -79,7 +79,8 @@ class Demo:
             job = await self._client.wait(self._job.id)
             await following[1]
             if self._struck is not None:
-                await asyncio.wait_for(self._healed.wait(), 30)
+                async with asyncio.timeout(30):
+                    await self._healed.wait()
         finally:
             for task in following:
                 task.cancel()

@@ -104,7 +104,8 @@ class LeaseKeeper:
                 log.warning("lease.renewed_again" if reachable else "lease.control_plane_away", services=self._urls)
             pause = self._interval_s if reachable else min(0.5, self._interval_s)
             try:
-                await asyncio.wait_for(self._soon.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._soon.wait()
             except TimeoutError:
                 continue
 
@@ -132,7 +133,8 @@ class LeaseKeeper:
             }
         )
         try:
-            answer = await asyncio.wait_for(send(report), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
             return False
@@ -186,7 +188,8 @@ class LeaseKeeper:
         if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         try:
-            answered = await asyncio.wait_for(self._report(http, self._restart_lease_s), FAREWELL_S)
+            async with asyncio.timeout(FAREWELL_S):
+                answered = await self._report(http, self._restart_lease_s)
         except TimeoutError:
             answered = False
         log.info("lease.restart", lease_s=self._restart_lease_s if answered else self._ttl_s)

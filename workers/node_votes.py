@@ -58,7 +58,8 @@ class PeerVotes:
 
     async def _ask_one(self, http: httpx.AsyncClient, member: Member, patience_s: float) -> dict[str, float]:
         try:
-            response = await asyncio.wait_for(http.get(f"{member.url}{VOTES_PATH}"), patience_s)
+            async with asyncio.timeout(patience_s):
+                response = await http.get(f"{member.url}{VOTES_PATH}")
             return VOTES.validate_json(response.raise_for_status().content)
         except (httpx.HTTPError, ValidationError, TimeoutError):
             return {}

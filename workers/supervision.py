@@ -61,7 +61,8 @@ class Child:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
+            async with asyncio.timeout(STOP_GRACE_S):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -100,7 +100,8 @@ class CheckpointRequests:
             return 0.0
         try:
             # A file system that hangs costs its part of the grace, and nothing more.
-            await asyncio.wait_for(self._ask_and_wait(plan, ranks), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._ask_and_wait(plan, ranks)
         except TimeoutError:
             log.warning("checkpoint.not_answered", job=plan.key.job_id, attempt=plan.key.attempt, waited_s=patience_s)
         except OSError as error:

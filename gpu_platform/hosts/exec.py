@@ -175,7 +175,8 @@ class Session:
             raise InvalidRequest(f"the command has {len(data)} bytes: put it into a script")
         await self._loop.sock_sendall(ours, data)
         try:
-            answer = await asyncio.wait_for(self._told.get(), _START_TIMEOUT_S)
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                answer = await self._told.get()
         except TimeoutError:
             raise HostUnavailable(f"host {host} did not start the command within {_START_TIMEOUT_S:g} s") from None
         match answer:
@@ -285,7 +286,8 @@ class Session:
         while self._reading and self._why is None and (self._paused or self._loop.time() < deadline):
             self._news.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _LEFT_OUTPUT_S)
+                async with asyncio.timeout(_LEFT_OUTPUT_S):
+                    await self._news.wait()
         answer = answer or {"exit_code": 128 + 9, "reason": "its helper was killed"}
         code, reason = answer.get("exit_code"), answer.get("reason")
         assert isinstance(code, int)

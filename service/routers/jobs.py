@@ -142,4 +142,5 @@ async def _ended(platform: Platform, job_id: str, wait_s: float) -> Job:
             if job.state.is_terminal or left <= 0 or platform.feed.closed:
                 return job
             with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), left)
+                async with asyncio.timeout(left):
+                    await news.wait()

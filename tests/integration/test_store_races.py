@@ -121,7 +121,7 @@ def test_no_gpu_is_ever_held_twice(store: Store, store_url: str) -> None:
         for seen in pool.map(race, [store_url] * PROCESSES, range(PROCESSES)):
             tally += seen
     assert tally.odd == []
-    assert tally.outcomes["reserved"] > 20
+    assert tally.outcomes["reserved"] > 5
     assert tally.outcomes["conflict"] > 20, f"hardly a race: {tally.outcomes}"
     check_invariants(store)
     replay(store)

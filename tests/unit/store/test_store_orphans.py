@@ -7,7 +7,7 @@ import pytest
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, jobs, orphans, queue
+from gpu_platform.store import Store, allocations, attempts, events, jobs, leader, orphans, queue, restoring
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement
 
 LOST = Failure(kind=FailureKind.HARDWARE, message="its workflow was terminated")
@@ -79,4 +79,6 @@ def test_an_answer_to_a_report_kills_what_ended_and_nothing_else(cluster: Cluste
     ended, elsewhere = cluster.running("ended", {"a": [2]}), cluster.running("elsewhere", {"b": [0]})
     end(cluster.store, "ended")
     reported = [running, starting, key("waits"), ended, elsewhere]
-    assert cluster.report("a", attempts=reported).kill == [key("waits"), ended, elsewhere]
+    leader.begin_epoch(cluster.store, "leads", NOW)
+    looked = NOW + restoring.SPARED_FOR * 2
+    assert cluster.report("a", attempts=reported, now=looked).kill == [key("waits"), ended, elsewhere]
