@@ -95,9 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
         ready = all(self.host_state[host] is HostState.READY for host, _ in wanted)
         if this in self.held and sorted(self.held[this]) == sorted(wanted):
             allocations.reserve_gang(self.store, this, plan, now=NOW)
-        elif this in self.held:
-            self.refused(ReservationConflict, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))
-        elif this in self.closed:
+        elif this in self.held or this in self.closed:
             self.refused(ReservationConflict, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))
         elif state is not JobState.QUEUED:
             self.refused(IllegalTransition, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))

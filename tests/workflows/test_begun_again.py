@@ -102,12 +102,13 @@ async def test_an_accepted_job_is_started_whose_service_died_before_it_could(pla
 
 async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platform: Platform) -> None:
     spec = sleeper("true")
-    await platform.begin("j-closed", spec)
-    await asyncio.wait_for(platform.workflow("j-closed").result(), 20)  # there was no such job
-    now = datetime.now(UTC)
-    jobs.submit_job(platform.store, "j-closed", spec, actor="ada", now=now, idempotency_key=None)
+    job_id = await platform.record(spec)
+    assert jobs.withdraw_submission(platform.store, job_id)
+    await platform.begin(job_id, spec)
+    await asyncio.wait_for(platform.workflow(job_id).result(), 20)
+    jobs.submit_job(platform.store, job_id, spec, actor="ada", now=datetime.now(UTC), idempotency_key=None)
     await two_looks(platform)
-    job = await platform.reaches("j-closed", JobState.FAILED)
+    job = await platform.reaches(job_id, JobState.FAILED)
     assert job.failure is not None
     assert job.failure.message == "its workflow was completed before the job had ended"
 

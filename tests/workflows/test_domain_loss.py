@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, hosts
 from gpu_platform.store.events import read_events
@@ -56,10 +56,12 @@ async def test_two_lost_leaves_of_eight(temporal: Client, sqlite_store: Store, t
         await asyncio.gather(*[node.lose() for name, node in platform.nodes.items() if name.partition("-")[0] in dead])
         verdict_s = time.monotonic() - lost_at
         times = await asyncio.gather(*[_runs_again(platform, job_id, lost_at) for job_id in struck])
-        events = await eventually(
-            lambda: [event for event in read_events(platform.store, 0, 100_000) if event.kind == "domain.lost"],
-            "the leaves to be recognised",
-        )
+
+        def recognised() -> list[JobEvent] | None:
+            found = [event for event in read_events(platform.store, 0, 100_000) if event.kind == "domain.lost"]
+            return found if len(found) >= len(dead) else None
+
+        events = await eventually(recognised, "the leaves to be recognised")
         print(
             f"{len(dead) * per_leaf} of {len(names)} hosts lost, {len(struck)} gangs: declared and told after "
             f"{verdict_s:.2f} s; running again p50 {median(times):.1f} s, max {max(times):.1f} s"
