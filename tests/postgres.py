@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from gpu_platform.hosts.ports import free_port
 
 START_TIMEOUT_S = 30
 
@@ -43,7 +44,7 @@ def running_postgres(binaries: Path, *, durable: bool = False) -> Iterator[str]:
             shutil.chown(directory, user)
         data = directory / "data"
         _run(user, binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
-        port = _free_port()
+        port = free_port()
         options = {
             "listen_addresses": "127.0.0.1",
             "port": port,
@@ -135,9 +136,3 @@ def _exists(user: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -16,6 +16,7 @@ import httpx
 import structlog
 
 from gpu_platform.domain.errors import CannotStart
+from gpu_platform.hosts.ports import free_port
 from gpu_platform.store import Store
 from workers.supervision import Child
 from workflows.search_attributes import ALL as SEARCH_ATTRIBUTES
@@ -151,7 +152,7 @@ class LocalCluster:
         ):
             wanted = getattr(config, name)
             if wanted == 0:
-                setattr(config, name, _free_port())
+                setattr(config, name, free_port())
             elif not _is_free(wanted):
                 raise CannotStart(
                     f"port {wanted} on 127.0.0.1 is in use by another program: "
@@ -213,12 +214,6 @@ class LocalCluster:
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]
         return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _is_free(port: int) -> bool:

@@ -46,6 +46,7 @@ from gpu_platform.hosts.isolation import Fencing, choose_isolation
 from gpu_platform.hosts.limits import overdue_message
 from gpu_platform.hosts.logs import LogChunk, read_log
 from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.ports import free_port
 from gpu_platform.hosts.ranks import Rank, wait_record
 from gpu_platform.hosts.saving import Saving
 from gpu_platform.hosts.simulated_nvml import SimulatedNvml
@@ -350,7 +351,7 @@ class HostAgent:
             (directory / records.PLAN).unlink()
             self._open.discard(key)
             raise
-        port = preflight.free_port(self._ports.values())
+        port = free_port(self._ports.values())
         prepared = Prepared(
             host=self._node.name,
             address=self._node.address,

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from gpu_platform.domain.attempt import HostPlan
-from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-
-_RENDEZVOUS_PORTS = range(20_000, 32_000)
-"""Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
+from gpu_platform.domain.errors import PreflightFailed
 
 
 def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:
@@ -34,19 +29,3 @@ def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str
             f"the program {program!r} was not found on {plan.host} (PATH is {environ.get('PATH', os.defpath)!r})",
             kind="user",
         )
-
-
-def free_port(taken: Container[int]) -> int:
-    """A TCP port that nothing listens on and that is not among ``taken``."""
-    for _ in range(200):
-        port = random.choice(_RENDEZVOUS_PORTS)
-        if port in taken:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise HostUnavailable("no free port for the rendezvous was found")

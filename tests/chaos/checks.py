@@ -243,7 +243,8 @@ def restarts_unjustified(facts: Facts) -> list[Violation]:
 def attempts_uncounted(facts: Facts) -> list[Violation]:
     """As many attempts as the job's own counters give reasons for; whoever begins a job again passes over a number."""
     found: list[Violation] = []
-    begun = Counter(seen.event.job_id for seen in facts.events if seen.event.kind == "job.begun_again")
+    log = [*facts.events, *facts.forgotten]
+    begun = Counter(seen.event.job_id for seen in log if seen.event.kind == "job.begun_again")
     for job in facts.jobs.values():
         tries = 1 + job.user_retries + job.hardware_retries + job.preemptions
         if job.state is not JobState.CANCELLED and not tries <= job.attempt <= tries + begun[job.id]:

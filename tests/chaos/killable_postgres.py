@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.hosts.ports import free_port
 from tests import postgres
 
 
@@ -20,7 +21,7 @@ class Server:
     """A PostgreSQL server that can be killed and started again on its files."""
 
     def __init__(self, binaries: Path, directory: Path, user: str | None) -> None:
-        port = postgres._free_port()
+        port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         self._binaries, self._directory, self._user = binaries, directory, user
         # Commits are synchronous: what was answered must survive the kill. The machine survives, so no fsync.
