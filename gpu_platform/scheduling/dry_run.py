@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.scheduler import PREEMPT_AGAIN_S, Decision, Scheduler
+from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 LOOKS_AHEAD = 16
 """So many moments are looked at for one at which jobs have run long enough to be stopped."""
@@ -39,7 +40,9 @@ def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
         return Outcome(None, _making_room(reason, None), victims)
     if core.policy.preemption and not decision.preemptions:
         starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
-        for at in _moments(core, row, now, math.inf if starts_by is None else starts_by):
+        if starts_by is None or reason.estimate is EstimateBasis.MAKING_ROOM:
+            starts_by = math.inf
+        for at in _moments(core, row, now, starts_by):
             decision = core.decide(at)
             victims = _victims(decision, row)
             if victims:

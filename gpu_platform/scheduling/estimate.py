@@ -22,6 +22,7 @@ from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.outlook import Future, Outlook
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.queue import JobQueue
+from gpu_platform.scheduling.quota import Denial
 from gpu_platform.scheduling.rounds import State
 
 AHEAD = 256
@@ -38,7 +39,7 @@ class Estimate:
 class Estimates:
     """One look into the future, job after job. ``denial``: why a job may not have GPUs, or None."""
 
-    def __init__(self, state: State, outlook: Outlook, denial: Callable[[QueueRow], str | None], now: float) -> None:
+    def __init__(self, state: State, outlook: Outlook, denial: Callable[[QueueRow], Denial | None], now: float) -> None:
         self._state, self._denial, self._now = state, denial, now
         # Where no job that runs has a time limit, nobody knows anything.
         self._limited, self._cut = state.ledger.limited > 0, len(state.queue) > AHEAD

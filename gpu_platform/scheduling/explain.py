@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from gpu_platform.domain.capacity import capability, describe, describe_room, describe_share, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
-from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
+from gpu_platform.domain.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.framework import CODES, FITS
 from gpu_platform.scheduling.plugins.gang import is_between_hosts, together
+from gpu_platform.scheduling.quota import Denial
 from gpu_platform.scheduling.snapshot import Snapshot
 
 NAMED = 3
@@ -78,12 +79,23 @@ def behind_lost_jobs(reason: Reason) -> Reason:
     )
 
 
-def over_quota(request: GpuRequest, denial: str) -> Reason:
+def over_quota(request: GpuRequest, denial: Denial) -> Reason:
     """Its namespace or user has what it may have, or may never have this."""
     return Reason(
         code=WaitCode.OVER_QUOTA,
-        message=f"needs {_needs(request)}: {denial}",
-        next_step="wait until jobs of the namespace end, or have the quota raised",
+        message=f"needs {_needs(request)}: {denial.message}",
+        next_step=denial.next_step,
+    )
+
+
+def stopping_others(reason: Reason, at: float) -> Reason:
+    """The same, if jobs that run will be stopped for it at that time (Unix seconds)."""
+    return reason.model_copy(
+        update={
+            "estimated_start": at,
+            "estimate": EstimateBasis.MAKING_ROOM,
+            "next_step": "nothing: jobs are stopped for it once they have run for the policy's min_run_s",
+        }
     )
 
 

@@ -8,7 +8,7 @@ nor those who were moved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +20,7 @@ from gpu_platform.scheduling.backfill import Reservation, taken_by
 from gpu_platform.scheduling.defragmentation import defragment
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.moves import Mover, Moves
-from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_victims, eligible_victims
+from gpu_platform.scheduling.preemption import MoveReason, Preemption, choose_victims, eligible_victims, first_chance
 from gpu_platform.scheduling.proposals import Proposals
 from gpu_platform.scheduling.recovery import recover
 from gpu_platform.scheduling.rounds import Round, State, Waiting
@@ -28,6 +28,8 @@ from gpu_platform.scheduling.statement import Statement
 
 PREEMPTORS = 8
 """Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+PREEMPT_AGAIN_S = 5.0
+"""Jobs get old enough to be stopped without anything else happening."""
 CLAIM_S = 600.0
 """So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
 HEAL_PATIENCE_S = 30.0
@@ -75,6 +77,8 @@ class RoomMaker:
         self._gather_until = -math.inf
         self._returning: dict[str, int] = {}
         """Jobs that lost hosts and are not in the queue yet, with their priorities."""
+        self._foreseen: tuple[Round, tuple[str, float] | None] | None = None
+        """Of the last round that was asked about."""
         self._budget = state.policy.recovery_budget
         """What is left of it for the jobs that are displaced now."""
 
@@ -133,9 +137,7 @@ class RoomMaker:
         policy = self._state.policy
         if not (policy.preemption or policy.defragmentation or policy.recovery):
             return []
-        running = [row for row in self._state.ledger if (row.job_id, row.attempt) not in self._proposals]
-        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
-        staying = [row for row in running if (row.job_id, row.attempt) not in self._leaving]
+        staying, leaving = self._running()
         self._leaving &= {(row.job_id, row.attempt) for row in leaving}
         waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
         decided = self._preempt(waiting, staying, leaving, now) if policy.preemption else None
@@ -146,28 +148,76 @@ class RoomMaker:
         self._leaving |= {key for preemption in decided for key in preemption.victims}
         return decided
 
+    def foreseen(self, found: Round) -> tuple[str, float] | None:
+        """(job, when): the waiting job for whom others will be stopped next, once they have run for ``min_run_s``.
+
+        None where nobody will be, or somebody is being stopped now: what follows then is not known.
+        """
+        if not self._state.policy.preemption:
+            return None
+        if self._foreseen is None or self._foreseen[0] is not found:
+            self._foreseen = found, self._foresee(found)
+        return self._foreseen[1]
+
+    def _foresee(self, found: Round) -> tuple[str, float] | None:
+        state, now = self._state, found.now
+        staying, leaving = self._running()
+        if leaving or self._claims:
+            return None
+        old_enough = {row.started_at + state.policy.min_run_s for row in staying if row.preemptible}
+        looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
+        moments = [now, *sorted(looks)]
+        excess, chances = state.quotas.excess(row.namespace for row in staying), list[tuple[float, float, str]]()
+        for entry in self._preemptors(sorted(found.waiting.values(), key=lambda entry: entry.turn), staying):
+            row = entry.row
+            eligible, allowed = partial(self._eligible, row, staying, excess), self._allowance(row)
+            at = first_chance(row, state.snapshot, state.framework, eligible, moments, state.gangs, allowed)
+            if at is not None:
+                chances.append((at, entry.turn, row.job_id))
+        at, _, job_id = min(chances, default=(now, 0.0, ""))
+        return (job_id, at) if at > now else None  # now: that is just being decided
+
+    def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
+        """Jobs that hold something and stay, and those that were told to make room."""
+        running = [row for row in self._state.ledger if (row.job_id, row.attempt) not in self._proposals]
+        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
+        return [row for row in running if (row.job_id, row.attempt) not in self._leaving], leaving
+
+    def _preemptors(self, waiting: list[Waiting], staying: list[RunningRow]) -> list[Waiting]:
+        """Out of ``waiting`` (in order), for whom others might be stopped."""
+        lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
+        # Who has no quota left may still have some made by jobs of lower priority.
+        return [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest][:PREEMPTORS]
+
+    def _eligible(
+        self, row: QueueRow, staying: list[RunningRow], excess: dict[str, int], at: float
+    ) -> list[RunningRow]:
+        """Who may be stopped for ``row`` at that time."""
+        quotas = self._state.quotas
+        reclaims = quotas.lends and quotas.is_guaranteed(row.namespace, row.gpu_count)
+        borrowed = None
+        if quotas.lends:
+            own = row.namespace if reclaims else None
+            borrowed = {name: more for name, more in excess.items() if name != own}
+        return eligible_victims(
+            row.priority, staying, self._state.policy.min_run_s, at, borrowed, reclaims, row.namespace
+        )
+
+    def _allowance(self, row: QueueRow) -> Callable[[Iterable[RunningRow]], bool] | None:
+        return None if self._state.quotas.idle else partial(self._allowed, row)
+
     def _preempt(
         self, waiting: list[Waiting], staying: list[RunningRow], leaving: list[RunningRow], now: float
     ) -> list[Preemption] | None:
         """Make room for the first job that waits and may have it made. None: there is none."""
         state = self._state
         excess = state.quotas.excess(row.namespace for row in staying)
-        lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
-        # Who has no quota left may still have some made by jobs of lower priority.
-        candidates = [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest]
-        for entry in candidates[:PREEMPTORS]:
+        for entry in self._preemptors(waiting, staying):
             row = entry.row
-            reclaims = state.quotas.lends and state.quotas.is_guaranteed(row.namespace, row.gpu_count)
-            borrowed = None
-            if state.quotas.lends:
-                own = row.namespace if reclaims else None
-                borrowed = {name: more for name, more in excess.items() if name != own}
-            eligible = eligible_victims(
-                row.priority, staying, state.policy.min_run_s, now, borrowed, reclaims, row.namespace
-            )
+            eligible = self._eligible(row, staying, excess, now)
             if not eligible:
                 continue
-            allowed = None if state.quotas.idle else partial(self._allowed, row)
+            allowed = self._allowance(row)
             victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs, allowed)
             if victims:
                 self._claim_without(row, (*leaving, *victims), now)

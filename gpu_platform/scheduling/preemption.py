@@ -7,6 +7,7 @@ is; for gangs among many jobs it is a greedy one, of which no victim can be spar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -76,15 +77,7 @@ def choose_victims(
     ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
     ``allowed``: do the quotas allow ``row`` once these jobs have ended? None: whatever ends.
     """
-    leaving = list(leaving)
-    room: _Space
-    if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
-        room = Room(row, snapshot, framework, leaving)
-    else:
-        assert placer is not None, "only plain gangs of whole GPUs can do without"
-        room = _GangRoom(row, snapshot, placer, leaving)
-    if allowed is not None:
-        room = _QuotaRoom(room, snapshot, leaving, allowed)
+    room = _space(row, snapshot, framework, list(leaving), placer, allowed)
     jobs = [job for job in eligible if room.helps(job)]
     if room.fits(()):
         return ()
@@ -95,6 +88,47 @@ def choose_victims(
         if room.fits(lower):
             return _cheapest(room, lower, now)
     return None
+
+
+def first_chance(
+    row: QueueRow,
+    snapshot: Snapshot,
+    framework: Framework,
+    eligible: Callable[[float], Iterable[RunningRow]],
+    moments: Sequence[float],
+    placer: GangPlacer | None = None,
+    allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
+) -> float | None:
+    """The first of ``moments`` (ascending) at which there are victims enough for ``row``; None if at none of them.
+
+    ``eligible``: who may be stopped at a moment; of whom there are taken to be ever more. The rest as
+    :func:`choose_victims`.
+    """
+    room = _space(row, snapshot, framework, [], placer, allowed)
+
+    def enough(at: float) -> bool:
+        return room.fits([job for job in eligible(at) if room.helps(job)])
+
+    if not moments or not enough(moments[-1]):
+        return None
+    return moments[bisect_left(moments, True, key=enough)]
+
+
+def _space(
+    row: QueueRow,
+    snapshot: Snapshot,
+    framework: Framework,
+    leaving: Sequence[RunningRow],
+    placer: GangPlacer | None,
+    allowed: Callable[[Iterable[RunningRow]], bool] | None,
+) -> _Space:
+    room: _Space
+    if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
+        room = Room(row, snapshot, framework, leaving)
+    else:
+        assert placer is not None, "only plain gangs of whole GPUs can do without"
+        room = _GangRoom(row, snapshot, placer, leaving)
+    return room if allowed is None else _QuotaRoom(room, snapshot, leaving, allowed)
 
 
 class _Space(Protocol):

@@ -6,9 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why GPUs may not be had now, and what would help."""
+
+    message: str
+    next_step: str = "wait until jobs of the namespace end, or have the quota raised"
 
 
 class QuotaBook:
@@ -54,26 +63,32 @@ class QuotaBook:
     def held(self, namespace: str) -> int:
         return self._held[namespace]
 
-    def denial(self, namespace: str, user: str, gpus: int, free: int) -> str | None:
+    def denial(self, namespace: str, user: str, gpus: int, free: int) -> Denial | None:
         """Why ``gpus`` more may not be had now, out of ``free`` in the whole cluster; None if they may."""
         if self.idle or not gpus:
             return None
         path = self._path(namespace)
         for node in path:
             if node.limit_gpus is not None and self._held[node.name] + gpus > node.limit_gpus:
-                return f"namespace {node.name} holds {self._held[node.name]} of at most {node.limit_gpus} GPUs"
+                held = self._held[node.name]
+                return Denial(f"namespace {node.name} holds {held} of at most {node.limit_gpus} GPUs")
             used = self._of_user[node.name, user]
             if node.max_gpus_per_user is not None and used + gpus > node.max_gpus_per_user:
-                return f"{user} holds {used} of at most {node.max_gpus_per_user} GPUs in namespace {node.name}"
+                return Denial(f"{user} holds {used} of at most {node.max_gpus_per_user} GPUs in namespace {node.name}")
         if self._quotas.policy is AllocationPolicy.DYNAMIC or self.is_guaranteed(namespace, gpus):
             return None
         owner = self._owner(path)
-        guarantee = f"namespace {owner.name} holds {self._held[owner.name]} of {owner.guaranteed_gpus} guaranteed GPUs"
+        held, guaranteed = self._held[owner.name], owner.guaranteed_gpus
         if self._quotas.policy is AllocationPolicy.STATIC:
-            return guarantee
+            return Denial(f"namespace {owner.name} holds {held} of {guaranteed} guaranteed GPUs")
         reserved = sum(self._reserved(other) for other in self._owners if other not in path)
         if free - gpus < reserved:
-            return f"{guarantee}, and of {free} free ones {reserved} are reserved for others"
+            return Denial(
+                f"namespace {owner.name} holds {held} GPUs and is guaranteed {guaranteed}; it may have "
+                f"{max(0, free - reserved)} more now: {free} are free"
+                + (f", and {reserved} are reserved for others" if reserved else ""),
+                "wait until jobs end, of any namespace, or have the guarantee raised",
+            )
         return None
 
     def excess(self, running: Iterable[str]) -> dict[str, int]:

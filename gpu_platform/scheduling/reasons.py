@@ -7,14 +7,16 @@ Two passes follow each other: the first estimates when jobs will start, the seco
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.candidates import Candidates
 from gpu_platform.scheduling.estimate import Estimate, Estimates, is_foreseeable
-from gpu_platform.scheduling.explain import Kept, behind_lost_jobs, explain, over_quota
+from gpu_platform.scheduling.explain import Kept, behind_lost_jobs, explain, over_quota, stopping_others
 from gpu_platform.scheduling.explain_gangs import explain_gang
 from gpu_platform.scheduling.opening import find_opening
 from gpu_platform.scheduling.outlook import Outlook
@@ -24,13 +26,18 @@ SLICE, IDLE_SLICE = 8, 256
 """So many jobs are looked at beside a decision, and when there is nothing to decide."""
 RATE_PER_S, BURST = 256.0, 64.0
 """So many are looked at beside decisions in the long run, and at once."""
+FORESEEN_UP_TO = 400
+"""With more hosts and running jobs, who will be stopped for a job is found out only for who asks about that job."""
+
+Foreseen = Callable[[Round], tuple[str, float] | None]
+"""For whom others will be stopped next, and when: ``RoomMaker.foreseen``."""
 
 
 class ReasonBook:
     """Per class of waiting jobs its reason, as last told."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, foreseen: Foreseen) -> None:
+        self._state, self._foreseen = state, foreseen
         self.outlook = Outlook(state.framework, state.snapshot, state.ledger)
         self._told: dict[str, Reason] = {}
         self._new: deque[str] = deque()
@@ -83,8 +90,8 @@ class ReasonBook:
             given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
         reason = self.reason(given, found, estimates)
         if reason.code is WaitCode.WAITING_FOR_GPUS and not is_foreseeable(row):
-            return self._tried(reason, row, now)
-        return reason
+            reason = self._tried(reason, row, now)
+        return self._if_others_stop(reason, row, found, math.inf)
 
     def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
         opening = find_opening(row, self._state, now)
@@ -101,7 +108,8 @@ class ReasonBook:
         state, row = self._state, entry.row
         if entry.denial is not None:
             reason = over_quota(row.gpus, entry.denial)
-            return reason.model_copy(update={"first_job": row.job_id, "estimate": EstimateBasis.QUOTA})
+            reason = reason.model_copy(update={"first_job": row.job_id, "estimate": EstimateBasis.QUOTA})
+            return self._if_others_stop(reason, row, found, FORESEEN_UP_TO)
         if row.is_plain:
             candidates = state.candidates.of(row)
             kept = _kept(entry, found, row, candidates)
@@ -121,7 +129,19 @@ class ReasonBook:
         if any(claim.job_id == row.job_id for claim in found.claims):
             # Time limits do not decide any more: jobs were told to stop for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.MAKING_ROOM}
-        return reason.model_copy(update=update)
+        return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
+
+    def _if_others_stop(self, reason: Reason, row: QueueRow, found: Round, up_to: float) -> Reason:
+        """What is said if running jobs will be stopped for it before it would start anyway.
+
+        ``up_to``: with so many hosts and running jobs it is found out.
+        """
+        too_many = len(self._state.snapshot) + len(self._state.ledger) > up_to
+        foreseen = None if too_many else self._foreseen(found)
+        if foreseen is None or foreseen[0] != row.job_id:
+            return reason
+        other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
+        return reason if other is not None and other <= foreseen[1] else stopping_others(reason, foreseen[1])
 
     def _look_ahead(self, found: Round, now: float, idle: bool) -> None:
         """Begin with what has changed, once all is said about what had changed before."""

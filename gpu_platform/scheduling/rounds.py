@@ -32,7 +32,7 @@ from gpu_platform.scheduling.plan import place
 from gpu_platform.scheduling.plugins.gang import together
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queue import JobQueue, NeedKey, is_narrowed
-from gpu_platform.scheduling.quota import QuotaBook
+from gpu_platform.scheduling.quota import Denial, QuotaBook
 from gpu_platform.scheduling.score_table import score_table
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
@@ -67,7 +67,7 @@ class State:
 class Waiting:
     row: QueueRow
     turn: float
-    denial: str | None = None
+    denial: Denial | None = None
     starts_by: float | None = None
 
 
@@ -105,7 +105,7 @@ class Round:
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
         self._tentative = 0
-        self._denials: dict[tuple[str, str, int, str], str | None] = {}
+        self._denials: dict[tuple[str, str, int, str], Denial | None] = {}
         self._unchanging: Counter[NeedKey] = Counter()
         """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
@@ -168,7 +168,7 @@ class Round:
             return fair
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
-    def denial(self, row: QueueRow) -> str | None:
+    def denial(self, row: QueueRow) -> Denial | None:
         """Why it may not have GPUs, whatever is free; None if it may."""
         quotas = self.state.quotas
         if quotas.idle:

@@ -22,7 +22,7 @@ from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.gang_dates import GangDates
 from gpu_platform.scheduling.gangs import GangPlacer
 from gpu_platform.scheduling.ledger import Ledger
-from gpu_platform.scheduling.making_room import RoomMaker
+from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S, RoomMaker
 from gpu_platform.scheduling.policy import Policy, framework_of
 from gpu_platform.scheduling.preemption import Preemption
 from gpu_platform.scheduling.proposals import Proposal, Proposals
@@ -32,9 +32,6 @@ from gpu_platform.scheduling.reasons import ReasonBook
 from gpu_platform.scheduling.rounds import Round, State
 from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
-
-PREEMPT_AGAIN_S = 5.0
-"""Jobs get old enough to be stopped without anything else happening."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Scheduler:
         )
         self._room = RoomMaker(self._state, self._proposals)
         self._explains = explains
-        self._book = ReasonBook(self._state)
+        self._book = ReasonBook(self._state, self._room.foreseen)
         self.round = Round(self._state, 0.0, self._propose)
         """The last one; valid until something changes."""
 

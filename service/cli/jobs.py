@@ -50,7 +50,8 @@ def describe(job: JobId, json: session.Json = False) -> None:
 
     with session.service() as client:
         found = client.get(job)
-        if found.reason is not None and found.reason.estimate is EstimateBasis.PARTS:
+        undated = (EstimateBasis.PARTS, EstimateBasis.NO_TIME_LIMIT, EstimateBasis.QUOTA)
+        if found.reason is not None and found.reason.estimate in undated:
             found = found.model_copy(update={"reason": client.reason(job)})
         events = list(client.events(job))
         usage = client.job_usage(job)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.job import GpuRequest, JobSpec, WaitingJob
-from gpu_platform.domain.placement import EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
+from gpu_platform.domain.placement import EstimateBasis, Holder, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.texts import counted
 from service.cli.show import duration, numbers, plain_table
@@ -50,11 +50,10 @@ def reason_parts(reason: Reason, now: datetime | None = None) -> list[Renderable
             counts.add_row(str(count.hosts), count.code.replace("_", " "), escape(count.asked), escape(count.available))
         parts += ["", counts]
     if reason.holders:
-        holders = plain_table("HELD BY", "GPUS", "ON", "ENDS BY")
+        holders = plain_table("HELD BY", "GPUS", "ON", "ENDS")
         for holder in reason.holders:
-            holders.add_row(
-                f"{holder.job_id}#{holder.attempt}", str(holder.gpus), ", ".join(holder.hosts), _clock(holder.ends_by)
-            )
+            hosts = ", ".join(holder.hosts)
+            holders.add_row(f"{holder.job_id}#{holder.attempt}", str(holder.gpus), hosts, _ends(holder))
         if reason.more_holders:
             holders.add_row(f"and {reason.more_holders} more", "", "", "")
         parts += ["", holders]
@@ -65,6 +64,9 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     """When it starts, and what that rests on."""
     if reason.code is WaitCode.NEVER_FITS:
         return "never, unless it asks for less or hosts are added that can hold it"
+    if reason.estimate is EstimateBasis.MAKING_ROOM and reason.estimated_start is not None:
+        when = _start(reason, now or datetime.now(UTC))
+        return f"estimated: {when}, when jobs are stopped for it, or up to their grace later"
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
     if reason.estimate is EstimateBasis.MAKING_ROOM:
@@ -140,25 +142,27 @@ def _shape(gpus: GpuRequest) -> str:
 
 
 def _held_by(reason: Reason) -> str:
-    told = [
-        f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, ends by {_clock(holder.ends_by)})"
-        for holder in reason.holders[:2]
-    ]
+    told = [f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, {_ends(holder)})" for holder in reason.holders[:2]]
     more = len(reason.holders) - len(told) + reason.more_holders
     return ", ".join(told) + (f" and {more} more" if more else "")
 
 
 def _start(reason: Reason, now: datetime) -> str:
-    at = reason.starts_by if reason.starts_by is not None else reason.estimated_start
+    dates = [reason.starts_by, reason.estimated_start]
+    if reason.estimate is EstimateBasis.MAKING_ROOM:
+        dates.reverse()
+    at = next((date for date in dates if date is not None), None)
     if at is None:
         return "-"
     return f"{_clock(at)} (in {duration(at - now.timestamp())})"
 
 
-def _clock(at: float | None) -> str:
+def _ends(holder: Holder) -> str:
+    return "no time limit" if holder.ends_by is None else f"ends by {_clock(holder.ends_by)}"
+
+
+def _clock(at: float) -> str:
     """Local time, with the date unless it is today's."""
-    if at is None:
-        return "never"
     local = datetime.fromtimestamp(at)
     return f"{local:%H:%M:%S}" if local.date() == datetime.now().date() else f"{local:%Y-%m-%d %H:%M}"
 

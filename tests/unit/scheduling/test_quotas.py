@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gpu_platform.domain.placement import EstimateBasis, WaitCode
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.dry_run import rehearse
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.quota import QuotaBook
 from tests.builders import cluster, job
@@ -160,11 +162,11 @@ def test_no_quota_is_ever_broken(
         assert held["c"] == 0
 
 
-def hybrid_lab(priority: int, low_namespace: str = "lab") -> VirtualTime:
+def hybrid_lab(priority: int, low_namespace: str = "lab", min_run_s: float = 0.0) -> VirtualTime:
     """A low job of ``low_namespace`` holds the whole host; one of ``lab`` with ``priority`` asks for half of it."""
     rules = quotas("hybrid", Namespace(name="prod", guaranteed_gpus=8), Namespace(name="lab"), reserved_ratio=0.0)
     machines = cluster().hosts(1)
-    policy = Policy(quotas=rules, preemption=True, min_run_s=0.0)
+    policy = Policy(quotas=rules, preemption=True, min_run_s=min_run_s)
     play = VirtualTime(machines, machines.scheduler(policy), lambda row: 1e6)
     play.submit(job(8, name="low").of(low_namespace).row)
     assert list(play.running) == ["low"]
@@ -182,6 +184,38 @@ def test_priority_preempts_inside_a_namespace_without_a_guarantee() -> None:
     assert victims(play) == ["low"]
     play.end("low")
     assert list(play.running) == ["high"]
+
+
+def test_who_waits_for_a_job_to_have_run_long_enough_is_told_when_that_is() -> None:
+    play = hybrid_lab(priority=10, min_run_s=60.0)
+    assert victims(play) == []
+    told = [reason for reason in play.scheduler.explain(play.now).values() if reason.first_job == "high"]
+    for reason in [*told, play.scheduler.why("high", play.now)]:
+        assert reason is not None
+        assert (reason.code, reason.estimate) == (WaitCode.OVER_QUOTA, EstimateBasis.MAKING_ROOM)
+        assert reason.estimated_start == 60.0
+        assert "min_run_s" in reason.next_step
+    play.now = 60.0
+    play.decide()
+    assert victims(play) == ["low"]
+
+
+def test_a_dry_run_says_the_same() -> None:
+    play = hybrid_lab(priority=0, min_run_s=60.0)
+    row = job(4, name="probe").of("lab").priority(10).row
+    found = rehearse(play.scheduler, row, play.now)
+    assert (found.preempts, found.preempts_at) == (("low",), 60.0)
+    assert found.reason is not None
+    assert found.reason.estimated_start == 60.0
+
+
+def test_who_may_borrow_but_finds_too_little_free_is_told_so() -> None:
+    play = hybrid_lab(priority=0)
+    reason = play.scheduler.why("high", play.now)
+    assert reason is not None
+    has, may = "namespace lab holds 8 GPUs and is guaranteed 0", "it may have 0 more now"
+    assert reason.message.endswith(f"{has}; {may}: 0 are free")
+    assert reason.next_step == "wait until jobs end, of any namespace, or have the guarantee raised"
 
 
 def test_equal_priority_preempts_nobody_under_hybrid_quotas() -> None:

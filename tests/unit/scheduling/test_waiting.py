@@ -6,7 +6,7 @@ from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.quota import Namespace, Quotas
 from gpu_platform.scheduling.estimate import AHEAD
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.reasons import IDLE_SLICE, SLICE
+from gpu_platform.scheduling.reasons import FORESEEN_UP_TO, IDLE_SLICE, SLICE
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
@@ -187,3 +187,23 @@ def test_a_part_that_is_asked_about_has_a_start_and_holders() -> None:
     assert (reason.starts_by, reason.estimate) == (70.0, EstimateBasis.PROMISED)
     play.submit(job(1, name="second").share(60).lasting(5).row)
     assert (why(play, "second").estimated_start, why(play, "second").estimate) == (70.0, EstimateBasis.ALONE)
+
+
+def test_who_will_have_others_stopped_for_it_is_told_when_however_large_the_cluster_for_who_asks() -> None:
+    policy = Policy(preemption=True, min_run_s=300.0)
+    for hosts in (2, FORESEEN_UP_TO):
+        play = playing(cluster().hosts(hosts), *(job(8, name=f"low-{n}") for n in range(hosts)), policy=policy)
+        play.submit(job(4, name="equal").row, job(4, name="high").priority(5).row, job(2, name="next").priority(3).row)
+        assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.MAKING_ROOM, 300.0)
+        assert why(play, "equal").estimate is EstimateBasis.NO_TIME_LIMIT
+        assert why(play, "next").estimate is EstimateBasis.NO_TIME_LIMIT, "nobody knows what comes after the first"
+        told = {reason.first_job: reason.estimate for reason in play.scheduler.explain(play.now).values()}
+        known = EstimateBasis.MAKING_ROOM if hosts == 2 else EstimateBasis.NO_TIME_LIMIT
+        assert told["high"] is known
+
+
+def test_a_start_that_was_promised_earlier_stays_the_answer() -> None:
+    policy = Policy(preemption=True, min_run_s=300.0)
+    play = playing(cluster().hosts(1), job(8, name="low").lasting(100), policy=policy)
+    play.submit(job(4, name="high").priority(5).row)
+    assert (why(play, "high").starts_by, why(play, "high").estimate) == (100.0, EstimateBasis.PROMISED)
