@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 SCHEDULER_TASK_QUEUE = "scheduler"
 ANSWER_RETRY_S = 0.2
+_AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
+"""Temporal did not look at the answer."""
 
 
 class LeaderActivities:
@@ -142,7 +144,11 @@ class LeaderActivities:
                     decisions.unanswerable(row)
                     return
                 if asyncio.get_running_loop().time() > give_up:
-                    return  # the proposal expires in the core and is made again
+                    if error.status not in _AWAY:
+                        # An older Temporal does not say NOT_FOUND of a token that it has not given out yet.
+                        log.warning("scheduler.unanswerable", job=row.job_id, attempt=row.attempt, error=str(error))
+                        decisions.unanswerable(row)
+                    return  # else the proposal expires in the core and is made again
                 log.warning("scheduler.answer_delayed", job=row.job_id, error=str(error))
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:

@@ -6,9 +6,16 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.errors import not_ours
+from activities.errors import not_ours, workflow_is_older
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, NotFound, PlatformError, ReservationConflict, Unavailable
+from gpu_platform.domain.errors import (
+    IllegalTransition,
+    NotFound,
+    PlatformError,
+    ReservationConflict,
+    Unavailable,
+    WorkflowIsOlder,
+)
 from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
@@ -26,6 +33,8 @@ class Reserved(BaseModel):
     """Why the plan no longer holds; None: every GPU is ours."""
     terms: dict[str, int] = {}
     """Of the hosts; see ``HostPlan.term``."""
+    repeated: bool = False
+    """They were ours before: ranks may run there already."""
 
 
 class EndAttempt(BaseModel):
@@ -47,6 +56,8 @@ class EndAttempt(BaseModel):
     retry_in_s: float | None = None
     """QUEUED, it asks for GPUs again only after so long."""
     stopped_by: StoppedBy | None = None
+    placed: bool = True
+    """It had a place, and what ran there was stopped."""
 
 
 class StartedFrom(BaseModel):
@@ -91,15 +102,15 @@ class ReservationActivities:
 
     def _reserve(self, request: ReserveRequest) -> Reserved:
         try:
-            terms = allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
+            taken = allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
-        return Reserved(terms=terms)
+        return Reserved(terms=taken.terms, repeated=taken.repeated)
 
     @activity.defn
     def hand_over(self, request: HandOver) -> Reserved:
         try:
-            terms = handover.hand_over(
+            taken = handover.hand_over(
                 self._store,
                 request.key,
                 request.placement,
@@ -112,7 +123,7 @@ class ReservationActivities:
             )
         except (ReservationConflict, IllegalTransition, NotFound) as error:
             return Reserved(conflict=error.message)
-        return Reserved(terms=terms)
+        return Reserved(terms=taken.terms, repeated=taken.repeated)
 
     @activity.defn
     def parked_state(self, key: AttemptKey) -> Parked:
@@ -141,8 +152,9 @@ class ReservationActivities:
             raise self._unless_behind(key, error) from error
 
     def _unless_behind(self, key: AttemptKey, error: PlatformError) -> Exception:
-        """The job is not ours; but tried again, if its row is an older one that the leader will restore."""
-        if older_rows.is_behind(self._store, key):
+        """The job is not ours. But tried again, if the leader will restore its older row, or just did."""
+        restored = isinstance(error, ReservationConflict) and allocations.is_held(self._store, key)
+        if restored or older_rows.is_behind(self._store, key):
             return Unavailable(f"the database is older than attempt {key}: it waits to be restored")
         return not_ours(error)
 
@@ -155,6 +167,8 @@ class ReservationActivities:
         """Release what is held, leave the queue and write the job's next state, in one transaction."""
         try:
             self._end(request)
+        except WorkflowIsOlder as error:
+            raise workflow_is_older(error) from error
         except IllegalTransition as error:
             running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
             if older_rows.follow_to_end(self._store, request.key, running, utc_now()):
@@ -185,4 +199,5 @@ class ReservationActivities:
             usage=request.usage,
             retry_in_s=request.retry_in_s,
             stopped_by=request.stopped_by,
+            placed=request.placed,
         )

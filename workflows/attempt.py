@@ -41,6 +41,8 @@ class Attempt:
     """By rank 0's host."""
     terms: dict[str, int] = field(default_factory=dict)
     """Of its hosts; see ``HostPlan.term``."""
+    may_run: bool = False
+    """Its place was taken before this workflow asked for it: ranks may run there that it knows nothing of."""
     preempt: Interrupt | None = None
     faults: dict[str, GpuFault] = field(default_factory=dict)
     """By fault id."""

@@ -221,7 +221,7 @@ class JobWorkflow:
         placement = kept.placement if kept is not None else None
         self._attempt = attempt = Attempt(self._spec, self._key, self._stop, placement)
         if kept is not None:
-            attempt.terms = dict(kept.terms)
+            attempt.terms, attempt.may_run = dict(kept.terms), kept.may_run
         # What was taken is given back in reverse order; the first entry also writes the job's next state.
         undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
         ending = await self._forward(attempt, undo, kept)
@@ -243,6 +243,8 @@ class JobWorkflow:
         try:
             placement = await (self._take_place(attempt) if kept is None else self._go_on(attempt, kept))
             if placement is None:
+                if attempt.may_run:
+                    undo.append(partial(stop_hosts, attempt))
                 return interruption(attempt, self._progress) if attempt.interrupted() else not_healed(self._spec)
             plans = plan_hosts(self._spec, attempt.key, placement, attempt.terms)
             undo.append(partial(stop_hosts, attempt))
@@ -284,7 +286,7 @@ class JobWorkflow:
                 **policies.DATABASE_STEP,
             )
             if reserved.conflict is None:
-                attempt.terms = reserved.terms
+                attempt.terms, attempt.may_run = reserved.terms, reserved.repeated
                 self._enter(JobState.ALLOCATED, f"placed: {placement.why}")
                 return None if attempt.interrupted() else placement
             self._note(f"place again: {reserved.conflict}")
@@ -398,27 +400,33 @@ class JobWorkflow:
             handed = await hand_over(attempt, ending, to, self._progress)
             conflict = handed.conflict
             if conflict is None:
-                self._kept = replace(to, terms=handed.terms)
+                self._kept = replace(to, terms=handed.terms, may_run=handed.repeated)
                 self._enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
             self._note(f"placed anew: {conflict}")
-        await workflow.execute_local_activity_method(
-            ReservationActivities.end_attempt,
-            EndAttempt(
-                key=attempt.key,
-                state=ending.state,
-                ran_unmarked=ending.ran_unmarked,
-                actor=ending.actor,
-                failure=ending.failure,
-                exit_code=ending.exit_code,
-                progress=self._progress,
-                usage=attempt.ranks_usage(),
-                quarantine=attempt.quarantine(),
-                retry_in_s=ending.retry_in_s,
-                stopped_by=ending.stopped_by,
-            ),
-            **policies.DATABASE_STEP,
+        end = EndAttempt(
+            key=attempt.key,
+            state=ending.state,
+            ran_unmarked=ending.ran_unmarked,
+            actor=ending.actor,
+            failure=ending.failure,
+            exit_code=ending.exit_code,
+            progress=self._progress,
+            usage=attempt.ranks_usage(),
+            quarantine=attempt.quarantine(),
+            retry_in_s=ending.retry_in_s,
+            stopped_by=ending.stopped_by,
+            placed=attempt.placement is not None,
         )
+        try:
+            await workflow.execute_local_activity_method(
+                ReservationActivities.end_attempt, end, **policies.DATABASE_STEP
+            )
+        except FailureError as error:
+            if not is_older_than_its_row(error):
+                raise
+            ending.workflow_is_older = True
+            return
         state = JobState.QUEUED if ending.state is JobState.PREEMPTED else ending.state
         self._enter(state, ending.failure.message if ending.failure else "")
         if state.is_terminal:

@@ -28,6 +28,8 @@ class Successor:
     """One of them must be healed first."""
     terms: Mapping[str, int] = field(default_factory=dict)
     """See ``HostPlan.term``."""
+    may_run: bool = False
+    """See ``Attempt.may_run``."""
 
 
 def successor(attempt: Attempt, ending: Ending) -> Successor | None:

@@ -13,6 +13,7 @@
     ├── ReservationConflict       a GPU of the plan was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
     ├── StaleReport               a host's report arrived after a newer one
+    ├── WorkflowIsOlder           a workflow knows less of its job than the database
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── Unavailable               Temporal or the database is away; try again
@@ -101,6 +102,13 @@ class StaleReport(PlatformError):
     """Nothing was written; the host that sent it has sent another one since."""
 
     code = "stale_report"
+    http_status = 409
+
+
+class WorkflowIsOlder(PlatformError):
+    """Temporal's database was restored to an older point. Nothing was written: the workflow begins again."""
+
+    code = "workflow_is_older"
     http_status = 409
 
 

@@ -9,6 +9,7 @@ CPUs and memory of hosts, see ``parts``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -34,26 +35,35 @@ _HELD_IN_SERVICE = [state.value for state in (GpuState.ALLOCATED, GpuState.IN_US
 _IN_SERVICE = [GpuState.AVAILABLE.value, GpuState.DRAINED.value, *_HELD_IN_SERVICE]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A place that an attempt holds."""
+
+    terms: dict[str, int]
+    """The fencing token of each host, for the launch."""
+    repeated: bool = False
+    """It was taken before: ranks may run there already."""
+
+
 @writing
-def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> dict[str, int]:
+def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> Taken:
     """Take every GPU of the placement for the attempt, or none: QUEUED -> ALLOCATED, AVAILABLE -> ALLOCATED.
 
-    Returns the fencing token of each host, for the launch. Repeating it while the attempt holds its GPUs is a no-
-    op. Raises :class:`ReservationConflict` (naming the GPU, or because the attempt was released before),
-    :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
+    Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
+    because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
     """
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, claim):
         if holds(session, key):
             _check_place(session, key, placement)
-            return host_terms(session, key, placement.hosts)
+            return Taken(host_terms(session, key, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
     take_job(session, key, placement, now)
     _check_epoch(session, placement)
     take_gpus(session, key, placement, now)
     leave_queue(session, key.job_id, now)
     announce(session, key, placement, now)
-    return host_terms(session, key, placement.hosts)
+    return Taken(host_terms(session, key, placement.hosts))
 
 
 @writing

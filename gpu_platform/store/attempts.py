@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, ReservationConflict
+from gpu_platform.domain.errors import IllegalTransition, ReservationConflict, WorkflowIsOlder
 from gpu_platform.domain.job import Failure, Job, StoppedBy
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
 from gpu_platform.domain.usage import RankUsage
@@ -25,9 +25,10 @@ def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
 
     Raises :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`NotFound`, :class:`IllegalTransition`.
     """
+    row = lock_job(session, key.job_id)
     if not holds(session, key):
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
-    return job_of(change_job(session, lock_job(session, key.job_id), JobState.STARTING, now, "workflow"))
+    return job_of(change_job(session, row, JobState.STARTING, now, "workflow"))
 
 
 @writing
@@ -47,18 +48,23 @@ def end_attempt(
     usage: Sequence[RankUsage] = (),
     retry_in_s: float | None = None,
     stopped_by: StoppedBy | None = None,
+    placed: bool = True,
 ) -> Job:
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
 
-    ``stopped_by``: who wanted that; in the event of the state it led to.
+    ``stopped_by``: who wanted that; in the event of the state it led to. ``placed``: the workflow was given a place,
+    and so knows on which hosts it stopped the ranks.
 
     One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
-    otherwise meanwhile, or is at a later attempt, keeps its state (what the attempt held is released all the same).
-    ``retry_in_s``: a job that is QUEUED again does not ask for GPUs before that. Raises :class:`NotFound` and
-    :class:`IllegalTransition`; nothing was released then.
+    otherwise meanwhile keeps its state (what the attempt held is released all the same). ``retry_in_s``: a job that is
+    QUEUED again does not ask for GPUs before that. Raises :class:`NotFound`, :class:`IllegalTransition` and
+    :class:`WorkflowIsOlder`; nothing was released then.
     """
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
+    passed = not held and row["attempt"] > key.attempt and not JobState(row["state"]).is_terminal
+    if passed or (held and not placed):
+        raise WorkflowIsOlder(f"attempt {key} has gone on without this workflow")
     goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal and row["attempt"] <= key.attempt
     if goes_on and not held and row["attempt"] < key.attempt and (usage or JobState(row["state"]).holds_gpus):
         # It ran, and the row knows nothing of it: see ``older_rows``.

@@ -20,7 +20,15 @@ from gpu_platform.domain.job import Failure
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store.allocations import announce, close_reservation, give_back, holds, quarantine_gpu, take_job
+from gpu_platform.store.allocations import (
+    Taken,
+    announce,
+    close_reservation,
+    give_back,
+    holds,
+    quarantine_gpu,
+    take_job,
+)
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.jobs import change_job, job_fields, lock_job
 from gpu_platform.store.leases import host_terms
@@ -42,16 +50,16 @@ def hand_over(
     failure: Failure | None,
     hardware_retries: int,
     usage: Sequence[RankUsage] = (),
-) -> dict[str, int]:
+) -> Taken:
     """End attempt ``key`` and begin the next on ``placement``, whose GPUs it holds already.
 
-    Returns the fencing token of each host. Repeating it is a no-op. Raises :class:`ReservationConflict`, with
-    nothing changed, if the attempt does not hold them all, or one of them or its host is in no state to go on.
+    Repeating it is a no-op. Raises :class:`ReservationConflict`, with nothing changed, if the attempt does not hold
+    them all, or one of them or its host is in no state to go on.
     """
     following = AttemptKey(job_id=key.job_id, attempt=key.attempt + 1)
     if not close_reservation(session, key, now):
         if holds(session, following):
-            return host_terms(session, following, placement.hosts)
+            return Taken(host_terms(session, following, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} holds nothing that could be handed over")
     claim = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}
     if not insert_new(session, reservation, claim):
@@ -69,7 +77,7 @@ def hand_over(
             quarantine_gpu(session, uuid, reason, now)
     take_job(session, following, placement, now)
     announce(session, following, placement, now)
-    return host_terms(session, following, placement.hosts)
+    return Taken(host_terms(session, following, placement.hosts))
 
 
 @reading

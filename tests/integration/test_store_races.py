@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import func, select
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import ReservationConflict, StaleEpoch
+from gpu_platform.domain.errors import ReservationConflict, StaleEpoch, WorkflowIsOlder
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, models, queue
@@ -86,8 +86,11 @@ def race_in_a_thread(store: Store, rng: random.Random) -> Tally:
             except ReservationConflict:
                 tally.outcomes["not held"] += 1
         else:
-            attempts.end_attempt(store, this, [JobState.QUEUED], now=NOW, actor="race")
-            tally.outcomes["ended"] += 1
+            try:
+                attempts.end_attempt(store, this, [JobState.QUEUED], now=NOW, actor="race")
+                tally.outcomes["ended"] += 1
+            except WorkflowIsOlder:
+                tally.outcomes["too late"] += 1
     return tally
 
 

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from activities.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import FailureKind, GpuRequest, Job, JobSpec
+from gpu_platform.domain.job import FailureKind, GpuRequest, Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, jobs, orphans
 from tests.harness import Platform
@@ -75,6 +75,24 @@ async def test_a_running_job_that_temporal_forgot_is_stopped_and_retried_if_it_m
             FailureKind.HARDWARE,
             True,
         )
+    await platform.nothing_leaked()
+
+
+async def test_a_workflow_that_does_not_know_of_its_place_stops_what_runs_there(
+    platform: Platform,
+) -> None:
+    """Temporal is restored to before the job was placed, and the job is cancelled before its workflow has looked."""
+    job = await running(platform, sleeper())
+    await platform.forgotten(job.id)
+    await platform.client.start_workflow(
+        "JobWorkflow",
+        JobInput(job_id=job.id, spec=job.spec),
+        id=job.id,
+        task_queue="control",
+        start_signal="cancel",
+        start_signal_args=[Interrupt(actor="ada", reason="asked")],
+    )
+    await platform.ends(job.id, JobState.CANCELLED)
     await platform.nothing_leaked()
 
 

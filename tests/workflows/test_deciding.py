@@ -21,7 +21,7 @@ from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leader, state
+from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leader, queue, state
 from gpu_platform.store.events import read_events
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
@@ -51,6 +51,23 @@ async def waits_because(platform: Platform, job_id: str, code: str) -> Job:
         return job if job.reason is not None and job.reason.code == code else None
 
     return await eventually(explained, f"{job_id} to wait because of {code}, is {platform.job(job_id)}")
+
+
+async def test_a_job_whose_token_temporal_forgot_asks_again(start: Start) -> None:
+    """Temporal is restored to before it gave the token out: it does not call it unknown, but asks to try again."""
+    async with start({"a": "dgx-h100"}, proposal_timeout_s=0.5) as platform:
+        blocker = await platform.submit(shell("sleep 60"))
+        await platform.reaches(blocker, JobState.RUNNING)
+        waiting = await platform.submit(shell("true"))
+        await waits_because(platform, waiting, "waiting_for_gpus")
+        [row] = queue.read_queue(platform.store)
+        newer = row.task_token + b"\x20\xff\x7f"  # the number of the event that scheduled it: the last field 4 counts
+        queue.enqueue(
+            platform.store, waiting, 1, task_token=newer, excluded_gpus=[], excluded_hosts=[], now=datetime.now(UTC)
+        )
+        await platform.change_leader()
+        await platform.signal(blocker, "kill")
+        await platform.ends(waiting, JobState.COMPLETED)
 
 
 async def test_a_job_of_higher_priority_preempts_and_the_victim_comes_back(start: Start) -> None:

@@ -167,7 +167,7 @@ def test_a_launch_that_was_planned_before_a_host_was_lost_has_another_term_ever_
     store = cluster.store
     cluster.queued("j1")
     planned = allocations.reserve_gang(store, key("j1"), placement({"a": [0]}), now=NOW)
-    terms = [planned["a"], cluster.report("a", 2).term]
+    terms = [planned.terms["a"], cluster.report("a", 2).term]
     assert terms[0] == terms[1] > 0
     expire_leases(store, LATER)
     allocations.release_gang(store, key("j1"), now=LATER)

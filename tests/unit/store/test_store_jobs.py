@@ -13,6 +13,7 @@ from gpu_platform.domain.errors import (
     ImpossibleRequest,
     InvalidRequest,
     NotFound,
+    WorkflowIsOlder,
 )
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import Reason, WaitCode
@@ -164,6 +165,37 @@ def test_the_end_of_an_attempt_is_one_step_and_may_be_repeated(store: Store, qua
     late = attempts.end_attempt(store, this, [JobState.CANCELLED], now=NOW, actor="control")
     assert late.state is JobState.COMPLETED
     check_invariants(store)
+
+
+@pytest.mark.parametrize("workflow", ["knows of no place", "is at an earlier attempt"])
+def test_an_older_workflow_cannot_end_what_it_does_not_know(store: Store, workflow: str) -> None:
+    cluster = Cluster(store).host("a")
+    this = cluster.running("j1", {"a": [0]})
+    if workflow == "is at an earlier attempt":
+        attempts.end_attempt(store, this, [JobState.QUEUED], now=NOW, actor="control")
+        cluster.enqueue("j1", attempt=2)
+        allocations.reserve_gang(store, key("j1", 2), placement({"a": [0]}), now=NOW)
+    before = jobs.get_job(store, "j1")
+    placed = workflow != "knows of no place"
+    with pytest.raises(WorkflowIsOlder):
+        attempts.end_attempt(store, this, [JobState.CANCELLED], now=NOW, actor="ada", placed=placed)
+    assert jobs.get_job(store, "j1") == before
+    assert allocations.held_attempts(store) == [key("j1", before.attempt)]
+    check_invariants(store)
+
+
+def test_a_place_that_was_taken_before_is_told_apart(store: Store) -> None:
+    cluster = Cluster(store).host("a")
+    cluster.queued("j1")
+    place = placement({"a": [0]})
+    assert [allocations.reserve_gang(store, key("j1"), place, now=NOW).repeated for _ in range(2)] == [False, True]
+
+
+def test_no_step_of_a_job_without_a_row_says_that_it_is_over(store: Store) -> None:
+    """The row may be restored; a refusal would end the job."""
+    for step in (attempts.mark_starting, allocations.mark_running):
+        with pytest.raises(NotFound):
+            step(store, key("none"), NOW)
 
 
 def test_the_end_of_an_attempt_that_waited_takes_it_out_of_the_line(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.errors import ReservationConflict, WorkflowIsOlder
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, allocations, attempts, events, jobs, leader, orphans, queue, restoring
@@ -47,7 +47,8 @@ def test_the_end_of_an_old_attempt_does_not_end_a_job_at_a_later_one(cluster: Cl
     cluster.queued("j")
     cluster.reserve("j", {"a": [0]}, attempt=2)
     assert end(cluster.store, "j", attempt=1)
-    attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", failure=LOST)
+    with pytest.raises(WorkflowIsOlder):
+        attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", failure=LOST)
     assert jobs.get_job(cluster.store, "j").state is JobState.ALLOCATED
     assert allocations.held_attempts(cluster.store) == [key("j", 2)]
 
