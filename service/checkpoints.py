@@ -56,8 +56,13 @@ async def ask_for_checkpoint(platform: Platform, job_id: str) -> int:
     """
     job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
     if job.state is not JobState.RUNNING or job.placement is None:
+        when = "it has ended" if job.state.is_terminal else "ask again once it is RUNNING"
         raise IllegalTransition(
-            subject=f"job {job.id}", current=job.state.value, wanted="asked for a checkpoint", allowed=["RUNNING"]
+            subject=f"job {job.id}",
+            current=job.state.value,
+            wanted="asked for a checkpoint",
+            allowed=[],
+            message=f"job {job.id} is {job.state}, so there is no program to ask for a checkpoint: {when}",
         )
     host = job.placement.slices[0].host
     answer = await _call(platform, host, "POST", f"/checkpoints/{job.id}/{job.attempt}")

@@ -35,6 +35,8 @@ async def order(
             current="not waiting for an operator",
             wanted="approved" if verb == "approve" else "vetoed",
             allowed=[],
+            message=f"the remediation of GPU {_name(gpu)} waits for no operator, so there is nothing to {verb}; "
+            f"see what is being done: gpu-platform remediation show {_name(gpu)}",
         )
     await platform.workflows.order_remediation(
         remediation_id(gpu.info.uuid), verb, RemediationOrder(actor=actor, reason=reason)

@@ -154,6 +154,7 @@ def describe(event: JobEvent) -> str:
     if event.kind in ("job.retrying", "job.failed"):
         failure = data.get("failure") or {}
         return str(failure.get("message", ""))
-    parts = [f"attempt {event.attempt}"] if event.attempt else []
-    parts += [str(data[key]) for key in ("reason", "message") if data.get(key)]
-    return ", ".join(parts)
+    said = [str(data[key]) for key in ("reason", "message") if data.get(key)]
+    which = f"attempt {event.attempt}"
+    named = not event.attempt or any(text.startswith(which) for text in said)
+    return ", ".join(said if named else [which, *said])

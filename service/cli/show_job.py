@@ -65,7 +65,8 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
         # One GPU, or none, is connected to nothing.
         speed = f", {bandwidth:g} GB/s" if bandwidth else ""
-        yield "connected", f"{job.placement.level}{speed}; decided in {decided_in:.1f} ms"
+        counted_in = ", its spare hosts counted in" if spares else ""
+        yield "connected", f"{job.placement.level}{speed}{counted_in}; decided in {decided_in:.1f} ms"
     if job.attempt:
         yield (
             "attempts",

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified
-from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.settings import JobDefaults, ServiceSettings
@@ -89,6 +89,10 @@ async def test_checkpoints_are_listed_and_chosen(hosts: Hosts, client: AsyncClie
         assert why in (await client.dry_run(bad)).message
     with pytest.raises(InvalidRequest, match="in another namespace than 'lab'"):
         await client.submit(spec.model_copy(update={"namespace": "lab"}))
+    hosts.cluster.queued("waits")
+    nobody = "job waits is QUEUED, so there is no program to ask for a checkpoint: ask again once it is RUNNING"
+    with pytest.raises(IllegalTransition, match=nobody):
+        await client.ask_for_checkpoint("waits")
     # Where nobody answers, the last that was told is shown.
     hosts.urls["a"] = hosts.urls["b"] = "http://127.0.0.1:1"
     hosts.report("a")

@@ -149,6 +149,7 @@ async def test_a_reboot_waits_for_an_operators_word(temporal: Client, sqlite_sto
             await repaired(platform, 2)
             again = await http.post("/v1/gpus/a:2/remediation/veto")
             assert again.status_code in (404, 409), "it ends, or has ended"
+            assert "cannot become" not in again.text
         assert "host.reboot" in kinds(platform, 2)
 
 

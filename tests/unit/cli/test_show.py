@@ -8,10 +8,12 @@ from typing import Any
 from rich.console import Console
 
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.job import GpuRequest, JobEvent, JobSpec
-from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
-from service.cli import show, show_waiting
+from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec
+from gpu_platform.domain.placement import EstimateBasis, Holder, Reason, WaitCode
+from gpu_platform.domain.states import JobState
+from service.cli import show, show_job, show_waiting
 from tests.store_cluster import NOW, placement
+from workers import demo
 
 
 def shown(thing: Any) -> str:
@@ -39,3 +41,50 @@ def test_a_job_without_gpus_released_none() -> None:
     event = JobEvent(seq=1, at=NOW + timedelta(seconds=1), kind="gang.released", actor="control", data={"gpus": []})
     assert show.event_text(event) == "released"
     assert show.event_text(event.model_copy(update={"data": {"gpus": ["x"]}})) == "1 GPU released"
+
+
+def test_a_start_for_which_jobs_are_stopped_comes_before_a_promise_that_is_later() -> None:
+    at = NOW.timestamp()
+    reason = Reason(
+        code=WaitCode.WAITING_FOR_GPUS,
+        message="needs 8 GPUs",
+        starts_by=at + 600,
+        estimated_start=at + 60,
+        estimate=EstimateBasis.MAKING_ROOM,
+    )
+    text = show_waiting.start_text(reason, NOW)
+    assert text is not None
+    assert text.startswith("estimated: ")
+    assert text.endswith("(in 1m00s), when jobs are stopped for it, or up to their grace later")
+
+
+def test_a_holder_without_a_time_limit_does_not_end_never() -> None:
+    holder = Holder(job_id="j-1", attempt=1, gpus=2, hosts=["a"], ends_by=None)
+    reason = Reason(code=WaitCode.WAITING_FOR_GPUS, message="needs 8 GPUs", holders=[holder])
+    [_, table] = show_waiting.reason_parts(reason)
+    assert "no time limit" in shown(table)
+    assert "never" not in shown(table)
+
+
+def test_a_connection_that_counts_the_spare_hosts_in_says_so() -> None:
+    spec = JobSpec(command=["true"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
+    made = Job(
+        id="j-1",
+        spec=spec,
+        state=JobState.RUNNING,
+        attempt=1,
+        placement=placement({"a": [0], "b": [0], "c": [0]}),
+        created_at=NOW,
+    )
+    [line] = [line for line in shown(show_job.job_story(made, [])).splitlines() if line.startswith("connected")]
+    assert "its spare hosts counted in" in line
+    alone = made.model_copy(update={"spec": spec.model_copy(update={"spare_hosts": 0})})
+    assert "spare" not in shown(show_job.job_story(alone, []))
+
+
+def test_the_demonstration_names_the_attempt_once() -> None:
+    event = JobEvent(
+        seq=1, at=NOW, kind="job.resumed", actor="workflow", attempt=2, data={"message": "attempt 2 goes on"}
+    )
+    assert demo.describe(event) == "attempt 2 goes on"
+    assert demo.describe(event.model_copy(update={"data": {"message": "begins"}})) == "attempt 2, begins"
