@@ -57,8 +57,6 @@ LONGEST_PAUSE_S = 30.0
 SETTLE_S = 120.0
 """So long a host that was rebooted may take until its node worker answers."""
 
-WORDS = {RepairStep.HOST_RESET: "reset of all GPUs", RepairStep.REBOOT: "reboot"}
-
 
 class End(Enum):
     HEALED = "healed"
@@ -120,7 +118,7 @@ class HostRepair:
         if begun is None:
             return End.OVERRULED
         if begun.done_before:
-            self.note(f"the host had its {WORDS[step]} meanwhile: checked only")
+            self.note(f"the host had its {step.in_words} meanwhile: checked only")
             return await self._check(step, ended=True)
         if not begun.began:
             return self._failed(step, begun.why_not or "it is not allowed now")
@@ -134,7 +132,7 @@ class HostRepair:
     async def _hold(self, step: RepairStep) -> bool:
         waits = step in self.policy.approve
         target = f"{self.report.host}:{self.report.gpu_index}" if waits else None
-        reason = reason_with_next_step(self.problem, f"{WORDS[step]} of host {self.report.host}", target)
+        reason = reason_with_next_step(self.problem, f"{step.in_words} of host {self.report.host}", target)
         hold = Hold(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
         self.first = False
         held = await workflow.execute_local_activity_method(RepairActivities.hold_gpu, hold, **policies.DATABASE_STEP)
@@ -150,7 +148,7 @@ class HostRepair:
         said = self.orders.overruled or self.orders.vetoed or self.orders.approved
         assert said is not None
         if said is self.orders.approved:
-            self.note(f"{WORDS[step]} approved by {said.actor} {said.reason}".rstrip())
+            self.note(f"{step.in_words} approved by {said.actor} {said.reason}".rstrip())
             return True
         if said is self.orders.vetoed:
             self._failed(step, f"vetoed by {said.actor} {said.reason}".rstrip())
@@ -294,7 +292,7 @@ class HostRepair:
             await self._end(problem)
         if problem is not None:
             return self._failed(step, problem)
-        self.note(f"{state}: {WORDS[step]} of the host done, the GPU is verified")
+        self.note(f"{state}: {step.in_words} of the host done, the GPU is verified")
         return End.HEALED
 
     async def _over(self, step: RepairStep, problem: str) -> End:
@@ -302,7 +300,7 @@ class HostRepair:
         return self._failed(step, problem)
 
     def _failed(self, step: RepairStep, problem: str) -> End:
-        self.tried.append(f"{WORDS[step]} of the host: {problem}")
+        self.tried.append(f"{step.in_words} of the host: {problem}")
         self.problem = f"{self.report.message}; {self.tried[-1]}"
         self.note(self.tried[-1])
         return End.FAILED

@@ -22,6 +22,10 @@ class RepairStep(StrEnum):
     REBOOT = "reboot"
     """Drain the host and reboot it."""
 
+    @property
+    def in_words(self) -> str:
+        return "reset of all GPUs" if self is RepairStep.HOST_RESET else "reboot"
+
 
 _NEXT = "; next: "
 _ASKS = ", once an operator says "

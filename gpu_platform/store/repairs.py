@@ -90,7 +90,7 @@ def begin_repair(
         "reboots": json.dumps(reboots),
     }
     upsert(session, repair, entry)
-    _cordon(session, ours, f"GPU {gpu_uuid} needs a {step.value.replace('_', ' ')} of the host", now)
+    _cordon(session, ours, f"{step.in_words} of the host, for GPU {gpu_uuid}", now)
     data = {"step": step.value, "boot_id": ours.boot_id}
     append_event(session, "host.repair", ACTOR, now, host=name, gpu_uuid=gpu_uuid, data=data)
     return RepairBegun(began=True, boot_id=ours.boot_id)

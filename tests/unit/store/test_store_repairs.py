@@ -64,6 +64,7 @@ def test_the_host_is_drained_meanwhile_and_back_in_service_afterwards(cluster: C
     assert begin(cluster, "a").boot_id == "boot-1-a"
     view = repairs.look_at_repair(cluster.store, "a", cluster.uuid("a", 0), after(1))
     assert (view.host_state, len(view.held_by), view.overruled) == (HostState.DRAINING, 1, False)
+    assert hosts.get_host(cluster.store, "a", NOW).reason == f"reboot of the host, for GPU {cluster.uuid('a', 0)}"
     end(cluster, "a", after(2))
     assert cluster.host_state("a") == "READY"
 
