@@ -114,7 +114,8 @@ class HostAgent:
         plans = [plan for key in sorted(self._open, key=str) if (plan := self._plan(key)) is not None]
         for plan in plans:
             self._occupy_simulated(plan)
-        self._stages.recover(plans)
+        # Whose end was run already gets it never again.
+        self._stages.recover([plan for plan in plans if not self._finished(plan.key).exists()])
 
     @property
     def host(self) -> str:
@@ -454,12 +455,16 @@ class HostAgent:
     def _finish(self, key: AttemptKey) -> None:
         """Run the stages' end, unless that was done. Nothing of the attempt lives, nor can start again."""
         with self._locks[key]:
-            finished = paths.attempt_dir(self._home, key) / records.FINISHED
+            finished = self._finished(key)
             plan = self._plan(key)
             if plan is not None and not finished.exists():
                 self._stages.finish(plan)
                 self.saving.finish(plan)
                 finished.touch()
+
+    def _finished(self, key: AttemptKey) -> Path:
+        """There once the stages' end was run."""
+        return paths.attempt_dir(self._home, key) / records.FINISHED
 
     def _plan(self, key: AttemptKey) -> HostPlan | None:
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.PLAN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
+from gpu_platform.hosts import records
+from gpu_platform.hosts.paths import rank_dir
 from gpu_platform.hosts.stages import Provision, Stage
 from tests.hosts_rig import HostRig
 
@@ -107,3 +110,20 @@ async def test_an_attempt_that_ended_without_a_node_worker_is_finished_by_the_ne
     pages.clear()
     await host.stop(plan.key)
     assert pages == ["b finish", "a finish"]
+
+
+async def test_an_attempt_whose_end_was_run_is_not_shown_to_the_stages_again(host: HostRig, pages: list[str]) -> None:
+    """Else a stage would keep it for ever: its end is not run twice."""
+    plan = host.plan("true")
+    host.launch(plan)
+    await host.watch(plan)
+    await host.stop(plan.key)
+    left = records.take_claim(str(rank_dir(host.home, plan.key, 0)))  # as a supervisor that was late with its end
+    assert left is not None
+    pages.clear()
+    assert host.restart().attempts() == [plan.key], "what is left of it is still stopped"
+    assert pages == ["a recover", "b recover"]
+    os.close(left)
+    await host.stop(plan.key)
+    assert host.agent.attempts() == []
+    assert pages == ["a recover", "b recover"]
