@@ -92,10 +92,6 @@ def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
     return now < leased_until and planned in (0, term)
 
 
-def is_more_than_half(count: int, of: int) -> bool:
-    return 2 * count > of
-
-
 def is_at_least_half(count: int, of: int) -> bool:
     return 2 * count >= of
 
@@ -214,7 +210,7 @@ class HostLease:
             return self
         lease, holds_s = self.vote(now)
         ends = sorted([*(end for name, end in lease.votes.items() if name != self.name), now + holds_s], reverse=True)
-        needed = len(self.members) // 2 + 1
+        needed = len(self.members) // 2 + 1  # more than half
         if len(ends) < needed:
             return lease
         return replace(lease, run_until=max(lease.run_until, ends[needed - 1]))

@@ -205,16 +205,8 @@ def _unsigned(nvml: Nvml, answer: Any) -> int:
 
 def uncorrectable_ecc(nvml: Nvml, handle: object) -> int:
     """Uncorrectable errors since the driver was loaded or the GPU reset; 0 where there is no ECC."""
-    return _ecc(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-
-
-def correctable_ecc(nvml: Nvml, handle: object) -> int:
-    return _ecc(nvml, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)
-
-
-def _ecc(nvml: Nvml, handle: object, kind: int) -> int:
     try:
-        return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
+        return nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     except unsupported(nvml):
         return 0
 

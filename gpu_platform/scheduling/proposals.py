@@ -47,6 +47,3 @@ class Proposals:
 
     def late(self, now: float) -> list[Key]:
         return [key for key, proposal in self._of.items() if proposal.expires_at <= now]
-
-    def next_expiry(self) -> float | None:
-        return min((proposal.expires_at for proposal in self._of.values()), default=None)

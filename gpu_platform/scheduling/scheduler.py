@@ -198,10 +198,6 @@ class Scheduler:
         """Waiting job -> when it starts at the latest, as of the last decision; of those that have a date."""
         return self.round.promises()
 
-    def next_expiry(self) -> float | None:
-        """When ``decide`` should be called at the latest for a proposal's sake."""
-        return self._proposals.next_expiry()
-
     def decide(self, now: float) -> Decision:
         """Place what can be placed, in order. ``now`` in seconds, on any clock that does not go back.
 
