@@ -99,7 +99,10 @@ _WHY = {
 
 
 class DecisionLoop:
-    """Owns the scheduler core. ``answer`` and ``evict`` are called from the loop's thread and must not block."""
+    """Owns the scheduler core. ``answer`` and ``evict`` are called from the loop's thread and must not block.
+
+    ``may_place``: False while GPUs that look free may be in use.
+    """
 
     def __init__(
         self,
@@ -110,12 +113,14 @@ class DecisionLoop:
         poll_s: float,
         answer: Callable[[QueueRow, Placement], None],
         evict: Callable[[Eviction], None],
+        may_place: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._policy = policy.policy
         self._epoch = epoch
         self._poll_s = poll_s
         self._answer = answer
+        self._may_place = may_place
         self._evictions = Evictions(store, evict)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
@@ -140,6 +145,7 @@ class DecisionLoop:
         next_fence_check = 0.0
         next_check = 0.0
         loaded = False
+        changed = False
         while not stopped.is_set():
             try:
                 if not loaded:
@@ -150,13 +156,14 @@ class DecisionLoop:
                     self._check_fence()
                     next_fence_check = now + FENCE_CHECK_S
                 seen = events.change_token(self._store)
-                changed = self._adopt_policy()
+                changed |= self._adopt_policy()
                 if seen != token or self._unknown:
                     token = seen
                     changed |= self._follow()
                     changed |= self._forget_unanswerable()
                 changed |= self._measure()
-                if changed or now >= next_check or self._core.unexplained:
+                if self._may_place() and (changed or now >= next_check or self._core.unexplained):
+                    changed = False
                     self._decide()
                     self._evictions.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from temporalio.exceptions import ApplicationError
 
-from gpu_platform.domain.errors import PlatformError, WorkflowIsOlder
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import PlatformError
 
 NOT_OURS = "NotOurs"
 WORKFLOW_IS_OLDER = "WorkflowIsOlder"
@@ -15,6 +16,6 @@ def not_ours(error: PlatformError) -> ApplicationError:
     return ApplicationError(error.message, type=NOT_OURS, non_retryable=True)
 
 
-def workflow_is_older(error: WorkflowIsOlder) -> ApplicationError:
-    """The workflow begins again from the row."""
-    return ApplicationError(error.message, type=WORKFLOW_IS_OLDER, non_retryable=True)
+def workflow_is_older(key: AttemptKey) -> ApplicationError:
+    """Temporal's database was restored to an older point. The workflow begins again from its job's row."""
+    return ApplicationError(f"attempt {key} has gone on", type=WORKFLOW_IS_OLDER, non_retryable=True)

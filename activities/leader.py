@@ -84,12 +84,18 @@ class LeaderActivities:
         def evict(eviction: Eviction) -> None:
             loop.call_soon_threadsafe(lambda: send(self._evict(eviction)))
 
-        decisions = self._decisions = DecisionLoop(
-            self._store, self._policy, epoch=epoch, poll_s=self._settings.poll_ms / 1000, answer=answer, evict=evict
-        )
         stopped = threading.Event()
         beside = Upkeep(
             self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off, doubt
+        )
+        decisions = self._decisions = DecisionLoop(
+            self._store,
+            self._policy,
+            epoch=epoch,
+            poll_s=self._settings.poll_ms / 1000,
+            answer=answer,
+            evict=evict,
+            may_place=beside.restorer.may_place,
         )
         upkeep = asyncio.ensure_future(beside.run())
         deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))

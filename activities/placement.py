@@ -10,11 +10,12 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.errors import not_ours, workflow_is_older
+from activities.errors import workflow_is_older
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import IllegalTransition, WorkflowIsOlder
+from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.placement import Placement
 from gpu_platform.store import Store, older_rows, queue
+from gpu_platform.store.older_rows import Standing
 
 
 class PlaceRequest(BaseModel):
@@ -33,10 +34,9 @@ class PlacementActivities:
         try:
             self._enqueue(request)
         except IllegalTransition as error:
-            if older_rows.is_ahead(self._store, request.key):
-                raise workflow_is_older(WorkflowIsOlder(f"attempt {request.key} has begun already")) from error
-            if not older_rows.follow(self._store, request.key, utc_now()):
-                raise not_ours(error) from error
+            if older_rows.standing(self._store, request.key) is not Standing.BEHIND:
+                raise workflow_is_older(request.key) from error
+            older_rows.follow(self._store, request.key, utc_now())
             self._enqueue(request)
         activity.raise_complete_async()
 

@@ -21,6 +21,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store import Store, allocations, attempts, checkpoints, handover, older_rows
+from gpu_platform.store.older_rows import Standing
 
 
 class ReserveRequest(BaseModel):
@@ -56,8 +57,8 @@ class EndAttempt(BaseModel):
     retry_in_s: float | None = None
     """QUEUED, it asks for GPUs again only after so long."""
     stopped_by: StoppedBy | None = None
-    placed: bool = True
-    """It had a place, and what ran there was stopped."""
+    placed: bool | None = None
+    """It had a place, and what ran there was stopped. None: a cleanup, or a workflow of an older release."""
 
 
 class StartedFrom(BaseModel):
@@ -96,8 +97,13 @@ class ReservationActivities:
         try:
             return self._reserve(request)
         except IllegalTransition as error:
-            if not older_rows.follow(self._store, request.key, utc_now()):
-                raise not_ours(error) from error
+            match older_rows.standing(self._store, request.key):
+                case Standing.ENDED:
+                    raise not_ours(error) from error
+                case Standing.PAST:
+                    raise workflow_is_older(request.key) from error
+                case Standing.BEHIND | Standing.HOLDS:
+                    older_rows.follow(self._store, request.key, utc_now())
             return self._reserve(request)
 
     def _reserve(self, request: ReserveRequest) -> Reserved:
@@ -142,21 +148,23 @@ class ReservationActivities:
         try:
             attempts.mark_starting(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
-            raise self._unless_behind(key, error) from error
+            raise self._no_such_step(key, error) from error
 
     @activity.defn
     def mark_running(self, key: AttemptKey) -> None:
         try:
             allocations.mark_running(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
-            raise self._unless_behind(key, error) from error
+            raise self._no_such_step(key, error) from error
 
-    def _unless_behind(self, key: AttemptKey, error: PlatformError) -> Exception:
-        """The job is not ours. But tried again, if the leader will restore its older row, or just did."""
-        restored = isinstance(error, ReservationConflict) and allocations.is_held(self._store, key)
-        if restored or older_rows.is_behind(self._store, key):
-            return Unavailable(f"the database is older than attempt {key}: it waits to be restored")
-        return not_ours(error)
+    def _no_such_step(self, key: AttemptKey, error: PlatformError) -> Exception:
+        match older_rows.standing(self._store, key):
+            case Standing.BEHIND | Standing.HOLDS:
+                return Unavailable(f"the database is older than attempt {key}: it waits to be restored")
+            case Standing.PAST:
+                return workflow_is_older(key)
+            case Standing.ENDED:
+                return not_ours(error)
 
     @activity.defn
     def note_start(self, start: StartedFrom) -> str | None:
@@ -168,7 +176,7 @@ class ReservationActivities:
         try:
             self._end(request)
         except WorkflowIsOlder as error:
-            raise workflow_is_older(error) from error
+            raise workflow_is_older(request.key) from error
         except IllegalTransition as error:
             running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
             if older_rows.follow_to_end(self._store, request.key, running, utc_now()):

@@ -3,7 +3,8 @@
 At the beginning of a term the open workflows are listed. A job that has no row, or whose row says less than its
 workflow's search attributes, is asked for its status, and restored. One such job, a host that was told of later rounds,
 or what the leader before this one said of its own, proves that the database is older: then all are asked, and jobs that
-ended since are restored as well. Nothing is placed before :attr:`Restorer.settled`: GPUs that look free may be in use.
+ended since are restored as well. Until that is done nothing is placed (:meth:`Restorer.may_place`): GPUs that look free
+may be in use.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.clock import utc_now
+from activities.job_workflows import TemporalJobWorkflows
 from activities.metrics import JOBS_RESTORED
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, JobInput, JobProgress
@@ -94,6 +96,7 @@ class Restorer:
     ) -> None:
         self._store = store
         self._client = client
+        self._workflows = TemporalJobWorkflows(client)
         self._clock = clock
         self._began = clock()
         self._doubt = doubt or Doubt()
@@ -107,7 +110,12 @@ class Restorer:
         self._ended_restored = False
         self._compared = False
         self.settled = asyncio.Event()
-        """Every open workflow that is ahead of its row was dealt with once."""
+        """Every open workflow that is ahead of its row was dealt with, since the database was found to be older."""
+        self._unsettled_since = clock()
+
+    def may_place(self) -> bool:
+        """May a GPU that looks free be given away? Thread-safe. Nobody waits for longer than ``LAST_TRY_S``."""
+        return self.settled.is_set() or self._clock() - self._unsettled_since > LAST_TRY_S
 
     async def look_if_due(self) -> None:
         """Repeat it every few seconds. Raises ``RPCError`` without Temporal."""
@@ -175,7 +183,7 @@ class Restorer:
             log.warning("job.restore_delayed", job=job_id, error=conflict.message)
             if self._may_try(job_id):
                 return True
-            waiting = replace(found, state=JobState.QUEUED, placement=None)
+            waiting = replace(found, state=JobState.QUEUED, placement=None, displaced=True)
             restored = await asyncio.to_thread(restoring.restore_job, self._store, waiting, utc_now())
         self._asked.add(job_id)
         self._tried_since.pop(job_id, None)
@@ -204,6 +212,9 @@ class Restorer:
             return
         self._older, self._ended_restored, self._compared = True, False, False
         self._asked.clear()
+        self._unsettled_since = self._clock()
+        self.settled.clear()
+        self._looked_at = -EVERY_S  # look again at once
         log.error(
             "store.older_than_temporal",
             why=why,
@@ -218,7 +229,7 @@ class Restorer:
             row = rows.get(job_id)
             if row is not None and row.state.is_terminal and now - row.state_at > ENDED_GRACE:
                 log.warning("job.ended_but_open", job=job_id)
-                await self._client.get_workflow_handle(job_id).signal("place_again")
+                await self._workflows.ask_again(job_id)
 
     # -- jobs that ended -----------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class Ending(BaseModel):
     retry_in_s: float | None = None
     """The next attempt begins only then."""
     workflow_is_older: bool = False
-    """Nothing is undone: the database knows more of the job than its workflow, which begins again from the row."""
+    """The database knows more of the job than its workflow, which writes nothing and begins again from the row."""
 
 
 def interruption(attempt: Attempt, progress: JobProgress) -> Ending:

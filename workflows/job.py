@@ -209,6 +209,8 @@ class JobWorkflow:
             interrupted = self._stop.wanted
             ending = interruption(attempt, self._progress) if interrupted else workflow_lost(self._spec, self._progress)
             await self._undo(attempt, ending, [lambda ending: self._end(attempt, ending), partial(stop_hosts, attempt)])
+            if ending.workflow_is_older:
+                return await self._begin_again()
             if ending.state.is_terminal:
                 return await self._result(ending)
         self._progress.attempt = found.closed_attempt
@@ -226,6 +228,7 @@ class JobWorkflow:
         undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
         ending = await self._forward(attempt, undo, kept)
         if ending.workflow_is_older:
+            await self._undo(attempt, ending, undo[1:])
             return ending
         if is_programs_fault(ending) and workflow.patched("wait-before-retry"):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
@@ -251,9 +254,10 @@ class JobWorkflow:
             launched = await self._launch(attempt, plans)
             if launched is None:
                 return interruption(attempt, self._progress)
-            if launched[0].ended is not None and launched[0].ended.first_failure is None:
-                undo.pop()  # the host reported its last process gone
-                attempt.usage[launched[0].host] = launched[0].ended.usage
+            ended = {one.host: one.ended for one in launched if one.ended and one.ended.first_failure is None}
+            if len(ended) == len(launched):
+                undo.pop()  # every host reported its last process gone
+                attempt.usage = {host: exits.usage for host, exits in ended.items()}
                 return Ending(state=JobState.COMPLETED, exit_code=0, ran_unmarked=True)
             await workflow.execute_local_activity_method(
                 ReservationActivities.mark_running, attempt.key, **policies.DATABASE_STEP

@@ -21,13 +21,15 @@ from gpu_platform.store.usage import record_usage
 
 @writing
 def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
-    """Every host of the gang is prepared: ALLOCATED -> STARTING. Repeating it is a no-op.
+    """Every host of the gang is prepared: ALLOCATED -> STARTING. Repeating it is a no-op, later as well.
 
     Raises :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`NotFound`, :class:`IllegalTransition`.
     """
     row = lock_job(session, key.job_id)
     if not holds(session, key):
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
+    if row["state"] == JobState.RUNNING:
+        return job_of(row)
     return job_of(change_job(session, row, JobState.STARTING, now, "workflow"))
 
 
@@ -48,12 +50,12 @@ def end_attempt(
     usage: Sequence[RankUsage] = (),
     retry_in_s: float | None = None,
     stopped_by: StoppedBy | None = None,
-    placed: bool = True,
+    placed: bool | None = None,
 ) -> Job:
     """Release what the attempt holds and move the job through ``states``, e.g. ``[PREEMPTED, QUEUED]``.
 
-    ``stopped_by``: who wanted that; in the event of the state it led to. ``placed``: the workflow was given a place,
-    and so knows on which hosts it stopped the ranks.
+    ``stopped_by``: who wanted that; in the event of the state it led to. ``placed``: did the job's workflow know
+    of a place, where it stopped the ranks? None: it is not the workflow that ends it.
 
     One transaction: nobody ever sees a finished job that holds GPUs. Repeating it is a no-op, and a job that ended
     otherwise meanwhile keeps its state (what the attempt held is released all the same). ``retry_in_s``: a job that is
@@ -63,7 +65,7 @@ def end_attempt(
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
     passed = not held and row["attempt"] > key.attempt and not JobState(row["state"]).is_terminal
-    if passed or (held and not placed):
+    if placed is not None and (passed or (held and not placed)):
         raise WorkflowIsOlder(f"attempt {key} has gone on without this workflow")
     goes_on = row["state"] != states[-1] and not JobState(row["state"]).is_terminal and row["attempt"] <= key.attempt
     if goes_on and not held and row["attempt"] < key.attempt and (usage or JobState(row["state"]).holds_gpus):
@@ -76,7 +78,7 @@ def end_attempt(
         )
     stop = {} if stopped_by is None else stopped_by.model_dump(include={"verb", "reason"})
     if goes_on:
-        for state in states[:-1]:
+        for state in _still_to_come(states[:-1], row["state"]):
             row = change_job(session, row, state, now, actor, {}, stop if state is JobState.PREEMPTED else {})
     if held:
         give_back(session, key, now, quarantine or {})
@@ -92,3 +94,8 @@ def end_attempt(
             data |= stop if states[-1] is JobState.CANCELLED else {}
         row = change_job(session, row, states[-1], now, actor, columns, data)
     return job_of(row)
+
+
+def _still_to_come(way: Sequence[JobState], current: str) -> Sequence[JobState]:
+    """Of the states on the way those after ``current``: an older workflow may not know that the job came so far."""
+    return way[way.index(JobState(current)) + 1 :] if current in way else way

@@ -27,7 +27,7 @@ from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.leases import ATTEMPTS_AT_HOST, first_term, lose
 from gpu_platform.store.models import allocation, gpu, host, leader
 from gpu_platform.store.parts import use_of
-from gpu_platform.store.restoring import spared
+from gpu_platform.store.restoring import judge
 
 
 @writing_unsynced
@@ -35,23 +35,21 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
 
     Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
-    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt; so is one whose
-    jobs this database does not know and may restore (see ``restoring``): these are not killed yet. Without news a
-    report writes one row and no event. Raises :class:`InvalidRequest` when another living host has the same GPU,
-    and :class:`StaleReport` for one that arrives after a newer one.
+    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt. While this database
+    may be an older one, a host with stale attempts is LOST, and those that may be restored are not killed yet (see
+    ``restoring``). Without news a report writes one row and no event. Raises :class:`InvalidRequest` when another
+    living host has the same GPU, and :class:`StaleReport` for one that arrives after a newer one.
     """
     row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
     if row is None and _register(session, report, ttl_s, now):
         row = session.execute(_LOCK_HOST, {"host_name": report.name}).one()
-        spare = spared(session, report.round, report.attempts, now)
-        kill = [key for key in report.attempts if key not in spare]
-        return _answer(session, report, row, ttl_s, kill, renewed=True)
+        judged = judge(session, report.round, report.attempts, now)
+        return _answer(session, report, row, ttl_s, judged.kill, renewed=True)
     row = row or session.execute(_LOCK_HOST, {"host_name": report.name}).one()
     if report.seq and report.seq <= row.report_seq and report.boot_id == row.boot_id:
         raise StaleReport(f"host {report.name} has sent report {row.report_seq} since {report.seq}")
     stale = _stale(session, report)
-    spare = spared(session, report.round, stale, now)
-    kill = [key for key in stale if key not in spare]
+    judged = judge(session, report.round, stale, now)
     values = _lease(report, ttl_s, now)
     current = session.scalar(_ROUND) or 0
     # A node worker of an older release brings back no rounds.
@@ -60,7 +58,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         del values["lease_until"], values["lease_s"]
     values.update(_news(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
-    if spare and row.state != HostState.LOST:
+    if judged.keep_out and row.state != HostState.LOST:
         values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     if row.state == HostState.LOST and not stale:
@@ -74,7 +72,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
         membership.refresh(session)
     if values.get("state") == HostState.DRAINING:
         settle_drain(session, report.name, now)
-    return _answer(session, report, row, ttl_s, kill, renewed=renewed)
+    return _answer(session, report, row, ttl_s, judged.kill, renewed=renewed)
 
 
 @reading
@@ -289,7 +287,7 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
 
 
 def _answer(
-    session: Session, report: HostReport, row: Row[Any], ttl_s: float, kill: list[AttemptKey], *, renewed: bool
+    session: Session, report: HostReport, row: Row[Any], ttl_s: float, kill: Sequence[AttemptKey], *, renewed: bool
 ) -> LeaseAnswer:
     """Whatever list of members the host gets is written down first: it may act on it as soon as it has it."""
     version = membership.current_version(session)
@@ -297,7 +295,7 @@ def _answer(
         session.execute(_UPDATE_HOST.values(members_sent=version), {"host_name": report.name})
     return LeaseAnswer(
         ttl_s=ttl_s,
-        kill=kill,
+        kill=list(kill),
         online_ms=None if row.online_at is None else int(row.online_at.timestamp() * 1000),
         draining=row.cordoned,
         renewed=renewed,
@@ -312,7 +310,7 @@ def _node(report: HostReport) -> str:
     return f"node/{report.name}"
 
 
-_UNKNOWN_JOBS = "it runs jobs that the database does not know: they are restored, or stopped, within a minute"
+_UNKNOWN_JOBS = "it runs jobs of which the database does not know: they are restored, or stopped, soon"
 
 
 def _stale(session: Session, report: HostReport) -> list[AttemptKey]:

@@ -1,15 +1,26 @@
-"""Rows that are older than what their workflow, or a host, knows: the database was restored to an older point.
+"""A job's row and its workflow do not agree: one of the two databases was restored to an older point.
 
-A workflow that asks for a step of attempt N proves that every attempt before N is over. So a row that is
-not so far yet is brought up to date by the step itself. What needs the attempt's place waits until the leader has
-restored it; see ``restoring``. The other way round, a row at attempt N or later proves that a workflow which asks for N
-is the older one.
+:func:`standing` says which one is behind, and a step of the workflow does by that:
+
+=========  ==================================================  ==================================================
+standing   what it means                                       what the step does
+=========  ==================================================  ==================================================
+BEHIND     the row is older, or its workflow waits for it      brings the row up, or waits for the leader (see
+                                                               ``restoring``)
+HOLDS      the attempt has its place                           is tried again: the row was restored just now
+PAST       the attempt is over, so the workflow is older       the workflow stops what it knows and begins again
+                                                               from the row
+ENDED      the job has ended                                   the workflow ends
+=========  ==================================================  ==================================================
+
+A workflow that asks for a step of attempt N proves that every attempt before N is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import select, update
@@ -18,7 +29,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.states import JobState
-from gpu_platform.store.allocations import close_reservation, give_back
+from gpu_platform.store.allocations import close_reservation, give_back, holds
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs import lock_job
@@ -29,25 +40,45 @@ RESTORED = "job.restored"
 """Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
 
 
-@writing
-def follow(session: Session, key: AttemptKey, now: datetime) -> bool:
-    """A workflow that holds nothing asks for a place for ``key``: a row that is behind waits for it, too.
+class Standing(StrEnum):
+    """How far a job's row is, seen from an attempt of its workflow; see above."""
 
-    False: the row is not behind, so nothing was changed. Raises :class:`NotFound`.
+    BEHIND = "behind"
+    HOLDS = "holds"
+    PAST = "past"
+    ENDED = "ended"
+
+
+@reading
+def standing(session: Session, key: AttemptKey) -> Standing:
+    """Raises :class:`NotFound` for a job without a row: it may be restored."""
+    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+    if JobState(row.state).is_terminal:
+        return Standing.ENDED
+    if holds(session, key):
+        return Standing.HOLDS
+    return Standing.PAST if row.attempt >= key.attempt or _is_known(session, key) else Standing.BEHIND
+
+
+@writing
+def follow(session: Session, key: AttemptKey, now: datetime) -> None:
+    """A workflow that holds nothing asks for a place for ``key``: a row that is BEHIND waits for it, too.
+
+    Raises :class:`NotFound`.
     """
     row = lock_job(session, key.job_id)
     state = JobState(row["state"])
-    if state.is_terminal or state is JobState.QUEUED or row["attempt"] >= key.attempt:
-        return False
-    bring_up(session, row, key.attempt - 1, now)
-    return True
+    if not state.is_terminal and state is not JobState.QUEUED and row["attempt"] < key.attempt:
+        bring_up(session, row, key.attempt - 1, now)
 
 
 @writing
 def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
     """The attempt ran and ends, but the row does not know it: the row is at ``state`` of this attempt now.
 
-    False: the row has ended, or knows of the attempt, or of a later one. Raises :class:`NotFound`.
+    False: the row is not BEHIND. Raises :class:`NotFound`.
     """
     row = lock_job(session, key.job_id)
     if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
@@ -56,24 +87,6 @@ def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datet
     values = {"state": state.value, "started_at": row["started_at"] or now}
     session.execute(update(job).where(job.c.id == key.job_id).values(values))
     return True
-
-
-@reading
-def is_behind(session: Session, key: AttemptKey) -> bool:
-    """Does a living row know nothing yet of an attempt that has its place? Then it is restored soon."""
-    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
-    if row is None or JobState(row.state).is_terminal or row.attempt >= key.attempt:
-        return False
-    return not _is_known(session, key)
-
-
-@reading
-def is_ahead(session: Session, key: AttemptKey) -> bool:
-    """Is the job at this attempt already, or past it, or over? Then who asks for a place for it is behind."""
-    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
-    if row is None:
-        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
-    return row.attempt >= key.attempt
 
 
 def bring_up(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:

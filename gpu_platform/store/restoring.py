@@ -1,9 +1,9 @@
 """Jobs of which Temporal knows more than this database: it was lost, or restored to an older point.
 
 What a workflow still knows of its job (specification, attempt, placement, how it ended) becomes its row again, and what
-the attempt runs on is reserved again. Until the leader has looked, nothing is placed, ranks of attempts that only a
-later state of this database can know are spared, and their hosts stay LOST. What only this database knew is gone:
-idempotency keys, events and usage.
+the attempt runs on is reserved again. Until the leader has compared both, nothing is placed, ranks of attempts that
+only a later state of this database can know are spared, and hosts with ranks that hold nothing are LOST. What only this
+database knew is gone: idempotency keys, events and usage.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class RememberedJob:
     created_at: datetime
     exit_code: int | None = None
     failure: Failure | None = None
+    displaced: bool = False
+    """That attempt had its place, which is somebody else's by now: it is over, and the job waits."""
 
 
 class RestoreNote(BaseModel):
@@ -120,21 +122,47 @@ def note_restored(session: Session, jobs: int, now: datetime) -> None:
     _write_note(session, before.model_copy(update={"last_at": now, "jobs": before.jobs + jobs}))
 
 
-def spared(session: Session, brought_back: int, stale: Sequence[AttemptKey], now: datetime) -> list[AttemptKey]:
-    """Inside a transaction: of the attempts that hold nothing, those that may be restored soon.
+@dataclass(frozen=True)
+class StaleAttempts:
+    """Of the attempts that a host runs, those that hold nothing there."""
+
+    kill: Sequence[AttemptKey] = ()
+    spare: Sequence[AttemptKey] = ()
+    """They may be restored soon."""
+    keep_out: bool = False
+    """The host gets no jobs while there are any: what they run on looks free."""
+
+
+def judge(session: Session, brought_back: int, stale: Sequence[AttemptKey], now: datetime) -> StaleAttempts:
+    """Inside a transaction: what to do with ``stale``, the attempts that hold nothing at the host that reports them.
 
     ``brought_back``: the round of the host's report. One that this database has not given yet proves that it is older.
     """
-    row = session.execute(select(leader.c.since, leader.c.round, leader.c.older_seen_at)).one_or_none()
-    if row is None:
-        return newer(session, stale) if stale else []
+    columns = (leader.c.since, leader.c.round, leader.c.older_seen_at, leader.c.restored)
+    row = session.execute(select(*columns)).one_or_none()
+    if row is None:  # no leader has begun: this database may be a new one
+        return _judged(session, stale, is_older=False)
     seen_at = row.older_seen_at
     if brought_back > row.round and (seen_at is None or now - seen_at > _PROVED_AGAIN):
         seen_at = now
         session.execute(update(leader).values(older_seen_at=now))
-    if not stale or now - max(row.since, seen_at or row.since) > SPARED_FOR:
-        return []
-    return newer(session, stale)
+    if not stale:
+        return StaleAttempts()
+    no_leader_yet = seen_at is not None and row.since < seen_at
+    recent = now - max(row.since, seen_at or row.since) <= SPARED_FOR
+    if not (recent or no_leader_yet or _compares(_parse_note(row.restored))):
+        return StaleAttempts(kill=stale)
+    return _judged(session, stale, is_older=seen_at is not None and (no_leader_yet or now - seen_at <= SPARED_FOR))
+
+
+def _judged(session: Session, stale: Sequence[AttemptKey], *, is_older: bool) -> StaleAttempts:
+    spare = newer(session, stale) if stale else []
+    return StaleAttempts([key for key in stale if key not in spare], spare, keep_out=bool(spare) or is_older)
+
+
+def _compares(note: RestoreNote | None) -> bool:
+    """Has a leader begun to compare the database with Temporal, and not ended?"""
+    return note is not None and note.written_until is not None
 
 
 @writing
@@ -145,14 +173,14 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
     registered yet, or when a GPU is somebody else's.
     """
     progress = found.progress
-    before = max(0, progress.attempt - 1)
+    over = progress.attempt if found.displaced or found.state.is_terminal else max(0, progress.attempt - 1)
     counters = {
         "user_retries": progress.user_retries,
         "hardware_retries": progress.hardware_retries,
         "preemptions": progress.preemptions,
     }
-    if _insert(session, found, before, counters, now):
-        for attempt in range(1, progress.attempt):  # none of them can reserve any more
+    if _insert(session, found, over, counters, now):
+        for attempt in range(1, over + 1):  # none of them can reserve any more
             close_reservation(session, AttemptKey(job_id=found.job_id, attempt=attempt), now)
     else:
         row = lock_job(session, found.job_id)
@@ -161,7 +189,7 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
         if JobState(row["state"]).holds_gpus and row["attempt"] == progress.attempt and found.state.holds_gpus:
             set_running(session, AttemptKey(job_id=found.job_id, attempt=progress.attempt), now)
             return True
-        bring_up(session, row, progress.attempt if found.state.is_terminal else before, now, **counters)
+        bring_up(session, row, over, now, **counters)
     if found.state.is_terminal:
         _end(session, found, now)
     elif found.placement is not None:
@@ -170,7 +198,10 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
 
 
 def _note(session: Session) -> RestoreNote | None:
-    text = session.scalar(select(leader.c.restored))
+    return _parse_note(session.scalar(select(leader.c.restored)))
+
+
+def _parse_note(text: str | None) -> RestoreNote | None:
     return RestoreNote.model_validate_json(text) if text else None
 
 
@@ -215,7 +246,7 @@ def _is_behind(session: Session, row: dict[str, object], found: RememberedJob) -
         return False
     if attempt == wanted:
         return found.state is JobState.RUNNING and state in (JobState.ALLOCATED, JobState.STARTING)
-    if found.placement is None:
+    if found.placement is None and not found.displaced:
         return state is not JobState.QUEUED
     which = (reservation.c.job_id == found.job_id) & (reservation.c.attempt == wanted)
     return session.scalar(select(reservation.c.attempt).where(which)) is None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
@@ -143,3 +147,63 @@ async def test_a_step_of_the_workflow_brings_its_row_up_to_date_without_the_lead
         assert ended.attempt == attempts
     assert jobs.starts() == ["completes-1", "retried-1", "retried-2"]
     await platform.nothing_leaked()
+
+
+async def test_an_older_workflow_learns_that_its_attempt_runs(platform: Platform, tmp_path: Path) -> None:
+    """Temporal is restored to before a gang was launched. One rank has ended since, the other runs."""
+    script = f"echo $RANK >> {tmp_path}/starts; while [ ! -e {tmp_path}/end-$RANK ]; do sleep 0.05; done"
+    spec = JobSpec(command=["sh", "-c", script], gpus=GpuRequest(hosts=2, gpus_per_host=1))
+    job_id = await platform.submit(spec)
+    await platform.reaches(job_id, JobState.RUNNING)
+    (tmp_path / "end-0").touch()
+    first = (platform.job(job_id).placement or pytest.fail("no placement")).hosts[0]
+    await eventually(lambda: not platform.nodes[first].agent.attempts(), "the first rank's host to be done")
+    await restored_to_before(platform, job_id, "launch_ranks")
+    await eventually(lambda: watched(platform, job_id), "the older workflow to watch the rank that runs")
+    assert platform.job(job_id).state is JobState.RUNNING
+    (tmp_path / "end-1").touch()
+    ended = await platform.ends(job_id, JobState.COMPLETED)
+    assert ended.attempt == 1
+    assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
+    await platform.nothing_leaked()
+
+
+async def test_an_older_workflow_of_an_attempt_that_is_over_begins_again(platform: Platform, tmp_path: Path) -> None:
+    jobs = Jobs(platform, tmp_path)
+    retried = await jobs.submit("retried", 4, exit_codes="3 0", retries=1)
+    await jobs.runs(retried, 1)
+    jobs.let_end("retried-1")
+    await jobs.runs(retried, 2)
+    await restored_to_before(platform, retried, "mark_running")
+    await jobs.runs(retried, 4)  # the second was stopped, and the third number is passed over
+    jobs.let_end("retried-4")
+    ended = await platform.ends(retried, JobState.COMPLETED)
+    assert (ended.attempt, ended.user_retries, ended.hardware_retries) == (4, 1, 1)
+    assert jobs.starts() == ["retried-1", "retried-2", "retried-4"]
+    await platform.nothing_leaked()
+
+
+async def restored_to_before(platform: Platform, job_id: str, step: str) -> None:
+    """The job's workflow forgets its first ``step`` and all after it."""
+    last_task = 0
+    async for event in platform.workflow(job_id).fetch_history_events():
+        scheduled = event.activity_task_scheduled_event_attributes.activity_type.name
+        marked = event.marker_recorded_event_attributes
+        if step == scheduled or any(step in str(given) for given in marked.details.values()):
+            break
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            last_task = event.event_id
+    await platform.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=platform.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=job_id),
+            workflow_task_finish_event_id=last_task,
+            request_id=uuid.uuid4().hex,
+        )
+    )
+
+
+async def watched(platform: Platform, job_id: str) -> bool:
+    described = await platform.workflow(job_id).describe()
+    pending = described.raw_description.pending_activities
+    return any(one.activity_type.name == "watch_ranks" for one in pending)

@@ -311,7 +311,26 @@ def test_a_host_proves_that_the_database_is_older_by_a_round_that_it_has_not_giv
     assert restoring.older_seen_at(store) == now
     assert cluster.report("a", 2, attempts=[known, newer], round=number, now=now).kill == []
     later = now + restoring.SPARED_FOR * 2
+    assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [], "nobody has looked"
+    leader.begin_epoch(store, "new", later)
+    restoring.begin_comparing(store, now, later)
+    later += restoring.SPARED_FOR * 2
+    assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [], "it has not ended"
+    restoring.end_comparing(store)
     assert cluster.report("a", 2, attempts=[known, newer], round=number, now=later).kill == [newer]
+
+
+def test_a_host_with_ranks_that_hold_nothing_gets_no_jobs_while_the_database_may_be_older(cluster: Cluster) -> None:
+    """It was LOST in the database that is gone; in this one its GPUs look free."""
+    store, now = cluster.store, NOW + restoring.SPARED_FOR * 2
+    released = cluster.running("released", {"a": [1]})
+    allocations.release_gang(store, released, now=NOW)
+    leader.begin_epoch(store, "new", NOW)
+    number = leases.begin_round(store, NOW)
+    assert cluster.report("a", 2, attempts=[released], round=number + 1, now=now).kill == [released]
+    assert cluster.host_state("a") == "LOST"
+    cluster.report("a", 2, round=number, now=now)
+    assert cluster.host_state("a") == "READY"
 
 
 def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:

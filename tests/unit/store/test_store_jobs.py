@@ -176,7 +176,7 @@ def test_an_older_workflow_cannot_end_what_it_does_not_know(store: Store, workfl
         cluster.enqueue("j1", attempt=2)
         allocations.reserve_gang(store, key("j1", 2), placement({"a": [0]}), now=NOW)
     before = jobs.get_job(store, "j1")
-    placed = workflow != "knows of no place"
+    placed = workflow == "is at an earlier attempt"
     with pytest.raises(WorkflowIsOlder):
         attempts.end_attempt(store, this, [JobState.CANCELLED], now=NOW, actor="ada", placed=placed)
     assert jobs.get_job(store, "j1") == before

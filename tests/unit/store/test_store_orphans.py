@@ -47,8 +47,9 @@ def test_the_end_of_an_old_attempt_does_not_end_a_job_at_a_later_one(cluster: Cl
     cluster.queued("j")
     cluster.reserve("j", {"a": [0]}, attempt=2)
     assert end(cluster.store, "j", attempt=1)
+    attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", failure=LOST)
     with pytest.raises(WorkflowIsOlder):
-        attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", failure=LOST)
+        attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", placed=True)
     assert jobs.get_job(cluster.store, "j").state is JobState.ALLOCATED
     assert allocations.held_attempts(cluster.store) == [key("j", 2)]
 
