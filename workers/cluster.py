@@ -137,8 +137,10 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """Node workers leave their ranks running: those belong to the jobs, not to us."""
-        # Temporal last, so that everybody else can still say good-bye.
-        await asyncio.gather(*[child.stop() for child in self.children if child is not self.temporal])
+        # Hosts ask for the lease of a planned restart: whoever answers goes after them, and Temporal last.
+        hosts = list(self.nodes.values())
+        await asyncio.gather(*[child.stop() for child in hosts])
+        await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
         await self.temporal.stop()
 
     # -- start ---------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class LocalCluster:
         return Child(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
 
     async def wait_until_ready(self) -> None:
-        """Until the service is ready and every host has registered."""
+        """Until the service is ready and every host has registered, in service or drained."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         wanted = set(self.nodes)
         missing = wanted | {"service"}
@@ -203,7 +205,7 @@ class LocalCluster:
                     ready = await http.get("/readyz")
                     if ready.status_code == 200:
                         hosts = (await http.get("/v1/hosts")).json()["items"]
-                        missing = wanted - {host["name"] for host in hosts if host["state"] == "READY"}
+                        missing = wanted - {host["name"] for host in hosts if host["state"] != "LOST"}
                         if not missing:
                             return
                 except httpx.HTTPError:
