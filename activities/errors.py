@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from temporalio.exceptions import ApplicationError
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.errors import NotFound, PlatformError
 
 NOT_OURS = "NotOurs"
 WORKFLOW_IS_OLDER = "WorkflowIsOlder"
+HOST_REMOVED = "HostRemoved"
 
 
 def not_ours(error: PlatformError) -> ApplicationError:
@@ -19,3 +23,12 @@ def not_ours(error: PlatformError) -> ApplicationError:
 def workflow_is_older(key: AttemptKey) -> ApplicationError:
     """Temporal's database was restored to an older point. The workflow begins again from its job's row."""
     return ApplicationError(f"attempt {key} has gone on", type=WORKFLOW_IS_OLDER, non_retryable=True)
+
+
+@contextmanager
+def host_may_be_removed() -> Iterator[None]:
+    """Around a step of a repair: an operator may have removed the host, with its GPUs."""
+    try:
+        yield
+    except NotFound as error:
+        raise ApplicationError(error.message, type=HOST_REMOVED, non_retryable=True) from error

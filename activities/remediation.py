@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
+from activities.errors import host_may_be_removed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import PlatformError
@@ -38,6 +39,8 @@ RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
 
 
 class RemediationActivities:
+    """A step about a GPU whose host was removed fails with ``HOST_REMOVED``."""
+
     def __init__(self, store: Store, settings: RemediationSettings) -> None:
         self._store = store
         self._settings = settings
@@ -49,7 +52,8 @@ class RemediationActivities:
     @activity.defn
     def begin_reset(self, request: GpuReason) -> GpuState:
         """RESETTING, or OFFLINE when an operator has taken the GPU out of service."""
-        return gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
+        with host_may_be_removed():
+            return gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
@@ -60,22 +64,29 @@ class RemediationActivities:
     def finish_reset(self, result: ResetResult) -> GpuState:
         """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row, or for a while when
         the GPU fails again and again."""
-        return gpus.finish_reset(
-            self._store,
-            result.gpu_uuid,
-            result.ok,
-            utc_now(),
-            result.max_failures,
-            result.problem,
-            self._settings.back_off if result.counts else None,
-        )
+        with host_may_be_removed():
+            return gpus.finish_reset(
+                self._store,
+                result.gpu_uuid,
+                result.ok,
+                utc_now(),
+                result.max_failures,
+                result.problem,
+                self._settings.back_off if result.counts else None,
+            )
 
     @activity.defn
     def quarantine_gpu(self, request: GpuReason) -> None:
         """OFFLINE until an operator brings it back."""
-        gpus.set_gpu_state(
-            self._store, request.gpu_uuid, GpuState.OFFLINE, reason=request.reason, actor="remediation", now=utc_now()
-        )
+        with host_may_be_removed():
+            gpus.set_gpu_state(
+                self._store,
+                request.gpu_uuid,
+                GpuState.OFFLINE,
+                reason=request.reason,
+                actor="remediation",
+                now=utc_now(),
+            )
 
 
 class ResetActivities:

@@ -12,6 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
+from activities.errors import host_may_be_removed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
@@ -59,7 +60,10 @@ class Reboot(BaseModel):
 
 
 class RepairActivities:
-    """The control worker's half: short database steps, and the command that power cycles a host."""
+    """The control worker's half: short database steps, and the command that power cycles a host.
+
+    A step of a host that was removed fails with ``HOST_REMOVED``.
+    """
 
     def __init__(self, store: Store, settings: RemediationSettings) -> None:
         self._store = store
@@ -72,35 +76,41 @@ class RepairActivities:
     @activity.defn
     def hold_gpu(self, request: Hold) -> bool:
         """OFFLINE until it is repaired. False: an operator has decided otherwise."""
-        return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
+        with host_may_be_removed():
+            return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
 
     @activity.defn
     def begin_repair(self, request: Repair) -> RepairBegun:
-        return repairs.begin_repair(
-            self._store,
-            request.host,
-            request.gpu_uuid,
-            request.step,
-            since=request.since,
-            reboots_per_day=request.reboots_per_day,
-            now=utc_now(),
-        )
+        with host_may_be_removed():
+            return repairs.begin_repair(
+                self._store,
+                request.host,
+                request.gpu_uuid,
+                request.step,
+                since=request.since,
+                reboots_per_day=request.reboots_per_day,
+                now=utc_now(),
+            )
 
     @activity.defn
     def look_at_repair(self, request: RepairOf) -> RepairView:
-        return repairs.look_at_repair(self._store, request.host, request.gpu_uuid, utc_now())
+        with host_may_be_removed():
+            return repairs.look_at_repair(self._store, request.host, request.gpu_uuid, utc_now())
 
     @activity.defn
     def note_reboot(self, request: RepairOf) -> None:
-        repairs.note_reboot(self._store, request.host, request.gpu_uuid, request.how, utc_now())
+        with host_may_be_removed():
+            repairs.note_reboot(self._store, request.host, request.gpu_uuid, request.how, utc_now())
 
     @activity.defn
     def end_repair(self, request: RepairOf) -> None:
-        repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
+        with host_may_be_removed():
+            repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
 
     @activity.defn
     def open_service_case(self, request: Case) -> bool:
-        return repairs.open_service_case(self._store, request.gpu_uuid, request.reason, request.tried, utc_now())
+        with host_may_be_removed():
+            return repairs.open_service_case(self._store, request.gpu_uuid, request.reason, request.tried, utc_now())
 
     @activity.defn
     async def power_cycle(self, host: str) -> None:

@@ -88,6 +88,15 @@ async def put_gpu_online(platform: Platform, reference: str, actor: str, reason:
     return gpu
 
 
+async def remove_host(platform: Platform, name: str, actor: str) -> None:
+    """Forget a host; what repairs its GPUs ends. Raises :class:`NotFound` and :class:`InUse`."""
+    there = await run_in_threadpool(gpus.list_gpus, platform.store, host=name)
+    await run_in_threadpool(hosts.remove_host, platform.store, name, reason=None, actor=actor, now=now())
+    await asyncio.gather(
+        *[remediation.overrule(platform, gpu, actor, f"host {name} was removed", host_removed=True) for gpu in there]
+    )
+
+
 def _set_host(platform: Platform, name: str, state: HostState, actor: str, reason: str) -> Host:
     return hosts.set_host_state(platform.store, name, state, reason=reason or None, actor=actor, now=now())
 

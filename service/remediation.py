@@ -44,12 +44,11 @@ async def order(
     return found
 
 
-async def overrule(platform: Platform, gpu: Gpu, actor: str, reason: str) -> None:
+async def overrule(platform: Platform, gpu: Gpu, actor: str, reason: str, *, host_removed: bool = False) -> None:
     """An operator decided about the GPU: what remediation was about to do is not done."""
+    order = RemediationOrder(actor=actor, reason=reason, host_removed=host_removed)
     try:
-        await platform.workflows.order_remediation(
-            remediation_id(gpu.info.uuid), "overrule", RemediationOrder(actor=actor, reason=reason)
-        )
+        await platform.workflows.order_remediation(remediation_id(gpu.info.uuid), "overrule", order)
     except WorkflowGone:
         return  # nothing was being done about it
     except Unavailable as error:  # the GPU is as the operator wants it all the same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
 
-from activities.errors import NOT_OURS, WORKFLOW_IS_OLDER
+from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 from activities.launch import PREFLIGHT_FAILED
 from gpu_platform.domain.attempt import GpuFault, HostLost, RankExit
 from gpu_platform.domain.faults import FaultAction
@@ -34,8 +34,17 @@ def step_failure(error: FailureError) -> Failure:
 
 def is_older_than_its_row(error: FailureError) -> bool:
     """Did a step find that the database knows more of the job than this workflow?"""
+    return _is_of_type(error, WORKFLOW_IS_OLDER)
+
+
+def is_of_a_removed_host(error: FailureError) -> bool:
+    """Did a step of a repair find that an operator removed the host?"""
+    return _is_of_type(error, HOST_REMOVED)
+
+
+def _is_of_type(error: FailureError, type: str) -> bool:
     cause = error.cause if isinstance(error, ActivityError) else error
-    return isinstance(cause, ApplicationError) and cause.type == WORKFLOW_IS_OLDER
+    return isinstance(cause, ApplicationError) and cause.type == type
 
 
 def rank_failure(exit: RankExit) -> Failure:

@@ -13,11 +13,12 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
+    from activities.errors import HOST_REMOVED
     from activities.launch import node_task_queue
     from activities.remediation import (
         RESET_NEEDS_OPERATOR,
@@ -32,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
     from gpu_platform.domain.states import GpuState
     from workflows import policies
+    from workflows.failures import is_of_a_removed_host
     from workflows.repair import HostRepair, Orders
 
 RESET: dict[str, Any] = {
@@ -46,6 +48,7 @@ IDLE_PAUSE_S = 300.0
 
 
 REPAIR = "repair-of-hosts"
+REMOVED = "removed-host-ends-reset"
 
 
 def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
@@ -79,6 +82,7 @@ class RemediationWorkflow:
         self._orders = Orders()
         self._problem = ""
         """Why the last reset failed; empty: it did not."""
+        self._host_removed = False
 
     @workflow.signal
     def approve(self, order: RemediationOrder) -> None:
@@ -92,8 +96,9 @@ class RemediationWorkflow:
 
     @workflow.signal
     def overrule(self, order: RemediationOrder) -> None:
-        """An operator put the GPU online or offline: nothing more is done."""
+        """An operator put the GPU online, or removed its host: nothing more is done."""
         self._orders.overruled = order
+        self._host_removed = self._host_removed or order.host_removed
 
     @workflow.query
     def status(self) -> RemediationStatus:
@@ -126,15 +131,27 @@ class RemediationWorkflow:
             await workflow.execute_local_activity_method(
                 RemediationActivities.record_fault, report, **policies.DATABASE_STEP
             )
-            action = FaultAction(report.action)
-            if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
-                state = await self._reset(report)
-                if self._problem and state is GpuState.OFFLINE and workflow.patched(REPAIR):
-                    state = await self._repair_host(report, self._problem)
-            elif action.takes_gpu and workflow.patched(REPAIR):
-                state = await self._repair_host(report, "")
-            elif action.takes_gpu:
-                state = await self._quarantine(report)
+            self._host_removed = False
+            try:
+                state = await self._heal(report, state)
+            except FailureError as error:
+                if not is_of_a_removed_host(error):
+                    raise
+                self._note(f"an operator removed host {report.host}: nothing more is done")
+                state, self._orders = None, Orders()
+        return state
+
+    async def _heal(self, report: FaultReport, state: GpuState | None) -> GpuState | None:
+        """The GPU's last state; ``state`` when the fault does not take it out of service."""
+        action = FaultAction(report.action)
+        if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
+            state = await self._reset(report)
+            if self._problem and state is GpuState.OFFLINE and workflow.patched(REPAIR):
+                state = await self._repair_host(report, self._problem)
+        elif action.takes_gpu and workflow.patched(REPAIR):
+            state = await self._repair_host(report, "")
+        elif action.takes_gpu:
+            state = await self._quarantine(report)
         return state
 
     async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
@@ -205,13 +222,18 @@ class RemediationWorkflow:
             max_failures=self._input.max_failures,
             counts=not report.blameless,
         )
+        reset = workflow.start_activity_method(
+            ResetActivities.reset_gpu,
+            report.gpu_uuid,
+            task_queue=node_task_queue(report.host),
+            **RESET,
+        )
+        await workflow.wait_condition(lambda: reset.done() or self._host_removed)
+        if not reset.done() and workflow.patched(REMOVED):
+            reset.cancel()
+            raise ApplicationError(f"host {report.host} was removed", type=HOST_REMOVED, non_retryable=True)
         try:
-            await workflow.execute_activity_method(
-                ResetActivities.reset_gpu,
-                report.gpu_uuid,
-                task_queue=node_task_queue(report.host),
-                **RESET,
-            )
+            await reset
         except ActivityError as error:
             cause = error.cause
             failed = {

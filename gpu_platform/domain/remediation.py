@@ -60,6 +60,8 @@ class RemediationOrder(BaseModel):
 
     actor: str
     reason: str = ""
+    host_removed: bool = False
+    """The operator removed the host: what waits for it would wait for ever."""
 
 
 class RemediationStatus(BaseModel):

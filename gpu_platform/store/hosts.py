@@ -25,7 +25,7 @@ from gpu_platform.store.database import insert_new, reading, writing, writing_un
 from gpu_platform.store.events import append_event
 from gpu_platform.store.gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.leases import ATTEMPTS_AT_HOST, first_term, lose
-from gpu_platform.store.models import allocation, gpu, host, leader
+from gpu_platform.store.models import allocation, gpu, host, leader, repair
 from gpu_platform.store.parts import use_of
 from gpu_platform.store.restoring import judge
 
@@ -205,6 +205,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     without_gpu = (allocation.c.host == name) & allocation.c.gpu_uuid.is_(None)
     session.execute(delete(allocation).where(allocation.c.gpu_uuid.in_(uuids) | without_gpu))
     session.execute(delete(gpu).where(gpu.c.host == name))
+    session.execute(delete(repair).where(repair.c.host == name))
     session.execute(delete(host).where(host.c.name == name))
     membership.refresh(session)
     append_event(session, "host.removed", actor, now, host=name, data={"reason": reason})

@@ -56,11 +56,11 @@ def begin_repair(
 ) -> RepairBegun:
     """Take the host out of service for ``step``, unless a host of its domain is being repaired. May be repeated.
 
-    ``since``: when the GPU failed.
+    ``since``: when the GPU failed. Raises :class:`NotFound`.
     """
     rows = {row.name: row for row in session.execute(_HOSTS)}
     if name not in rows:
-        return RepairBegun(began=False, never=True, why_not=f"there is no host {name} any more")
+        raise _no_such_host(name)
     ours = rows[name]
     repairs = {row.host: row for row in session.execute(select(repair))}
     last = repairs.get(name)
@@ -108,8 +108,10 @@ def look_at_repair(session: Session, name: str, gpu_uuid: str, now: datetime) ->
 
 @writing
 def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datetime) -> None:
-    """The host is told to reboot: counted, whatever comes of it. Once per repair."""
-    row = session.execute(select(repair).where(repair.c.host == name).with_for_update()).one()
+    """The host is told to reboot: counted, whatever comes of it. Once per repair. Raises :class:`NotFound`."""
+    row = session.execute(select(repair).where(repair.c.host == name).with_for_update()).one_or_none()
+    if row is None:
+        raise _no_such_host(name)
     reboots = _reboots(row, now)
     began = row.began_at.timestamp()
     if not any(at >= began for at in reboots):
@@ -120,7 +122,10 @@ def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datet
 
 @writing
 def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, now: datetime) -> None:
-    """Back into service, unless an operator had it out before. A no-op for a repair that has ended."""
+    """Back into service, unless an operator had it out before. A no-op for a repair that has ended.
+
+    Raises :class:`NotFound`.
+    """
     row = _lock(session, name)
     last = session.execute(
         select(repair).where(repair.c.host == name, repair.c.gpu_uuid == gpu_uuid, repair.c.ended_at.is_(None))
@@ -196,8 +201,12 @@ def _reboots(row: Row[Any] | None, now: datetime) -> list[float]:
 def _lock(session: Session, name: str) -> Row[Any]:
     row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no host {name!r}", host=name)
+        raise _no_such_host(name)
     return row
+
+
+def _no_such_host(name: str) -> NotFound:
+    return NotFound(f"there is no host {name!r}", host=name)
 
 
 _HOSTS = select(host).order_by(host.c.name).with_for_update(key_share=True)

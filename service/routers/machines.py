@@ -87,9 +87,9 @@ async def declare_host_lost(
 
 
 @router.delete("/hosts/{name}", tags=["hosts"], status_code=204)
-def remove_host(name: HostName, platform: PlatformDep, actor: ActorDep) -> None:
+async def remove_host(name: HostName, platform: PlatformDep, actor: ActorDep) -> None:
     """Forget a host that is LOST or DRAINED and holds nothing; a 409 otherwise. Usage and events stay."""
-    hosts.remove_host(platform.store, name, reason=None, actor=_actor(actor), now=now())
+    await operations.remove_host(platform, name, _actor(actor))
 
 
 @router.post("/hosts/{name}/report", tags=["node workers"])

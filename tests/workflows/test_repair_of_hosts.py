@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from temporalio.client import Client
 
 from gpu_platform.client.wire import USER_HEADER
@@ -21,7 +23,7 @@ from gpu_platform.store import Store, events, gpus, hosts
 from service import operations
 from service.platform import Platform as ServicePlatform
 from service.temporal import JobWorkflows
-from tests.harness import Platform, eventually
+from tests.harness import Platform, SimulatedNode, eventually
 from tests.store_cluster import NOW
 from tests.unit.service.api_server import application, in_process
 from workflows.remediation import remediation_id
@@ -192,3 +194,68 @@ async def test_an_operator_who_puts_the_gpu_online_ends_it(
         workflow = platform.workflow(remediation_id(gpu(platform, 2).info.uuid))
         assert await workflow.result() is None
         assert host_state(platform) is HostState.READY
+
+
+async def stays_away(node: SimulatedNode, of_boot: str | None) -> None:
+    """A host that does not come back from a reboot."""
+
+
+async def removed(platform: Platform) -> None:
+    """As an operator does it, once the host is LOST and its lease has ended."""
+    await platform.nodes["a"].lose()
+    await operations.remove_host(service(platform), "a", "op")
+
+
+@pytest.fixture
+def leases_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "now", lambda: datetime.now(UTC) + timedelta(days=1))
+
+
+async def test_a_host_that_is_removed_while_it_reboots_ends_its_repair(
+    temporal: Client, sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedNode, "reboot", stays_away)
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, remediation=BY_ITSELF) as platform:
+        platform.nodes["a"].strike(2, xid=79)
+        await eventually(lambda: "host.reboot" in kinds(platform, 2), "the host to be told to reboot")
+        workflow = platform.workflow(remediation_id(gpu(platform, 2).info.uuid))
+        await platform.nodes["a"].lose()
+        later = datetime.now(UTC) + timedelta(days=1)
+        hosts.remove_host(sqlite_store, "a", reason=None, actor="op", now=later)  # and nobody tells the workflow
+        assert await asyncio.wait_for(workflow.result(), 30) is None
+        notes = await workflow.query("notes", result_type=list[str])
+        assert "an operator removed host a: nothing more is done" in notes[-1]
+
+
+@pytest.mark.usefixtures("leases_ended")
+async def test_a_host_that_is_removed_while_an_operator_is_asked_ends_its_repair(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
+        platform.nodes["a"].strike(2, xid=79)
+        await waiting(platform, 2)
+        workflow = platform.workflow(remediation_id(gpu(platform, 2).info.uuid))
+        await removed(platform)
+        assert await asyncio.wait_for(workflow.result(), 30) is None
+
+
+@pytest.mark.usefixtures("leases_ended")
+async def test_a_host_that_is_removed_while_a_reset_waits_for_it_ends_that(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
+        platform.nodes["a"].strike(2, xid=119)
+        await is_(platform, 2, GpuState.RESETTING)
+        workflow = platform.workflow(remediation_id(gpu(platform, 2).info.uuid))
+
+        async def reset_asked() -> bool:
+            return bool((await workflow.describe()).raw_description.pending_activities)
+
+        await eventually(reset_asked, "the reset to wait for its host")
+        await removed(platform)
+        assert await asyncio.wait_for(workflow.result(), 30) is None
+        await platform.nodes["a"].report()  # it comes back as a new host
+        async with platform.listening("a"):
+            platform.nodes["a"].strike(2, xid=95)
+            await eventually(lambda: gpu(platform, 2).reset_count == 1, "a later fault of the same GPU to be healed")
+            await is_(platform, 2, GpuState.AVAILABLE)

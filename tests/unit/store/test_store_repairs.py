@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.remediation import RepairBegun, RepairStep
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events, gpus, hosts, repairs, service_cases
@@ -128,3 +129,19 @@ def test_a_service_case_tells_all_there_is(cluster: Cluster) -> None:
     assert {"host.repair", "host.repaired"} <= set(kinds)
     assert gpus.begin_reset(cluster.store, uuid, "XID 46", after(5)).state is GpuState.OFFLINE, "a human decides"
     assert events.last_seq(cluster.store)
+
+
+def test_a_removed_host_leaves_no_repair_behind(cluster: Cluster) -> None:
+    begin(cluster, "a")
+    hosts.remove_host(cluster.store, "a", reason=None, actor="op", now=after(3600))
+    for step in (
+        lambda: begin(cluster, "a", after(3601)),
+        lambda: repairs.look_at_repair(cluster.store, "a", "GPU-a-0", after(3601)),
+        lambda: repairs.note_reboot(cluster.store, "a", "GPU-a-0", "its own command", after(3601)),
+        lambda: end(cluster, "a", after(3601)),
+    ):
+        with pytest.raises(NotFound):
+            step()
+    cluster.host("a", gpus=2, leaf="l1")
+    assert begin(cluster, "a", after(3602)).began
+    assert cluster.host_state("a") == "DRAINED", "it is taken out of service anew"
