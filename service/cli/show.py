@@ -149,7 +149,7 @@ def event_text(event: JobEvent) -> str:
         case "host.state" | "host.lost":
             later = f", {data['wanted']} was asked for" if "wanted" in data else ""
             return f"host {event.host} is {data.get('state', 'LOST')}{later}" + _because(data.get("reason"))
-    what = event.kind.removeprefix("job.").replace(".", " ")
+    what = event.kind.removeprefix("job.").replace(".", " ").replace("_", " ")
     failure = data.get("failure")
     if isinstance(failure, dict):
         return what + _because(failure.get("message"))
