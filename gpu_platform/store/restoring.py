@@ -71,13 +71,6 @@ class RestoreNote(BaseModel):
 
 
 @reading
-def unknown_jobs(session: Session, job_ids: Collection[str]) -> list[str]:
-    """Of ``job_ids`` those without a row."""
-    known = _rows(session, job_ids)
-    return [job_id for job_id in sorted(job_ids) if job_id not in known]
-
-
-@reading
 def rows_of(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
     """The rows of those that are known."""
     return _rows(session, job_ids)

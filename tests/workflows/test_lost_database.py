@@ -47,7 +47,7 @@ async def test_waiting_and_running_jobs_are_restored(
         await platform.change_leader()
 
         def restored(job_id: str) -> Job | None:
-            return None if restoring.unknown_jobs(platform.store, [job_id]) else platform.job(job_id)
+            return platform.job(job_id) if restoring.rows_of(platform.store, [job_id]) else None
 
         after = await eventually(lambda: restored(running), "the running job to be restored")
         assert (after.state, after.attempt, after.placement) == (JobState.RUNNING, 1, before.placement)
@@ -73,9 +73,7 @@ async def test_a_job_that_was_not_admitted_yet_is_not_taken_for_a_withdrawn_one(
         assert (await platform.workflow(withdrawn).result())["state"] == JobState.CANCELLED
         lost = await platform.begin("j-its-row-was-lost", spec)
         await platform.change_leader()
-        await eventually(
-            lambda: not restoring.unknown_jobs(platform.store, [lost]), "the job to be restored", within_s=30
-        )
+        await eventually(lambda: restoring.rows_of(platform.store, [lost]), "the job to be restored", within_s=30)
         await platform.ends(lost, JobState.COMPLETED, within_s=30)
         assert "job.restored" in platform.kinds(lost)
-        assert restoring.unknown_jobs(platform.store, [withdrawn]) == [withdrawn]
+        assert not restoring.rows_of(platform.store, [withdrawn])

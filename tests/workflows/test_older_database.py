@@ -106,7 +106,7 @@ async def test_an_older_row_is_brought_up_to_date(platform: Platform, tmp_path: 
     assert (await jobs.runs(retried, 2)).placement == retry.placement
     assert (await jobs.runs(waits, 1)).placement == before.placement
     ended = {ends: JobState.COMPLETED, passes: JobState.COMPLETED, fails: JobState.FAILED, later: JobState.COMPLETED}
-    await eventually(lambda: not restoring.unknown_jobs(platform.store, [later, runs, last]), "jobs that had no row")
+    await eventually(lambda: len(restoring.rows_of(platform.store, [later, runs, last])) == 3, "jobs that had no row")
     for job_id, state in ended.items():
         await platform.reaches(job_id, state)
     assert (platform.job(fails).exit_code, platform.job(fails).attempt) == (4, 1)
