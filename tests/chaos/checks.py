@@ -26,8 +26,6 @@ RECOVERY_S = 30.0
 """So long after a fault its effects may show."""
 PATHS_S = 10.0
 """Two leases of the tests: faults so near each other may take both ways to the control plane."""
-BACKLOG_S = 60.0
-"""Work that piled up while the control plane was away is done within this, or within the time that it was away."""
 LATENESS_S = 0.3
 """The observer may write so much later than it happened; where the kernel's locks prove it, nothing is allowed."""
 USAGE_SLACK_S = 2.0
@@ -163,15 +161,7 @@ def ranks_unbacked(facts: Facts) -> list[Violation]:
 
 
 def allocations_idle(facts: Facts) -> list[Violation]:
-    """Whoever holds GPUs runs something, but for a sweep's time and what faults on its way excuse.
-
-    What could not be done while the control plane was away is done after it, one job after the other: an outage of N
-    seconds (overlapping faults are one) excuses N seconds more, a minute at most.
-    """
-    outages = Spans.of([(f.begin, min(f.end, facts.now)) for f in facts.faults if f.of_the_cluster]).windows
-    backlogs = [
-        (outage.begin, outage.end + RECOVERY_S + min(outage.end - outage.begin, BACKLOG_S)) for outage in outages
-    ]
+    """Whoever holds GPUs runs something, but for a sweep's time and what faults on its way excuse."""
     runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in facts.truth.runs:
         runs[run.job, run.attempt].append(run)
@@ -182,7 +172,7 @@ def allocations_idle(facts: Facts) -> list[Violation]:
             (min(fault.begin, fault.since), fault.end + RECOVERY_S)
             for fault in facts.faults
             if fault.of_the_cluster or fault.touches(hold.job, hold.hosts, hold.gpus)
-        ] + backlogs
+        ]
         left = Spans.of(busy + excused).without(hold.reserved[1], min(hold.released[0], facts.now))
         longest = max((end - begin for begin, end in left), default=0.0)
         if longest > SWEEP_S:
