@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
@@ -109,8 +109,20 @@ def test_the_same_input_gives_the_same_report(simulation: Simulation) -> None:
     assert simulation.report() == simulation.report()
 
 
+VICTIM_ON_A_HOST_THAT_BREAKS_IN_ITS_GRACE = Simulation(
+    (
+        came("victim", at=0.0, runs=30.0, gpus=4, hosts=2, namespace="a", grace_s=3.0),
+        came("urgent", at=13.0, runs=10.0, gpus=4, namespace="a", grace_s=0.0, priority=1),
+    ),
+    CLUSTER,
+    Policy(preemption=True, min_run_s=0.0),
+    (Failure(at_s=15.0, host="big-0000", down_s=1.0),),
+)
+
+
 @settings(max_examples=40, deadline=None)
 @given(simulations)
+@example(VICTIM_ON_A_HOST_THAT_BREAKS_IN_ITS_GRACE)
 def test_no_gpu_is_ever_used_twice_or_while_it_is_broken(simulation: Simulation) -> None:
     run = simulation.run()
     taken = {uuid: [] for uuid in GPUS}

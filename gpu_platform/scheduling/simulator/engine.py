@@ -3,7 +3,7 @@
 What happens at one instant happens in this order: jobs end, victims leave, repairs, failures, arrivals, decision.
 A placement becomes a running job at once: launching takes no time here. A job that a failure stops
 keeps its place in the queue, one that is preempted goes to its end, as in the running platform. A victim stops
-working when it is told, and holds its GPUs for its grace.
+working when it is told, and holds its GPUs for its grace, or until one of them or its host breaks.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _Simulation:
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
-            record.leaving = True
+            record.leaving, record.told_s = True, self._now
             if preemption.reason is MoveReason.PREEMPTION:
                 record.preemptions += 1
             else:
@@ -257,8 +257,7 @@ class _Simulation:
             self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
 
     def _leave(self, record: JobRecord) -> None:
-        held_in_vain = min(self._now - record.since_s, record.job.grace_s) * record.gpus_held
-        record.lost_gpu_seconds += held_in_vain
+        record.lost_gpu_seconds += (self._now - record.told_s) * record.gpus_held
         record.leaving = False
         self._stop(record, finite=True)
         self._wait(record, self._now)
@@ -270,7 +269,8 @@ class _Simulation:
         for job_id in sorted(self._fleet.break_down(failure.host, failure.gpu)):
             record = self._running[job_id]
             if record.leaving:
-                continue  # it works no more, and is gone in a moment
+                self._leave(record)  # its grace is over: its processes ended with the hardware
+                continue
             self._lose_work(record)
             self._stop(record)
             if record.restarts == self._max_restarts:

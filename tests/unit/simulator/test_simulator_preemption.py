@@ -73,6 +73,19 @@ def test_a_victim_whose_gpu_fails_is_charged_once() -> None:
     ran = jobs.under(PREEMPTING).failing(Failure(at_s=55, host="gpu-0000", gpu=0, down_s=20)).records()
     assert (ran["victim"].preemptions, ran["victim"].restarts) == (1, 0)
     assert ran["urgent"].first_start_s == 75
+    # The grace ends with the GPU: 50 s of work and 5 s of grace, not 10.
+    assert ran["victim"].stays[0].end_s == 55
+    assert ran["victim"].lost_gpu_seconds == 55 * 8
+
+
+def test_a_victim_that_loses_a_host_in_its_grace_gives_back_the_other_host_at_once() -> None:
+    jobs = trace(
+        came("victim", at=0, gpus=8, hosts=2, runs=100, grace_s=30),
+        came("urgent", at=50, gpus=8, runs=20, priority=5),
+    ).on(hosts(2))
+    ran = jobs.under(PREEMPTING).failing(Failure(at_s=55, host="gpu-0001", down_s=1000)).records()
+    assert ran["urgent"].first_start_s == 55
+    assert jobs.under(PREEMPTING).records()["urgent"].first_start_s == 80
 
 
 def test_the_time_from_a_failure_to_the_next_start_is_reported() -> None:
