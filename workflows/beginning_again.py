@@ -26,5 +26,5 @@ async def begin_again(job_id: str, spec: JobSpec) -> BegunAgain:
 
 def workflow_lost(spec: JobSpec, progress: JobProgress) -> Ending:
     """How the attempt ends that held GPUs: a hardware retry, if the job has one left. Counted in ``progress``."""
-    message = "Temporal did not know the workflow of this job any more, so its ranks were stopped"
+    message = "Temporal lost track of this job (its database was lost, or is older), so its ranks were stopped"
     return after_failure(Failure(kind=FailureKind.HARDWARE, message=message), spec, progress)

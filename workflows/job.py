@@ -214,7 +214,7 @@ class JobWorkflow:
             if ending.state.is_terminal:
                 return await self._result(ending)
         self._progress.attempt = found.closed_attempt
-        self._note("begun again: Temporal did not know its workflow any more")
+        self._note("begun again: Temporal does not know how far it came")
         return None
 
     async def _one_attempt(self) -> Ending:

@@ -109,7 +109,7 @@ def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]
         closed += 1
         close_reservation(session, AttemptKey(job_id=job_id, attempt=closed), now)
         leave_queue(session, job_id, now)
-    data = {"state": state.value, "reason": "Temporal did not know its workflow"}
+    data = {"state": state.value, "reason": "Temporal does not know how far it came"}
     append_event(session, BEGUN_AGAIN, "control", now, job_id=job_id, attempt=row["attempt"] or None, data=data)
     return job_of(row), closed
 

@@ -122,9 +122,7 @@ async def failover(cluster: LocalCluster, client: AsyncClient) -> None:
     """SIGKILL of both schedulers' leader, then a submission: until it runs."""
     times = []
     for _ in range(3):
-        leader = max(
-            (child for child in cluster.schedulers if child.pid), key=lambda child: _last_epoch(child.log_file)
-        )
+        leader = max((child for child in cluster.schedulers if child.pid), key=lambda child: last_epoch(child.log_file))
         began = time.monotonic()
         os.kill(leader.pid or 0, signal.SIGKILL)
         job = await client.submit(NOOP)
@@ -178,7 +176,7 @@ async def running(client: AsyncClient, job_id: str, attempt: int) -> Job:
     return await eventually(there, f"attempt {attempt} to run", within_s=60)
 
 
-def _last_epoch(log: Path) -> int:
+def last_epoch(log: Path) -> int:
     found = [line for line in log.read_text().splitlines() if '"scheduler.leads"' in line]
     return int(found[-1].split('"epoch": ')[1].split(",")[0].rstrip("}")) if found else -1
 

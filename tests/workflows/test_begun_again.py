@@ -71,7 +71,7 @@ async def test_a_running_job_that_temporal_forgot_is_stopped_and_retried_if_it_m
     assert ended.hardware_retries == retries
     if not retries:
         assert ended.failure is not None
-        assert (ended.failure.kind, "did not know the workflow" in ended.failure.message) == (
+        assert (ended.failure.kind, "lost track of this job" in ended.failure.message) == (
             FailureKind.HARDWARE,
             True,
         )
