@@ -89,6 +89,8 @@ class Backfill:
         self._known: dict[tuple[object, ...], _Forecast] = {}
         self.promised: dict[str, Reservation] = {}
         """By job, as of the last decision; only with conservative backfill."""
+        self.waited: frozenset[str] = frozenset()
+        """Who waited then, with a promise or without: they may put none of ``promised`` off."""
 
     def reserve(
         self,

@@ -18,6 +18,8 @@ class Denial:
 
     message: str
     next_step: str = "wait until jobs of the namespace end, or have the quota raised"
+    for_want_of_gpus: bool = False
+    """Enough of them free would do, whoever has them now."""
 
 
 class QuotaBook:
@@ -88,6 +90,7 @@ class QuotaBook:
                 f"{max(0, free - reserved)} more now: {free} are free"
                 + (f", and {reserved} are reserved for others" if reserved else ""),
                 "wait until jobs end, of any namespace, or have the guarantee raised",
+                for_want_of_gpus=True,
             )
         return None
 

@@ -108,8 +108,9 @@ class ReasonBook:
         state, row = self._state, entry.row
         if entry.denial is not None:
             reason = over_quota(row.gpus, entry.denial)
-            reason = reason.model_copy(update={"first_job": row.job_id, "estimate": EstimateBasis.QUOTA})
-            return self._if_others_stop(reason, row, found, FORESEEN_UP_TO)
+            at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
+            update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
+            return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
         if row.is_plain:
             candidates = state.candidates.of(row)
             kept = _kept(entry, found, row, candidates)

@@ -133,6 +133,7 @@ class Round:
                 turns.waits(*self._also_wait(row))
         if conservative:
             self.state.backfill.promised = {entry.job_id: entry for _, entry in self.reservations}
+            self.state.backfill.waited = frozenset(row.job_id for row in queue)
 
     def promises(self) -> dict[str, float]:
         """Job -> when it starts at the latest."""
@@ -212,8 +213,10 @@ class Round:
     def _place(self, row: QueueRow, turn: int) -> bool:
         denial = self.denial(row)
         if denial is not None:
-            # It keeps nothing: what it waits for is not GPUs.
-            self._waits(Waiting(row, turn, denial))
+            # It keeps nothing: what it waits for is not GPUs. But what it was promised it keeps: it was within its
+            # guarantee then, and would lose its date only because others of its namespace started before it.
+            keeps = denial.for_want_of_gpus and row.job_id in self._promised
+            self._waits(Waiting(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         if not self._start(row):
             before = self._kept() if is_narrowed(row) else None
@@ -273,7 +276,7 @@ class Round:
         """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
         ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
         ahead += [reservation for _, reservation in self.reservations]
-        if row.job_id not in self._promised or len(ahead) < len(self.claims) + len(self.reservations):
+        if row.job_id not in self.state.backfill.waited or len(ahead) < len(self.claims) + len(self.reservations):
             # What was cleared for it is its own: were it bound by promises that were made before, it would stay empty.
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
@@ -322,7 +325,8 @@ class Round:
         """``first``: nobody ahead has a date for hosts that it could use."""
         state = self.state
         firm = first or state.policy.backfill == "conservative"
-        if state.policy.backfill == "keep" or not (state.ledger.limited or self.reservations):
+        dated = state.ledger.limited or self.reservations or self._promised
+        if state.policy.backfill == "keep" or not dated:
             return None
         if len(self.reservations) >= state.policy.backfill_depth or (useful & (self._kept_from(row) != NOBODY)).any():
             return None
