@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -69,7 +70,7 @@ class LeaderActivities:
         log.info("scheduler.leads", epoch=epoch)
         until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
         if until is not None:  # the leader before this one did not come so far as to restore everything
-            doubt = Doubt(is_older=True, written_until=until)
+            doubt = replace(doubt, is_older=True, written_until=until)
         loop = asyncio.get_running_loop()
         messages: set[asyncio.Task[None]] = set()
 
@@ -126,7 +127,8 @@ class LeaderActivities:
         found = await asyncio.to_thread(leader.current_round, self._store)
         details = activity.info().heartbeat_details
         told = int(details[1]) if len(details) > 1 else 0
-        return Doubt(is_older=told > found, written_until=datetime.fromtimestamp(found, UTC)), told
+        is_older = told > found
+        return Doubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), told
 
     async def _evict(self, eviction: Eviction) -> None:
         """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""

@@ -6,20 +6,22 @@ The rules are :class:`gpu_platform.domain.lease_protocol.LeaderLeases`; here the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import structlog
 
 from activities.metrics import HOSTS_HEARD, VERDICT_HELD
 from gpu_platform.domain.lease import VerdictHeld
-from gpu_platform.domain.lease_protocol import LeaderLeases, LeaseTimes, Verdict
+from gpu_platform.domain.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
 from gpu_platform.store import Store, leases
-from gpu_platform.store.leases import LostHost
+from gpu_platform.store.leases import Leases, LostHost
 
 log = structlog.get_logger()
 
 LONGEST_LOOK_S = 3.0
+DOUBTED_FOR = timedelta(minutes=10)
 
 
 class LeaseWatch:
@@ -36,6 +38,7 @@ class LeaseWatch:
         self._state = LeaderLeases(LeaseTimes.of(ttl_s))
         self.round = 0
         """The newest that was begun."""
+        self._first_stamps: Mapping[str, datetime] | None = None
         self._held_since: datetime | None = None
         self._wrote_held = True
         """A leader before this one may have written that the verdict is held back."""
@@ -53,9 +56,21 @@ class LeaseWatch:
         at = self._clock()
         passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
         self._state = self._state.begin_round(began, number)
-        self._state, verdict = self._state.look(at, passed, found.rows, found.members)
+        self._state, verdict = self._state.look(at, passed, self._patient(found, now), found.members)
         self._tell_held(verdict, now)
         return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
+
+    def _patient(self, found: Leases, now: datetime) -> Mapping[str, LeaseRow]:
+        """A database that was restored to an older point may not know that a host got the lease of a restart."""
+        if self._first_stamps is None:
+            self._first_stamps = found.stamps
+        if found.older_seen_at is None or now - found.older_seen_at > DOUBTED_FOR:
+            return found.rows
+        silent = {name for name, stamp in found.stamps.items() if self._first_stamps.get(name) == stamp}
+        return {
+            name: replace(row, ttl_s=max(row.ttl_s, RESTART_LEASE_S)) if name in silent else row
+            for name, row in found.rows.items()
+        }
 
     def _tell_held(self, verdict: Verdict, now: datetime) -> None:
         HOSTS_HEARD.set(verdict.heard)

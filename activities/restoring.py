@@ -68,6 +68,8 @@ class Doubt:
     """What a new leader knows of its database."""
 
     is_older: bool = False
+    """It may be, or is."""
+    is_proved: bool = False
     """The leader before it said that it had written more."""
     written_until: datetime = NEVER
     """When a leader last wrote. Jobs that ended after it may be missing."""
@@ -102,6 +104,7 @@ class Restorer:
         self._doubt = doubt or Doubt()
         self._looked_at = -EVERY_S
         self._older = self._doubt.is_older
+        self._is_proved = False
         self._proved_at: datetime | None = None
         """The newest proof that was followed."""
         self._asked: set[str] = set()
@@ -119,12 +122,14 @@ class Restorer:
 
     async def look_if_due(self) -> None:
         """Repeat it every few seconds. Raises ``RPCError`` without Temporal."""
+        if self._doubt.is_proved:
+            await self._found_older("the leader before this one had come further")
         proved_at = await asyncio.to_thread(restoring.older_seen_at, self._store)
         if proved_at is not None and proved_at != self._proved_at:
             self._proved_at = proved_at
             if (utc_now() - proved_at) < SPARED_FOR:
                 self._began = self._clock()
-                self._found_older("a host was told of more than it knows")
+                await self._found_older("a host was told of more than it knows")
         young = self._clock() - self._began <= SPARED_FOR.total_seconds()
         if young or self._clock() - self._looked_at >= EVERY_S:
             self._looked_at = self._clock()
@@ -202,12 +207,15 @@ class Restorer:
         return now - self._tried_since.setdefault(job_id, now) < LAST_TRY_S
 
     async def _count(self, found: RememberedJob) -> None:
-        self._found_older(f"{found.job_id} is ahead of its row")
+        await self._found_older(f"{found.job_id} is ahead of its row")
         JOBS_RESTORED.inc()
         log.warning("job.restored", job=found.job_id, state=found.state.value, attempt=found.progress.attempt)
         await asyncio.to_thread(restoring.note_restored, self._store, 1, utc_now())
 
-    def _found_older(self, why: str) -> None:
+    async def _found_older(self, why: str) -> None:
+        if not self._is_proved:
+            self._is_proved = True
+            await self._tell_older(why)
         if self._older:
             return
         self._older, self._ended_restored, self._compared = True, False, False
@@ -215,6 +223,9 @@ class Restorer:
         self._unsettled_since = self._clock()
         self.settled.clear()
         self._looked_at = -EVERY_S  # look again at once
+
+    async def _tell_older(self, why: str) -> None:
+        await asyncio.to_thread(restoring.note_older, self._store, utc_now())
         log.error(
             "store.older_than_temporal",
             why=why,

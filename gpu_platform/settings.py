@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.remediation import RemediationPolicy, RepairStep
 
 
@@ -149,7 +150,7 @@ class NodeSettings(_Section):
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0
     """How often the host reports; several must fit into ``lease_ttl_s``."""
-    restart_lease_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    restart_lease_s: Annotated[float, Field(gt=0, le=3600)] = RESTART_LEASE_S
     """A node worker that is told to stop (SIGTERM) while ranks run asks for a lease of so long, so that its successor
     finds them alive."""
     advertised_url: str | None = None

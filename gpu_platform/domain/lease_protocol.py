@@ -76,6 +76,8 @@ class LeaseTimes:
 
 
 LOOK_EVERY_S = 1.0
+RESTART_LEASE_S = 60.0
+"""What a node worker asks for before a planned restart, unless it is configured otherwise."""
 """The leader looks at the leases, and begins a round, so often."""
 
 

@@ -38,6 +38,8 @@ class Leases:
     stamps: dict[str, datetime]
     members: dict[int, frozenset[str]]
     """Of every version that one of them may know, and of the newest."""
+    older_seen_at: datetime | None = None
+    """When the database was last found to be older than what hosts or Temporal know."""
 
 
 @writing_unsynced
@@ -68,7 +70,8 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
         )
         for row in rows
     }
-    return Leases(leases, {row.name: row.lease_until for row in rows}, members)
+    older_seen_at = session.scalar(select(leader.c.older_seen_at))
+    return Leases(leases, {row.name: row.lease_until for row in rows}, members, older_seen_at)
 
 
 @writing

@@ -65,8 +65,8 @@ class RestoreNote(BaseModel):
         count = "1 job was" if self.jobs == 1 else f"{self.jobs} jobs were"
         return (
             f"the database was lost or restored to an older point (noticed {self.since:%Y-%m-%d %H:%M} UTC): {count} "
-            "restored from Temporal. Idempotency keys, events, usage and jobs that Temporal had forgotten are gone; "
-            "the events job.restored name the jobs. This is shown for a day"
+            "restored from Temporal. Idempotency keys, events, usage, drains, GPUs taken offline, service cases and "
+            "jobs that Temporal had forgotten are gone; the events job.restored name the jobs. This is shown for a day"
         )
 
 
@@ -78,7 +78,7 @@ def rows_of(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
 
 @reading
 def older_seen_at(session: Session) -> datetime | None:
-    """When a host last proved that it had been told more than this database knows."""
+    """When a host, or Temporal, last proved that it had been told more than this database knows."""
     return session.scalar(select(leader.c.older_seen_at))
 
 
@@ -87,6 +87,12 @@ def last_restore(session: Session, now: datetime) -> RestoreNote | None:
     """The restore that is still shown."""
     note = _note(session)
     return note if note is not None and note.jobs and now - note.last_at < SHOWN_FOR else None
+
+
+@writing
+def note_older(session: Session, now: datetime) -> None:
+    """Temporal knows more than this database."""
+    session.execute(update(leader).values(older_seen_at=now))
 
 
 @writing

@@ -15,7 +15,7 @@ from itertools import combinations
 from gpu_platform.domain.job import FailureKind, Job, JobEvent
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
-from tests.chaos.faults import ONE_PATH, Fault
+from tests.chaos.faults import NEVER_A_REASON, ONE_PATH, Fault
 from tests.chaos.feed import Promise, Seen
 from tests.chaos.plan import JobPlan
 from tests.chaos.truth import Run, Spans, Truth
@@ -24,6 +24,7 @@ SWEEP_S = 15.0
 """The platform's own sweeps find within this what was left behind."""
 RECOVERY_S = 30.0
 """So long after a fault its effects may show."""
+ITS_LEASE_ENDED = "was cut off: its lease ended"
 PATHS_S = 10.0
 """Two leases of the tests: faults so near each other may take both ways to the control plane."""
 LATENESS_S = 0.3
@@ -224,10 +225,29 @@ def restarts_unjustified(facts: Facts) -> list[Violation]:
             and fault.overlaps(hold.reserved[0], hold.released[1], aftermath_s=RECOVERY_S)
             and not (fault.kind in ONE_PATH and fault.is_alone(facts.faults, PATHS_S))
         )
-        if next(reasons, None) is None:
+        if next(reasons, None) is None and not _nobody_could_tell(facts, hold):
             where = ", ".join(sorted(hold.hosts))
             found.append(Violation(Kind.RESTART_UNJUSTIFIED, f"{hold.job}#{hold.attempt} on {where} was given up"))
     return found
+
+
+def _nobody_could_tell(facts: Facts, hold: Hold) -> bool:
+    """Did its host end it as one that is cut off, when the control plane and half of the hosts were away at once?
+
+    More than half of all hosts must say that they do not hear it either: else it may be the only one.
+    """
+    told = (
+        str(seen.event.data)
+        for seen in facts.events
+        if (seen.event.job_id, seen.event.attempt) == (hold.job, hold.attempt)
+    )
+    if not any(ITS_LEASE_ENDED in text for text in told):
+        return False
+    hosts = {seen.event.host for seen in facts.events if seen.event.kind == "host.registered"}
+    end = hold.released[1]
+    near = [fault for fault in facts.faults if fault.overlaps(end - 2 * PATHS_S, end)]
+    away = {host for fault in near if fault.kind not in NEVER_A_REASON for host in fault.hosts} - hold.hosts
+    return any(fault.of_the_cluster for fault in near) and 2 * len(hosts - away) <= len(hosts)
 
 
 def attempts_uncounted(facts: Facts) -> list[Violation]:

@@ -15,14 +15,15 @@ def story(facts: Facts, violations: Sequence[Violation]) -> list[str]:
     jobs = known & _words(violation.text for violation in violations)
     jobs |= known & _words(str(event.data) for event in events if event.job_id in jobs)
     first = min((fault.begin for fault in facts.faults), default=0.0)
-    return [f"{at - first:8.2f} s {text}" for at, text in sorted(_lines(facts, jobs))]
+    gpus = {uuid for hold in facts.holds if hold.job in jobs for uuid in hold.gpus}
+    return [f"{at - first:8.2f} s {text}" for at, text in sorted(_lines(facts, jobs, gpus))]
 
 
 def _words(texts: Iterable[str]) -> set[str]:
     return {word for text in texts for word in re.findall(r"[\w-]+", text)}
 
 
-def _lines(facts: Facts, jobs: set[str]) -> Iterator[tuple[float, str]]:
+def _lines(facts: Facts, jobs: set[str], gpus: set[str]) -> Iterator[tuple[float, str]]:
     for fault in facts.faults:
         yield fault.begin, f"fault {fault.kind} {fault.target} for {fault.end - fault.begin:.1f} s"
     for run in facts.truth.runs:
@@ -32,6 +33,6 @@ def _lines(facts: Facts, jobs: set[str]) -> Iterator[tuple[float, str]]:
     told = [(seen, "event") for seen in facts.events] + [(seen, "forgotten event") for seen in facts.forgotten]
     for seen, what in told:
         event = seen.event
-        if event.job_id in jobs or event.kind.startswith("host"):
-            who = f"{event.job_id}#{event.attempt}" if event.job_id else event.host
+        if event.job_id in jobs or event.kind.startswith("host") or event.gpu_uuid in gpus:
+            who = f"{event.job_id}#{event.attempt}" if event.job_id else event.gpu_uuid or event.host
             yield seen.before, f"{what} {event.kind} {who} by {event.actor} {event.data}"

@@ -198,6 +198,25 @@ def test_two_paths_that_are_cut_justify_a_restart() -> None:
     assert find_violations(facts) == []
 
 
+@pytest.mark.parametrize("away", ["control plane and half of the hosts", "half of the hosts", "control plane"])
+def test_a_host_that_nobody_could_tell_that_it_was_not_alone_may_give_up(away: str) -> None:
+    facts = right()
+    registered = [JobEvent(seq=0, at=NOW, kind="host.registered", actor="test", host=name, data={}) for name in "abc"]
+    failure = {"message": "host a was cut off: its lease ended, so the job may start elsewhere"}
+    retrying = JobEvent(
+        seq=0, at=NOW, kind="job.retrying", actor="workflow", job_id="j", attempt=1, data={"failure": failure}
+    )
+    facts.events += [Seen(event, 33.0, 33.0) for event in [*registered, retrying]]
+    control = Fault("lossy_link", "service>database", 20.0, 31.0)
+    others = (
+        Fault("kill_host", "b", 25.0, 32.0, hosts=frozenset("b")),
+        Fault("cut_host", "c", 20.0, 29.0, hosts=frozenset("c")),
+    )
+    facts.faults = [control] * ("control" in away) + [*others] * ("half" in away)
+    expected = [] if away == "control plane and half of the hosts" else [Kind.RESTART_UNJUSTIFIED]
+    assert [violation.kind for violation in find_violations(facts)] == expected
+
+
 def test_the_story_of_a_violation() -> None:
     facts = right()
     late_begin(facts)

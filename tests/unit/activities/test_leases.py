@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from activities.leases import LONGEST_LOOK_S, LeaseWatch
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.errors import StaleReport
-from gpu_platform.domain.lease_protocol import LeaseTimes
-from gpu_platform.store import Store, events, leader, leases
+from gpu_platform.domain.lease_protocol import RESTART_LEASE_S, LeaseTimes
+from gpu_platform.store import Store, events, leader, leases, restoring
 from tests.settable_clock import SettableClock
 from tests.store_cluster import NOW, Cluster
 
@@ -69,6 +69,17 @@ def test_a_silent_host_is_lost_after_its_lease_and_no_other(store: Store) -> Non
     assert watched.rounds(LOST_AFTER_S, "a") == []
     assert watched.rounds(2 * ROUND_S, "a") == ["b"]
     assert watched.rounds(3 * TTL_S, "a") == [], "once"
+
+
+def test_an_older_database_may_not_know_of_the_lease_of_a_restart(store: Store) -> None:
+    """Granted after the copy: its ranks live for as long as it lasts."""
+    watched = Watched(store, "a", "b")
+    restoring.note_older(store, watched.now())
+    assert watched.rounds(RESTART_LEASE_S, "a") == []
+    assert watched.rounds(LOST_AFTER_S - TTL_S + 2 * ROUND_S, "a") == ["b"]
+    watched.report("b")
+    assert watched.rounds(ROUND_S, "a", "b") == []
+    assert watched.rounds(LOST_AFTER_S + 2 * ROUND_S, "a") == ["b"], "it has reported since"
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 30 * 86_400.0, -30 * 86_400.0])
