@@ -101,6 +101,7 @@ def first_chance(
 ) -> float | None:
     """The first of ``moments`` (ascending) at which there are victims enough for ``row``; None if at none of them.
 
+    Also None if it needs no victims: its GPUs are free, and kept for others.
     ``eligible``: who may be stopped at a moment; of whom there are taken to be ever more. The rest as
     :func:`choose_victims`.
     """
@@ -109,7 +110,7 @@ def first_chance(
     def enough(at: float) -> bool:
         return room.fits([job for job in eligible(at) if room.helps(job)])
 
-    if not moments or not enough(moments[-1]):
+    if not moments or room.fits(()) or not enough(moments[-1]):
         return None
     return moments[bisect_left(moments, True, key=enough)]
 

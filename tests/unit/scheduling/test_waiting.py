@@ -207,3 +207,9 @@ def test_a_start_that_was_promised_earlier_stays_the_answer() -> None:
     play = playing(cluster().hosts(1), job(8, name="low").lasting(100), policy=policy)
     play.submit(job(4, name="high").priority(5).row)
     assert (why(play, "high").starts_by, why(play, "high").estimate) == (100.0, EstimateBasis.PROMISED)
+
+
+def test_a_job_that_waits_only_because_its_gpus_are_kept_hides_no_preemption_from_the_first() -> None:
+    play = playing(cluster().hosts(1), job(4, name="low"), policy=Policy(preemption=True, min_run_s=300.0))
+    play.submit(job(8, name="high").priority(5).row, job(2, name="kept-out").row)
+    assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.MAKING_ROOM, 300.0)
