@@ -57,20 +57,26 @@ class FaultDispatcher:
         """Deliver until cancelled; what an earlier node worker left is delivered first."""
         while True:
             self._wake.clear()
-            delivered = True
-            for path in sorted(self._outbox.glob("*.json")):
-                fault = FaultReport.model_validate_json(path.read_text())
-                try:
-                    await self._deliver(fault)
-                except RPCError as error:
-                    log.warning("fault.delivery_delayed", fault=fault.fault_id, error=str(error))
-                    delivered = False
-                else:
+            outbox = {
+                path: FaultReport.model_validate_json(path.read_text()) for path in sorted(self._outbox.glob("*.json"))
+            }
+            # All at once: while Temporal does not answer, each waits for as long as a call may take.
+            delivered = await asyncio.gather(*[self._is_delivered(fault) for fault in outbox.values()])
+            for path, is_delivered in zip(outbox, delivered, strict=True):
+                if is_delivered:
                     path.unlink(missing_ok=True)
-            if delivered:
+            if all(delivered):
                 await self._wake.wait()
             else:
                 await asyncio.sleep(RETRY_S)
+
+    async def _is_delivered(self, fault: FaultReport) -> bool:
+        try:
+            await self._deliver(fault)
+        except RPCError as error:
+            log.warning("fault.delivery_delayed", fault=fault.fault_id, error=str(error))
+            return False
+        return True
 
     async def _deliver(self, fault: FaultReport) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)

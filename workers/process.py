@@ -15,6 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from gpu_platform.settings import Settings
+from workers.rpc_deadlines import RpcDeadlines
 
 log = structlog.get_logger()
 
@@ -37,6 +38,7 @@ async def connect(settings: Settings, *, lazy: bool = False) -> Client:
                 data_converter=pydantic_data_converter,
                 runtime=runtime,
                 lazy=lazy,
+                interceptors=[RpcDeadlines()],
             )
         except RuntimeError as error:
             if not told:

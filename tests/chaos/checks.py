@@ -225,7 +225,7 @@ def restarts_unjustified(facts: Facts) -> list[Violation]:
             and fault.overlaps(hold.reserved[0], hold.released[1], aftermath_s=RECOVERY_S)
             and not (fault.kind in ONE_PATH and fault.is_alone(facts.faults, PATHS_S))
         )
-        if next(reasons, None) is None and not _nobody_could_tell(facts, hold):
+        if next(reasons, None) is None and not (_nobody_could_tell(facts, hold) or _was_struck_before(facts, hold)):
             where = ", ".join(sorted(hold.hosts))
             found.append(Violation(Kind.RESTART_UNJUSTIFIED, f"{hold.job}#{hold.attempt} on {where} was given up"))
     return found
@@ -248,6 +248,23 @@ def _nobody_could_tell(facts: Facts, hold: Hold) -> bool:
     near = [fault for fault in facts.faults if fault.overlaps(end - 2 * PATHS_S, end)]
     away = {host for fault in near if fault.kind not in NEVER_A_REASON for host in fault.hosts} - hold.hosts
     return any(fault.of_the_cluster for fault in near) and 2 * len(hosts - away) <= len(hosts)
+
+
+def _was_struck_before(facts: Facts, hold: Hold) -> bool:
+    """Is it told of no more faults of its GPUs than there were? A host that was away notices them when it is back."""
+    told = {
+        seen.event.data.get("fault_id"): seen.event.gpu_uuid
+        for seen in facts.events
+        if seen.event.kind == "gpu.fault" and seen.event.gpu_uuid in hold.gpus and seen.before <= hold.released[1]
+    }
+    struck = Counter(uuid for fault in facts.faults for uuid in fault.gpus if fault.begin <= hold.released[1])
+    known = Counter(told.values())
+    ours = {
+        seen.event.gpu_uuid
+        for seen in facts.events
+        if seen.event.kind == "gpu.fault" and (seen.event.job_id, seen.event.attempt) == (hold.job, hold.attempt)
+    }
+    return any(known[uuid] <= struck[uuid] for uuid in ours & hold.gpus)
 
 
 def attempts_uncounted(facts: Facts) -> list[Violation]:

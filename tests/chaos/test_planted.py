@@ -217,6 +217,25 @@ def test_a_host_that_nobody_could_tell_that_it_was_not_alone_may_give_up(away: s
     assert [violation.kind for violation in find_violations(facts)] == expected
 
 
+@pytest.mark.parametrize(("struck", "told", "is_right"), [(1, 1, True), (0, 1, False), (1, 2, False)])
+def test_a_fault_that_a_host_notices_late_justifies_one_restart(struck: int, told: int, is_right: bool) -> None:
+    facts = right()
+    facts.faults = [Fault("xid", "31 on a:0", -100.0, -100.0, gpus=frozenset("x"))] * struck
+    for number in range(told):
+        event = JobEvent(
+            seq=0,
+            at=NOW,
+            kind="gpu.fault",
+            actor="node/a",
+            job_id="j",
+            attempt=1,
+            gpu_uuid="x",
+            data={"fault_id": str(number)},
+        )
+        facts.events.append(Seen(event, 31.0, 31.1))
+    assert [violation.kind for violation in find_violations(facts)] == [Kind.RESTART_UNJUSTIFIED] * (not is_right)
+
+
 def test_the_story_of_a_violation() -> None:
     facts = right()
     late_begin(facts)
