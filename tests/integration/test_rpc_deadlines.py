@@ -41,17 +41,21 @@ async def test_every_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async with temporal_server() as temporal:
         host, port = temporal.service_client.config.target_host.rsplit(":", 1)
+        ends: list[asyncio.StreamWriter] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there = await asyncio.open_connection(host, int(port))
-            await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+            there_reader, there_writer = await asyncio.open_connection(host, int(port))
+            ends.extend([writer, there_writer])
+            await asyncio.gather(pipe(reader, there_writer), pipe(there_reader, writer))
 
         proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
         address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         client = await Client.connect(address, interceptors=[RpcDeadlines()])
         silent = True
-        for name, call in CALLS.items():
+        for call in CALLS.values():
             with pytest.raises(RPCError):
                 await asyncio.wait_for(call(client), 30)
-            assert name
         proxy.close()
+        for end in ends:
+            end.close()
+            await end.wait_closed()

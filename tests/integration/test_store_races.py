@@ -28,7 +28,7 @@ GPUS_PER_HOST = 4
 JOBS = 24
 PROCESSES = 3
 THREADS = 4
-ROUNDS = 120
+ROUNDS = 80
 NAMES_A_GPU = re.compile(r"GPU-h\d-\d")
 
 

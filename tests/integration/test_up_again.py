@@ -33,3 +33,4 @@ async def test_a_job_runs_on_and_a_drained_host_stays_drained(tmp_path: Path) ->
         assert (found.state, found.attempt) == (JobState.RUNNING, 1)
         assert (await client.host("a")).state is HostState.DRAINING
         await client.kill(job.id)
+        await client.wait(job.id, timeout_s=30)
