@@ -61,6 +61,7 @@ class Retention(RuleBasedStateMachine):
         """Labels whose ``save`` returned, oldest first, with when; what is damaged is not in it."""
         self.kept: set[str] = set()
         self.pins: dict[AttemptKey, str] = {}
+        self.others = 0
         self.step = 0
 
     def teardown(self) -> None:
@@ -102,7 +103,8 @@ class Retention(RuleBasedStateMachine):
         store = CheckpointStore(self.root)
         there = [one for one in store.list_job(JOB) if one.complete]
         chosen = data.draw(st.sampled_from(there))
-        by = AttemptKey(job_id=f"other-{len(self.pins)}", attempt=1)
+        self.others += 1  # an attempt begins with one checkpoint, once
+        by = AttemptKey(job_id=f"other-{self.others}", attempt=1)
         pin(self.root, chosen, by)
         if store.look(JOB, chosen.attempt, chosen.name) is not None:
             self.pins[by] = chosen.label
