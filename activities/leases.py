@@ -22,6 +22,7 @@ log = structlog.get_logger()
 
 LONGEST_LOOK_S = 3.0
 DOUBTED_FOR = timedelta(minutes=10)
+"""So long after it was found to be older, the database may lack what was granted to a host that is silent."""
 
 
 class LeaseWatch:

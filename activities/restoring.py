@@ -70,6 +70,7 @@ class Doubt:
     is_older: bool = False
     """It may be, or is."""
     is_proved: bool = False
+    """The leader before this one told Temporal of a round that this database has not given yet."""
     """The leader before it said that it had written more."""
     written_until: datetime = NEVER
     """When a leader last wrote. Jobs that ended after it may be missing."""

@@ -311,7 +311,7 @@ def _node(report: HostReport) -> str:
     return f"node/{report.name}"
 
 
-_UNKNOWN_JOBS = "it runs jobs of which the database does not know: they are restored, or stopped, soon"
+_UNKNOWN_JOBS = "it runs attempts that the database, maybe an older one, gives no GPUs: they are restored or stopped"
 
 
 def _stale(session: Session, report: HostReport) -> list[AttemptKey]:
