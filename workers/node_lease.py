@@ -8,6 +8,7 @@ the lease is written to a file that the supervisors of ranks read (``hosts/lease
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ TemporalWay = Callable[[HostReport], Awaitable[LeaseAnswer]]
 """Raises whatever the Temporal client does when it cannot."""
 
 LOOKS_PER_LEASE = 40
-FAREWELL_S = 2.0
+FAREWELL_S = 4.0
 
 
 class LeaseKeeper:
@@ -99,7 +100,7 @@ class LeaseKeeper:
         reachable = True
         while True:
             self._soon.clear()
-            was_reachable, reachable = reachable, await self._report(http)
+            was_reachable, reachable = reachable, await self._report(http) is not None
             if reachable != was_reachable:
                 log.warning("lease.renewed_again" if reachable else "lease.control_plane_away", services=self._urls)
             pause = self._interval_s if reachable else min(0.5, self._interval_s)
@@ -109,17 +110,18 @@ class LeaseKeeper:
             except TimeoutError:
                 continue
 
-    async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> bool:
-        """On the first way that answers. False: none did."""
+    async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
+        """On the first way that answers. None: none did."""
         made = await asyncio.to_thread(self._make_report)
         for url in list(self._urls):
-            if await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s):
+            answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
+            if answer is not None:
                 # The one that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
-                return True
+                return answer
         return await self._report_by(self._temporal, made, lease_s)
 
-    async def _report_by(self, send: TemporalWay, made: HostReport, lease_s: float | None) -> bool:
+    async def _report_by(self, send: TemporalWay, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
         sent_at = boot_clock_s()
         self._lease = lease = self._lease.reporting(sent_at, lease_s)
         self._write()
@@ -137,9 +139,9 @@ class LeaseKeeper:
                 answer = await send(report)
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
-            return False
+            return None
         self._take(answer, sent_at, lease_s)
-        return True
+        return answer
 
     async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
         response = await http.post(
@@ -187,12 +189,13 @@ class LeaseKeeper:
         """A planned restart: ranks may run until the next node worker is there."""
         if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
-        try:
+        renewed = False
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
-                answered = await self._report(http, self._restart_lease_s)
-        except TimeoutError:
-            answered = False
-        log.info("lease.restart", lease_s=self._restart_lease_s if answered else self._ttl_s)
+                # An answer that does not renew the lease brings the round that does: after a leader began, for one.
+                while not renewed and (answer := await self._report(http, self._restart_lease_s)) is not None:
+                    renewed = answer.renewed
+        log.info("lease.restart", lease_s=self._restart_lease_s if renewed else self._ttl_s)
 
     # -- keeping to the lease ----------------------------------------------------------------------
 

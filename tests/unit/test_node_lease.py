@@ -1,0 +1,54 @@
+"""A host asks for a longer lease before a planned restart of its node worker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.hosts import lease_file
+from gpu_platform.hosts.ports import free_port
+from gpu_platform.settings import Settings
+from tests.harness import eventually
+from tests.store_cluster import inventory
+from workers.node_lease import LeaseKeeper
+
+
+async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: Path) -> None:
+    """A leader that began just now does not renew by a report that brings back a round from before it."""
+    leader_round, reports = 0, []
+
+    async def temporal(report: HostReport) -> LeaseAnswer:
+        reports.append(report)
+        return LeaseAnswer(ttl_s=10, round=leader_round, renewed=report.round == leader_round)
+
+    async def end_unleased() -> None:
+        """The keeper may look before the first lease is given."""
+
+    agent = SimpleNamespace(
+        end_unleased=end_unleased,
+        host="a",
+        attempts=lambda: [AttemptKey(job_id="j-1", attempt=1)],
+        saving=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
+    )
+    path = tmp_path / "lease.json"
+    settings = Settings(api_url=f"http://127.0.0.1:{free_port()}")  # no service answers: Temporal is the way
+    fields = {"session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1"}
+    made = HostReport(name="a", inventory=inventory("a", 1), **fields)
+    keeper = LeaseKeeper(settings, cast(Any, agent), lambda: made, lambda _: None, temporal, path)
+    running = asyncio.create_task(keeper.run())
+
+    async def is_renewed() -> bool:
+        lease = lease_file.read_lease(str(path))
+        return lease is not None and lease.run_until_s > 0
+
+    await eventually(is_renewed, "the first lease")
+    leader_round = 1_000
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert [(report.round, report.lease_s) for report in reports[-2:]] == [(0, 60.0), (1_000, 60.0)]
+    assert lease_file.ends_in_s(str(path)) > 40
