@@ -9,10 +9,10 @@ help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 run: setup  ## Run a real training job through an XID fault, watch it, and leave nothing behind
-	@. .venv/bin/activate && exec python -m workers.up --demo
+	@. .venv/bin/activate && exec python -m workers.local.up --demo
 
 up: setup  ## Start the whole platform on this machine and stay up (Ctrl-C ends it)
-	@. .venv/bin/activate && exec python -m workers.up
+	@. .venv/bin/activate && exec python -m workers.local.up
 
 setup:
 	@scripts/setup

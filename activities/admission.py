@@ -8,7 +8,8 @@ from temporalio import activity
 from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 
 
 class Admission(BaseModel):

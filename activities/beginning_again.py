@@ -10,7 +10,8 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Failure, JobProgress
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, orphans
+from gpu_platform.store import Store
+from gpu_platform.store.restoring import orphans
 
 
 class BegunAgain(BaseModel):

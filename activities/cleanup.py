@@ -12,7 +12,8 @@ from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, L
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, orphans
+from gpu_platform.store import Store
+from gpu_platform.store.restoring import orphans
 
 
 class Orphan(BaseModel):

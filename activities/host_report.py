@@ -1,4 +1,4 @@
-"""A host's report, as the service takes it too (``service/routers/machines.py``)."""
+"""A host's report, as the service takes it too (``service/routers/hosts_and_gpus.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from temporalio.exceptions import ApplicationError
 from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, StaleReport
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.store import Store, hosts
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import hosts
 
 
 class HostReportActivities:

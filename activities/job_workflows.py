@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
-from gpu_platform.store.orphans import HeldAttempt
+from gpu_platform.store.restoring.orphans import HeldAttempt
 
 CONTROL_TASK_QUEUE = "control"
 PLACE = "place_gang"

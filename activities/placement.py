@@ -14,8 +14,10 @@ from activities.errors import workflow_is_older
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition
 from gpu_platform.domain.placement import Placement
-from gpu_platform.store import Store, older_rows, queue
-from gpu_platform.store.older_rows import Standing
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import queue
+from gpu_platform.store.restoring import older_rows
+from gpu_platform.store.restoring.older_rows import Standing
 
 
 class PlaceRequest(BaseModel):

@@ -16,7 +16,9 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.states import GpuState
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
-from gpu_platform.store import Store, allocations, gpus
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.reservations import allocations
 
 
 class GpuReason(BaseModel):

@@ -18,7 +18,8 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
-from gpu_platform.store import Store, repairs
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import repairs
 
 REPAIR_FAILED = "RepairFailed"
 

@@ -1,4 +1,4 @@
-"""Taking the whole gang, and giving it back. The database decides; see ``gpu_platform.store.allocations``."""
+"""Taking the whole gang, and giving it back. The database decides: ``gpu_platform.store.reservations.allocations``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.store import Store, allocations, attempts, checkpoints, handover, older_rows
-from gpu_platform.store.older_rows import Standing
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import checkpoints
+from gpu_platform.store.reservations import allocations, attempts, handover
+from gpu_platform.store.restoring import older_rows
+from gpu_platform.store.restoring.older_rows import Standing
 
 
 class ReserveRequest(BaseModel):
@@ -87,7 +90,7 @@ class HandOver(BaseModel):
 
 class ReservationActivities:
     """A job that the database does not know was admitted once, so the database was lost or is an older one: the step is
-    tried until the job is restored (``activities/restoring.py``)."""
+    tried until the job is restored (``activities/leader/restoring.py``)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -15,12 +15,12 @@ from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.exec import ExecChunk
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from service import problems
-from service.body_limit import BodyLimit
+from service.context import Platform
 from service.feed import EventFeed
+from service.http import problems
+from service.http.body_limit import BodyLimit
 from service.metrics import RequestTimes
-from service.platform import Platform
-from service.routers import checkpoints, follow, health, jobs, line, machines, remediation, usage
+from service.routers import checkpoints, health, hosts_and_gpus, jobs, queue, remediation, streams, usage
 from service.routers import exec as exec_router
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
@@ -68,7 +68,7 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(RequestTimes)
-    for module in (line, checkpoints, jobs, follow, exec_router, machines, remediation, usage, health):
+    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage, health):
         app.include_router(module.router)
     _describe(app)
     return app

@@ -19,8 +19,8 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.observability import get_logger
 from gpu_platform.store import events as store_events
-from gpu_platform.store import jobs
 from gpu_platform.store.database import Store
+from gpu_platform.store.jobs import jobs
 
 PAGE = 500
 MAX_BEHIND = 2000

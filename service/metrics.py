@@ -12,10 +12,13 @@ from prometheus_client.registry import REGISTRY, Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpu_platform.observability import REQUEST_SECONDS
-from gpu_platform.store import Store, gpus, hosts, jobs, leader, queue
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
 from gpu_platform.topology.fabric import Fabric, FabricConfig
-from service.ids import new_request_id
-from service.platform import now
+from service.context import now
+from service.operations.ids import new_request_id
 
 
 def exposition(store: Store) -> bytes:

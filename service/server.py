@@ -7,7 +7,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from service.connections import EndingConnection
+from service.http.connections import EndingConnection
 
 
 class Server(uvicorn.Server):

@@ -21,7 +21,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
-from gpu_platform.store.orphans import HeldAttempt
+from gpu_platform.store.restoring.orphans import HeldAttempt
 from workflows import search_attributes
 
 JOB_WORKFLOW = "JobWorkflow"

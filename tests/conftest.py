@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts.isolation import choose_isolation
+from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.postgres import Databases, find_binaries, running_postgres

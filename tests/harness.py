@@ -27,31 +27,35 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.job_workflows import Life, TemporalJobWorkflows
-from activities.leader import LeaderActivities
-from activities.upkeep import Upkeep
+from activities.leader.leader import LeaderActivities
+from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.job import Interrupt, Job, JobEvent, JobInput, JobSpec
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.boot import boot_id
-from gpu_platform.hosts.fault_policy import FaultPolicy
-from gpu_platform.hosts.fitness import Fitness
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.hosts.host_reset import reboot_simulated
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.nvml import open_nvml
-from gpu_platform.hosts.paths import control_dir, node_dir
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.health.host_reset import reboot_simulated
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, leases
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.reservations import allocations
 from workers.control import control_worker
-from workers.node import node_worker, report_maker
-from workers.node_faults import FaultDispatcher
+from workers.node.fault_outbox import FaultDispatcher
+from workers.node.main import node_worker, report_maker
 from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
 from workflows.search_attributes import ALL, of_submission
 
@@ -147,7 +151,7 @@ class SimulatedNode:
         self._make_report = self._report_maker()
 
     async def reboot(self, of_boot: str | None) -> None:
-        """As ``workers.node_reboot`` does it, but that this process goes on."""
+        """As ``workers.node.reboot`` does it, but that this process goes on."""
         if boot_id(self._home, simulated=True) == of_boot:
             pids = {pid for gpu in self._inventory.gpus for pid in self.agent.attempt_pids(gpu.uuid)}
             await asyncio.to_thread(reboot_simulated, self._home, pids)

@@ -22,15 +22,15 @@ from gpu_platform.domain.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.hosts import paths
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.fault_policy import FaultPolicy
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.nvml import Nvml, open_nvml
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.nvml.opening import Nvml, open_nvml
+from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.stages import Stage
-from gpu_platform.hosts.stopping import attempt_processes
+from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings, Settings
 
 RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"

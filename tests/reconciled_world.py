@@ -18,12 +18,16 @@ from activities.admission import AdmissionActivities
 from activities.beginning_again import BeginAgainActivities
 from activities.cleanup import CleanupActivities
 from activities.job_workflows import CleanupInput, Life, WorkflowView, cleanup_id, cleanup_keys
-from activities.reconciler import Reconciler
+from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, allocations, gpus, jobs, orphans
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations
+from gpu_platform.store.restoring import orphans
 from tests.store_cluster import NOW, Cluster, placement, spec
 
 HOSTS = ("a", "b")

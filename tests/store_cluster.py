@@ -13,7 +13,11 @@ from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import ShareGrant
-from gpu_platform.store import Store, allocations, gpus, hosts, jobs, leases, models, queue
+from gpu_platform.store import Store, models
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leases
+from gpu_platform.store.reservations import allocations
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TTL_S = 10.0

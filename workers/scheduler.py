@@ -13,7 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 
 from activities.job_workflows import CONTROL_TASK_QUEUE
-from activities.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
+from activities.leader.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.observability import configure_logging, serve_metrics
 from gpu_platform.settings import Settings

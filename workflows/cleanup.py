@@ -11,18 +11,18 @@ import asyncio
 
 from temporalio import workflow
 
-from workflows.undo import wait_for_last_stops
+from workflows.attempts.compensations import wait_for_last_stops
 
 with workflow.unsafe.imports_passed_through():
     from activities.cleanup import CleanupActivities
     from activities.job_workflows import CleanupInput
-    from activities.launch import LaunchActivities, node_task_queue
+    from activities.node.launch import LaunchActivities, node_task_queue
     from activities.reservation import EndAttempt, ReservationActivities
     from gpu_platform.domain.attempt import HostLost, StopRequest
     from gpu_platform.domain.job import Failure, FailureKind, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
-    from workflows.waiting import until
+    from workflows.attempts.waiting import until
 
 LOOK_FIRST = "cleanup-looks-first"
 

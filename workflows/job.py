@@ -17,24 +17,24 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from workflows.attempt import Attempt, Stop
-from workflows.back_off import is_programs_fault, wait_before_retry
-from workflows.beginning_again import begin_again, workflow_lost
-from workflows.endings import Ending, after_failure, interruption, not_healed, out_of_time
-from workflows.failures import is_older_than_its_row, job_failed, rank_failure, step_failure
-from workflows.launching import launch_hosts, prepare_hosts
-from workflows.successor import Successor, hand_over, healed, successor
-from workflows.undo import Undo, stop_hosts, wait_for_last_stops
-from workflows.waiting import until
+from workflows.attempts.attempt import Attempt, Stop
+from workflows.attempts.back_off import is_programs_fault, wait_before_retry
+from workflows.attempts.beginning_again import begin_again, workflow_lost
+from workflows.attempts.compensations import Undo, stop_hosts, wait_for_last_stops
+from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, out_of_time
+from workflows.attempts.failures import is_older_than_its_row, job_failed, rank_failure, step_failure
+from workflows.attempts.handover import Successor, hand_over, healed, successor
+from workflows.attempts.launching import launch_hosts, prepare_hosts
+from workflows.attempts.waiting import until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities
-    from activities.launch import node_task_queue
+    from activities.node.launch import node_task_queue
+    from activities.node.watch import WatchActivities
     from activities.placement import PlacementActivities, PlaceRequest
     from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest, StartedFrom
-    from activities.watch import WatchActivities
     from gpu_platform.domain.attempt import (
         AttemptKey,
         GpuFault,
@@ -50,7 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.placement import Placement
     from gpu_platform.domain.states import JobState
     from workflows import policies
-    from workflows.gang import plan_hosts
+    from workflows.attempts.host_plans import plan_hosts
     from workflows.search_attributes import HOSTS, STATE
 
 

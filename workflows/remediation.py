@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.errors import HOST_REMOVED
-    from activities.launch import node_task_queue
+    from activities.node.launch import node_task_queue
     from activities.remediation import (
         RESET_NEEDS_OPERATOR,
         GpuReason,
@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
     from gpu_platform.domain.states import GpuState
     from workflows import policies
-    from workflows.failures import is_of_a_removed_host
+    from workflows.attempts.failures import is_of_a_removed_host
     from workflows.repair import HostRepair, Orders
 
 RESET: dict[str, Any] = {

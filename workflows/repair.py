@@ -19,7 +19,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from workflows import policies
 
 with workflow.unsafe.imports_passed_through():
-    from activities.launch import node_task_queue
+    from activities.node.launch import node_task_queue
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import (
         Case,

@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
+    from activities.leader.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
 
 SCHEDULER_WORKFLOW_ID = "scheduler"
 

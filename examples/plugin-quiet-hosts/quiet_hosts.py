@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.framework import Offers
-from gpu_platform.scheduling.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Offers
 
 
 class QuietHosts:

@@ -37,28 +37,30 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure
 from gpu_platform.domain.job import Fencing as FencingMode
 from gpu_platform.domain.lease import Checkpoint
-from gpu_platform.hosts import gpu_reset, host_reset, lease_file, paths, preflight, records
-from gpu_platform.hosts.accounting import read_usage
-from gpu_platform.hosts.cpus import plain_affinity
-from gpu_platform.hosts.environment import base_environ, rank_environ
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.hosts.isolation import Fencing, choose_isolation
-from gpu_platform.hosts.limits import overdue_message
-from gpu_platform.hosts.logs import LogChunk, read_log
-from gpu_platform.hosts.nvml import Nvml
-from gpu_platform.hosts.ports import free_port
-from gpu_platform.hosts.ranks import Rank, wait_record
-from gpu_platform.hosts.saving import Saving
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.spawner_client import SpawnerClient
-from gpu_platform.hosts.stages import Provision, Stage, Stages
-from gpu_platform.hosts.stopping import (
+from gpu_platform.hosts.accounting.accounting import read_usage
+from gpu_platform.hosts.accounting.limits import overdue_message
+from gpu_platform.hosts.checkpoints.saving import Saving
+from gpu_platform.hosts.health import gpu_reset, host_reset
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.isolation.cpus import plain_affinity
+from gpu_platform.hosts.isolation.isolation import Fencing, choose_isolation
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.processes import preflight
+from gpu_platform.hosts.processes.environment import base_environ, rank_environ
+from gpu_platform.hosts.processes.logs import LogChunk, read_log
+from gpu_platform.hosts.processes.ranks import Rank, wait_record
+from gpu_platform.hosts.processes.spawner_client import SpawnerClient
+from gpu_platform.hosts.processes.stopping import (
     attempt_processes,
     close_attempt,
     end_attempt,
     find_open_attempts,
     is_closed,
 )
+from gpu_platform.hosts.stages import Provision, Stage, Stages
+from gpu_platform.hosts.system import lease_file, paths, records
+from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -13,15 +13,16 @@ import structlog
 
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, Stopped, StopRequest
 from gpu_platform.domain.faults import FaultAction
-from gpu_platform.hosts import limits, records
-from gpu_platform.hosts.accounting import Accountant, LiveAttempt
-from gpu_platform.hosts.checkpoint_clock import CheckpointClock
-from gpu_platform.hosts.counters import ProcessTable
-from gpu_platform.hosts.fault_policy import FaultPolicy
-from gpu_platform.hosts.gpu_processes import SharedGpus
-from gpu_platform.hosts.nvml import Nvml
-from gpu_platform.hosts.stopping import attempt_processes
-from gpu_platform.hosts.watchdog import Standstill, Watchdog
+from gpu_platform.hosts.accounting import limits
+from gpu_platform.hosts.accounting.accounting import Accountant, LiveAttempt
+from gpu_platform.hosts.accounting.counters import ProcessTable
+from gpu_platform.hosts.accounting.gpu_processes import SharedGpus
+from gpu_platform.hosts.accounting.watchdog import Standstill, Watchdog
+from gpu_platform.hosts.checkpoints.clock import CheckpointClock
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.processes.stopping import attempt_processes
+from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 LOOKS_AHEAD = 16

@@ -11,8 +11,9 @@ from pydantic import PlainValidator
 
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.quota import Quotas
-from gpu_platform.scheduling.framework import Framework, Score
+from gpu_platform.scheduling.cluster.snapshot import Change
 from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.placing.framework import Framework, Score
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
 from gpu_platform.scheduling.plugins.exclusion import NotExcluded
 from gpu_platform.scheduling.plugins.facts import Fact, HasCuda, TooFew
@@ -23,7 +24,6 @@ from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
 from gpu_platform.scheduling.plugins.sharing import HostRoom, OneTenant, ShareRoom, SharingSupported
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.plugins.strategy import PackOrSpread, Resources
-from gpu_platform.scheduling.snapshot import Change
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.scheduling.backfill import BACKFILLS
-from gpu_platform.scheduling.extensions import load_plugins
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
+from gpu_platform.scheduling.plugin_loading import load_plugins
 from gpu_platform.scheduling.policy import WEIGHTS, Policy, framework_of
-from gpu_platform.scheduling.queue import ORDERS
+from gpu_platform.scheduling.queueing.job_queue import ORDERS
 
 _POLICY = TypeAdapter(Policy)
 

@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.backfill import Backfill, Reservation
-from gpu_platform.scheduling.candidates import CandidateIndex, Candidates
-from gpu_platform.scheduling.fair_share import FairShare, Share
-from gpu_platform.scheduling.framework import Framework
-from gpu_platform.scheduling.gang_dates import GangDates
-from gpu_platform.scheduling.gangs import GangPlacer
-from gpu_platform.scheduling.ledger import Ledger
-from gpu_platform.scheduling.plan import place
-from gpu_platform.scheduling.plugins.gang import together
+from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation
+from gpu_platform.scheduling.backfilling.gang_dates import GangDates
+from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.domains import together
+from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.placing.placement_builder import place
+from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queue import JobQueue, NeedKey, is_narrowed
-from gpu_platform.scheduling.quota import Denial, QuotaBook
-from gpu_platform.scheduling.score_table import score_table
-from gpu_platform.scheduling.snapshot import Snapshot
-from gpu_platform.scheduling.turns import NOBODY_ELSE, EachJob, Place, Turns
+from gpu_platform.scheduling.queueing.fair_share import FairShare, Share
+from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey, is_narrowed
+from gpu_platform.scheduling.queueing.queue_cursor import NOBODY_ELSE, EachJob, Place, Turns
+from gpu_platform.scheduling.queueing.quota import Denial, QuotaBook
 
 NOBODY = np.iinfo(np.int64).max
 _KINDS = _GPUS, _HOST_ROOM = 0, 1

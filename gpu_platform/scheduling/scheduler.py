@@ -16,21 +16,21 @@ from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
-from gpu_platform.scheduling.backfill import BACKFILLS, Backfill
-from gpu_platform.scheduling.candidates import CandidateIndex
-from gpu_platform.scheduling.fair_share import FairShare
-from gpu_platform.scheduling.gang_dates import GangDates
-from gpu_platform.scheduling.gangs import GangPlacer
-from gpu_platform.scheduling.ledger import Ledger
-from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S, RoomMaker
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
+from gpu_platform.scheduling.backfilling.gang_dates import GangDates
+from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.explaining.reasons import ReasonBook
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import Policy, framework_of
-from gpu_platform.scheduling.preemption import Preemption
-from gpu_platform.scheduling.proposals import Proposal, Proposals
-from gpu_platform.scheduling.queue import JobQueue
-from gpu_platform.scheduling.quota import QuotaBook
-from gpu_platform.scheduling.reasons import ReasonBook
+from gpu_platform.scheduling.preempting.preemption import Preemption
+from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, RoomMaker
+from gpu_platform.scheduling.queueing.fair_share import FairShare
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.queueing.quota import QuotaBook
 from gpu_platform.scheduling.rounds import Round, State
-from gpu_platform.scheduling.snapshot import Snapshot
 from gpu_platform.topology.fabric import FabricConfig
 
 

@@ -18,12 +18,14 @@ from gpu_platform.domain.job import GpuRequest, RankGroup
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.rows import HostUse, RunningRow, as_scheduled
 from gpu_platform.domain.states import HostState
-from gpu_platform.store import events, hosts, queue
-from gpu_platform.store.checkpoints import saved_at
+from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
 from gpu_platform.store.events import append_event
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import queue
+from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.models import allocation, event, host, job
-from gpu_platform.store.parts import grant_of
+from gpu_platform.store.reservations.shares import grant_of
 
 PREEMPTING = "job.preempting"
 """The event that tells that an attempt was asked to make room."""

@@ -55,9 +55,9 @@ def list_hosts(json: session.Json = False) -> None:
     if json:
         session.print_json(found)
         return
-    from service.cli import show
+    from service.cli.show import tables
 
-    session.show(show.hosts_table(found))
+    session.show(tables.hosts_table(found))
 
 
 def describe(host: HostName, json: session.Json = False) -> None:
@@ -68,7 +68,7 @@ def describe(host: HostName, json: session.Json = False) -> None:
     if json:
         session.print_json(found)
         return
-    from service.cli import show_host
+    from service.cli.show import show_host
 
     session.show(show_host.host_story(found, gpus))
 

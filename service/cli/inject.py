@@ -25,8 +25,8 @@ def inject(
     state_dir: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
 ) -> None:
     """Inject a fault into a GPU of a simulated host."""
-    from gpu_platform.hosts.inject import inject_fault, told_count
-    from gpu_platform.hosts.paths import control_dir, node_dir
+    from gpu_platform.hosts.nvml.fault_injection import inject_fault, told_count
+    from gpu_platform.hosts.system.paths import control_dir, node_dir
     from gpu_platform.settings import Settings
 
     if xid is None and temperature is None and utilization is None and not lost and not clear:

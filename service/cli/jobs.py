@@ -38,9 +38,9 @@ def list_jobs(
     if json:
         session.print_json(jobs)
         return
-    from service.cli import show
+    from service.cli.show import tables
 
-    session.show(show.jobs_table(jobs))
+    session.show(tables.jobs_table(jobs))
 
 
 @app.command()
@@ -60,7 +60,7 @@ def describe(job: JobId, json: session.Json = False) -> None:
         told = {**found.model_dump(mode="json"), "usage": usage.model_dump(mode="json"), "events": timeline}
         session.print_json(told)
         return
-    from service.cli import show_job, show_usage
+    from service.cli.show import show_job, show_usage
 
     now = show_usage.running_parts(usage.running) if usage.running is not None else []
     session.show(show_job.job_story(found, events, show_usage.summary(usage) if usage.attempts else None, now))
@@ -143,12 +143,12 @@ def watch(job: JobId, json: session.Json = False) -> None:
             if json:
                 session.print_json(event)
                 continue
-            from service.cli import show
+            from service.cli.show import tables
 
-            if not show.is_news(event):
+            if not tables.is_news(event):
                 continue
             since_ms = (event.at - first).total_seconds() * 1000
-            typer.echo(f"{since_ms:>9.0f} ms  {show.event_text(event)}")
+            typer.echo(f"{since_ms:>9.0f} ms  {tables.event_text(event)}")
         found = client.wait(job)
     submit.tell_end(found)
     raise typer.Exit(session.exit_code_of_job(found))

@@ -57,9 +57,9 @@ def checkpoint_roots(json: session.Json = False) -> None:
     else:
         from rich.markup import escape
 
-        from service.cli import show
+        from service.cli.show import tables
 
-        table = show.plain_table("HOSTS", "SHARED", "PROBLEM")
+        table = tables.plain_table("HOSTS", "SHARED", "PROBLEM")
         for one in roots:
             problem = one.problem or (f"no answer from {', '.join(one.silent)}" if one.silent else "")
             table.add_row(escape(", ".join(one.hosts)), "yes" if len(one.hosts) > 1 else "no", escape(problem))
@@ -75,9 +75,9 @@ def _table(found: list[CheckpointInfo]) -> Table:
 
     from rich.markup import escape
 
-    from service.cli import show
+    from service.cli.show import tables
 
-    table = show.plain_table("CHECKPOINT", "STEP", "WRITTEN", "SIZE", "WHOLE", "HOSTS", "PATH")
+    table = tables.plain_table("CHECKPOINT", "STEP", "WRITTEN", "SIZE", "WHOLE", "HOSTS", "PATH")
     for one in found:
         whole = f"no: {one.problem}" if one.problem else f"yes, by {one.verified}" + (", kept" if one.kept else "")
         at = datetime.fromtimestamp(one.written_at, UTC)

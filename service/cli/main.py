@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.cli import exec as exec_command
-from service.cli import hosts, inject, jobs, line, remediation, session, simulate, status, submit, up, usage
+from service.cli import hosts, inject, jobs, queue, remediation, session, simulate, status, submit, up, usage
 
 EPILOG = (
     "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, 130 interrupted; "
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (up, submit, jobs, exec_command, status, line, usage, hosts, remediation, simulate, inject):
+for module in (up, submit, jobs, exec_command, status, queue, usage, hosts, remediation, simulate, inject):
     module.register(app)
 
 

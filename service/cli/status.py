@@ -55,7 +55,7 @@ def health(
 ) -> None:
     """One GPU: what it is, what its host measures, what happened to it; or all. Returns 1 if one is out of service."""
     from gpu_platform.domain.states import GpuState
-    from service.cli import show, show_gpu
+    from service.cli.show import show_gpu, tables
 
     with session.service() as client:
         gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
@@ -70,9 +70,9 @@ def health(
         session.show(show_gpu.gpu_story(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
         if events:
             session.say("")
-            session.show(show.gpu_history(events))
+            session.show(tables.gpu_history(events))
     ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE, GpuState.DRAINING, GpuState.DRAINED}
-    raise typer.Exit(session.FAILED if any(gpu.state in ill or show.is_unavailable(gpu) for gpu in gpus) else 0)
+    raise typer.Exit(session.FAILED if any(gpu.state in ill or tables.is_unavailable(gpu) for gpu in gpus) else 0)
 
 
 def watch(
@@ -102,9 +102,9 @@ def watch(
 
 
 def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job], everything: bool, wide: bool) -> Group:
-    from service.cli import show, show_gpu
+    from service.cli.show import show_gpu, tables
 
-    return show.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
+    return tables.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
 
 
 def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:

@@ -232,7 +232,7 @@ def _answer(spec: JobSpec, json: bool) -> None:
     if json:
         session.print_json(answer)
     else:
-        from service.cli import show_waiting
+        from service.cli.show import show_waiting
 
         session.show(show_waiting.dry_run(answer, spec))
     if not answer.accepted:

@@ -19,4 +19,4 @@ def register(app: typer.Typer) -> None:
 def up(context: typer.Context) -> None:
     """Run everything on this machine: Temporal, database, service, scheduler, node workers. Ctrl-C stops it."""
     # Another program, not another function: processes depend on the service, never the other way round.
-    os.execv(sys.executable, [sys.executable, "-m", "workers.up", *context.args])
+    os.execv(sys.executable, [sys.executable, "-m", "workers.local.up", *context.args])

@@ -25,7 +25,7 @@ def usage(
     """GPU-hours, energy and CPU time of a job, or of all by namespace and user."""
     from datetime import UTC, datetime, timedelta
 
-    from service.cli import show_usage
+    from service.cli.show import show_usage
 
     with session.service() as client:
         if job is not None:

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 
 from gpu_platform.client.wire import CheckpointAsked, CheckpointRoot, Page
 from gpu_platform.domain.checkpoint import CheckpointInfo
-from service import checkpoints
-from service.platform import PlatformDep
+from service.context import PlatformDep
+from service.operations import checkpoints
 from service.routers.jobs import JobId
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])

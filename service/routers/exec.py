@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from gpu_platform.domain.exec import ExecReceived, ExecRequest, ExecSession
-from service import exec as service_exec
-from service.platform import ActorDep, PlatformDep
-from service.routers.follow import LastEventId
+from service.context import ActorDep, PlatformDep
+from service.operations import exec as service_exec
 from service.routers.jobs import JobId
+from service.routers.streams import LastEventId
 from service.streams import resume_seq, stream
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/exec", tags=["commands beside a rank"])

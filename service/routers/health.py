@@ -12,10 +12,11 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Health
 from gpu_platform.domain.errors import PlatformError, Unavailable
-from gpu_platform.store import leases, restoring
 from gpu_platform.store.events import last_seq
+from gpu_platform.store.leadership import leases
+from gpu_platform.store.restoring import restoring
+from service.context import PlatformDep
 from service.metrics import exposition
-from service.platform import PlatformDep
 
 router = APIRouter(tags=["health"])
 

@@ -13,11 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import jobs
-from service import submission
-from service.job_defaults import with_defaults
-from service.platform import ActorDep, Platform, PlatformDep
-from service.warnings import may_need_warnings, warnings_of
+from gpu_platform.store.jobs import jobs
+from service.context import ActorDep, Platform, PlatformDep
+from service.operations import submission
+from service.operations.job_defaults import with_defaults
+from service.operations.warnings import may_need_warnings, warnings_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

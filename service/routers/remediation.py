@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
-from gpu_platform.store import service_cases
-from service import remediation
-from service.platform import ActorDep, PlatformDep, now
+from gpu_platform.store.hosts import service_cases
+from service.context import ActorDep, PlatformDep, now
+from service.operations import remediation
+from service.routers.hosts_and_gpus import GpuId
 from service.routers.jobs import WhyBody
-from service.routers.machines import GpuId
 
 router = APIRouter(prefix="/v1/gpus/{gpu_id}", tags=["GPUs"])
 

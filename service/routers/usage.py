@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from gpu_platform.domain.usage import JobUsage, UsageReport
-from gpu_platform.store import usage
-from service import readings
-from service.platform import PlatformDep
+from gpu_platform.store.jobs import usage
+from service.context import PlatformDep
+from service.operations import readings
 from service.routers.jobs import JobId
 
 router = APIRouter(tags=["usage"])

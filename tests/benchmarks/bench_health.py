@@ -23,12 +23,12 @@ from temporalio.api.enums.v1 import EventType
 from gpu_platform.domain.attempt import FaultReport, RankLimits
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts import paths
-from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.fault_policy import FaultPolicy
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.hosts.inventory import read_inventory
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -46,7 +46,7 @@ def show(what: str, values_ms: Sequence[float], target: str = "") -> None:
 
 async def look_after(directory: Path, profile: bool) -> None:
     """In a process of its own: everything that a node worker loads, and all that runs in it but Temporal."""
-    import workers.node  # noqa: F401  # for its size
+    import workers.node.main  # noqa: F401  # for its size
 
     accountant = Accountant(paths.node_dir(directory.resolve(), "box"))
     host = HostRig(directory, stages=[accountant])

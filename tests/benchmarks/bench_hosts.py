@@ -17,16 +17,16 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.exec import ExecRequest
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import paths
-from gpu_platform.hosts.accounting import Accountant
-from gpu_platform.hosts.cpus import CpuBinding
-from gpu_platform.hosts.exec import ExecSessions
-from gpu_platform.hosts.fitness import Fitness
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.isolation import FENCED
-from gpu_platform.hosts.nvml import has_gpus
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.isolation import FENCED
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.opening import has_gpus
+from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -220,7 +220,10 @@ def bench_stages(host: HostRig, count: int = 200) -> None:
 def bench_scrub() -> None:
     """The real program on the real memory, where there is a GPU."""
     done = subprocess.run(
-        [sys.executable, "-m", "gpu_platform.hosts.scrub", "16"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub_process", "16"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     print(f"scrub of a GPU's memory: {done.stdout.strip()}")
 

@@ -20,11 +20,11 @@ import httpx
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.system.paths import control_dir, node_dir
 from tests.harness import eventually
 from tests.hosts_rig import RESET_FOR_EVER
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = 8
 NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1, gpus=GpuRequest(gpus_per_host=1))

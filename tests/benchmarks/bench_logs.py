@@ -17,8 +17,11 @@ from pathlib import Path
 import httpx
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts import logs, paths, rank_log
-from gpu_platform.store import Store, allocations, jobs
+from gpu_platform.hosts.processes import logs, rank_log
+from gpu_platform.hosts.system import paths
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import LogFiles, application, served
 

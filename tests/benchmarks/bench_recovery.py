@@ -20,8 +20,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from tests.benchmarks.bench_jobs import NOOP, last_epoch, reference_loop, running
 from tests.chaos.killable_postgres import Server, new_server
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.supervision import Child
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.supervision import Child
 
 RACKS = ("a", "b", "c")
 TIMES = 3

@@ -19,7 +19,11 @@ from pathlib import Path
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, leases, queue
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.reservations import allocations, attempts
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.store_cluster import Cluster, key, placement, spec
 

@@ -19,8 +19,8 @@ from tests.chaos.killable_postgres import Server
 from tests.chaos.network import Network
 from tests.chaos.plan import JobPlan
 from tests.power_cut import PowerCut
-from workers.cluster import LocalCluster
-from workers.supervision import Child
+from workers.local.cluster import LocalCluster
+from workers.local.supervision import Child
 
 T = TypeVar("T")
 

@@ -16,10 +16,12 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
-from gpu_platform.store import Store, allocations, events, jobs, queue, usage
+from gpu_platform.store import Store, events
+from gpu_platform.store.jobs import jobs, queue, usage
+from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
 from tests.chaos.checks import Kind, Violation, double_holds
-from workers.cluster import LocalCluster
+from workers.local.cluster import LocalCluster
 
 CLOSED_AS = {
     JobState.COMPLETED: WorkflowExecutionStatus.COMPLETED,

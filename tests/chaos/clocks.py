@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.truth import boottime
-from workers.cluster import LocalCluster
+from workers.local.cluster import LocalCluster
 
 SOURCE = Path(__file__).with_name("clock_shim.c")
 

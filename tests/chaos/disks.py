@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_platform.hosts.paths import node_dir
+from gpu_platform.hosts.system.paths import node_dir
 from tests.chaos.arena import Arena, Disruption, between
-from workers.cluster import LocalCluster
+from workers.local.cluster import LocalCluster
 
 HOST_DISK_MIB = 64
 LEAST_S, MOST_S = 2.0, 15.0

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.store import Store, events
-from gpu_platform.store.line import list_waiting
+from gpu_platform.store.jobs.queue_view import list_waiting
 from tests.chaos.truth import boottime
 
 POLL_S = 0.05

@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from workers.cluster import LocalCluster
-from workers.supervision import Child
+from workers.local.cluster import LocalCluster
+from workers.local.supervision import Child
 
 PROXY = Path(__file__).with_name("proxy.py")
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.arena import Arena, Disruption, between
-from workers.supervision import Child
+from workers.local.supervision import Child
 
 LEAST_S, MOST_S = 3.0, 20.0
 """So old is the copy."""

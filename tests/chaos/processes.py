@@ -9,10 +9,10 @@ import signal
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-from gpu_platform.store import leader
+from gpu_platform.store.leadership import leader
 from tests.chaos.arena import Arena, Disruption, between, choose
 from tests.chaos.audit import environs_of_processes
-from workers.supervision import Child
+from workers.local.supervision import Child
 
 FROZEN_S = 6.0
 """Longer than leases, leaders' and activities' heartbeats last in these tests."""

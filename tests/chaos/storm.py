@@ -27,7 +27,7 @@ from tests.chaos.truth import boottime, observed, read_truth
 from tests.harness import eventually
 from tests.hosts_rig import RESET_FOR_EVER
 from tests.power_cut import PowerCut
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = (
     NodeSpec("a", "dgx-h100", leaf="leaf-1"),

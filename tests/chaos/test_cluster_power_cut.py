@@ -17,7 +17,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from tests.power_cut import PowerCut, why_not
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 SUBMITTERS = 6
 FOREVER = JobSpec(name="for-ever", command=["sleep", "1000"], grace_s=0)

@@ -17,8 +17,8 @@ from gpu_platform.domain.job import Job
 from gpu_platform.domain.states import GpuState, JobState
 from tests.chaos.audit import Audit, Ledger
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.supervision import Child
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.supervision import Child
 
 VICTIMS = ["service", "control", "scheduler", "temporal", "all"]
 PARALLEL = 16

@@ -16,8 +16,8 @@ import pytest
 from gpu_platform.store import Store
 from tests.chaos.plan import PROCESSES, WORK, make_plan
 from tests.chaos.storm import storm
-from workers.cluster import LocalCluster
-from workers.supervision import Child
+from workers.local.cluster import LocalCluster
+from workers.local.supervision import Child
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.paths import control_dir, node_dir
-from gpu_platform.store import gpus
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.system.paths import control_dir, node_dir
+from gpu_platform.store.hosts import gpus
 from tests.chaos.arena import Arena, Disruption, choose
 
 DRAINED_S = 3.0

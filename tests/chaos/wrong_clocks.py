@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.chaos.arena import Arena, Disruption, between, choose
-from workers.supervision import Child
+from workers.local.supervision import Child
 
 STEPS_S = (-3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0)
 TOO_FAST = 0.02

@@ -2,7 +2,7 @@
 
 ``FakeNvml(directory, machine).load()`` gives a copy of the module ``pynvml`` that talks to the library;
 another process loads it by ``environ``. What the GPUs are comes from a machine description, what befalls
-them from :meth:`FakeNvml.strike`, with the words of ``gpu_platform.hosts.inject``.
+them from :meth:`FakeNvml.strike`, with the words of ``gpu_platform.hosts.nvml.fault_injection``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 from tests.store_cluster import NOW, Cluster, spec
 from tests.unit.service.api_server import application, in_process
 
@@ -258,7 +259,7 @@ async def test_a_report_of_another_host(http: httpx.AsyncClient, store: Store) -
 
 async def test_an_error_of_ours_says_so_and_shows_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     app = application(store, NO_TEMPORAL)
-    monkeypatch.setattr("gpu_platform.store.jobs.get_job", lambda *_: 1 / 0)
+    monkeypatch.setattr("gpu_platform.store.jobs.jobs.get_job", lambda *_: 1 / 0)
     async with in_process(app) as http:
         with structlog.testing.capture_logs() as lines:
             answer = await http.get("/v1/jobs/j-1")

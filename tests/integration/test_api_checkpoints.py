@@ -19,7 +19,7 @@ from tests.hosts_rig import HostRig
 from tests.store_cluster import Cluster, key
 from tests.unit.hosts.test_checkpoint_store import write
 from tests.unit.service.api_server import application, recording, served, temporal_dev_server
-from workers.node_http import node_app
+from workers.node.http import node_app
 
 
 @pytest.fixture(scope="module")

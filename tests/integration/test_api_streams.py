@@ -15,7 +15,10 @@ from gpu_platform.client import AsyncClient, Client, LogChunk
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, Unavailable
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs, leader
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import LogFiles, application, in_process, served, until
 

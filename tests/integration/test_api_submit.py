@@ -19,7 +19,11 @@ from activities.job_workflows import CleanupInput
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, jobs, leader, restoring
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations
+from gpu_platform.store.restoring import restoring
 from service.temporal import JobWorkflows
 from tests.store_cluster import NOW, Cluster, key, placement
 from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server

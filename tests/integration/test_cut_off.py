@@ -21,7 +21,7 @@ from gpu_platform.domain.job import Fencing, GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = tuple(NodeSpec(name, "dgx-h100") for name in "abc")
 SHORT_LEASES = {

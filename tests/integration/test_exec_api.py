@@ -19,15 +19,17 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.exec import ExecChunk, ExecRequest
 from gpu_platform.domain.states import JobState
-from gpu_platform.hosts.exec import ExecSessions
-from gpu_platform.store import Store, allocations, events, jobs
+from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.store import Store, events
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations
 from service import streams
-from service.exec import _parse
+from service.operations.exec import _parse
 from tests.hosts_rig import HostRig, is_running, until
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import application, served
-from workers import node_exec
-from workers.node_http import node_app
+from workers.node import exec
+from workers.node.http import node_app
 
 NO_TEMPORAL = "127.0.0.1:1"
 TOKEN = "0123456789abcdef"
@@ -206,7 +208,7 @@ def test_session_ids_are_what_we_made() -> None:
 async def test_silence_is_no_end(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep-alives on both ways, from the host and to the client, are not taken for output."""
     monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.05)
-    monkeypatch.setattr(node_exec, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(exec, "KEEP_ALIVE_S", 0.05)
     platform.running("j-1")
     async with AsyncClient(platform.url) as client:
         session = await client.exec("j-1", ExecRequest(command=["sh", "-c", "echo one; sleep 0.5; echo two"]))

@@ -14,7 +14,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gpu_platform.store import Store
-from service import connections
+from service.http import connections
 from tests.integration.test_api_streams import NO_TEMPORAL
 from tests.unit.service.api_server import LogFiles, application, served
 

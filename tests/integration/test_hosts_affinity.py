@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankLimits, RankSpec
-from gpu_platform.hosts.cpus import CpuBinding
-from gpu_platform.hosts.sysfs import Sysfs
+from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig

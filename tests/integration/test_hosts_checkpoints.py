@@ -16,9 +16,9 @@ import pytest
 import gpu_platform
 from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, StopRequest
 from gpu_platform.domain.checkpoint import CheckpointPolicy
-from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from tests.hosts_rig import HostRig, until
 
 LIBRARY = str(Path(gpu_platform.__file__).parent.parent)

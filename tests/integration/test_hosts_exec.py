@@ -15,8 +15,8 @@ import pytest
 from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.exec import ExecChunk, ExecRequest
-from gpu_platform.hosts import exec as host_exec
-from gpu_platform.hosts.exec import ExecSessions, Session
+from gpu_platform.hosts.processes import exec as host_exec
+from gpu_platform.hosts.processes.exec import ExecSessions, Session
 from tests.hosts_rig import HostRig, is_running, kill, until
 
 SLEEPER = ("sleep", "1000")

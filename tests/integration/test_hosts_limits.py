@@ -13,13 +13,13 @@ import pytest
 from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import paths
-from gpu_platform.hosts.accounting import Accountant
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.attempt_watch import AttemptWatch
-from gpu_platform.hosts.fault_policy import FaultPolicy
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.hosts.power_cap import PowerCap
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, kill, parent_of, until
 

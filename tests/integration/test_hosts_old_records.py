@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts import records
-from gpu_platform.hosts.process_tree import boot_id, read_stat
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 from tests.hosts_rig import HostRig, is_running
 
 ENDED, ALIVE = AttemptKey(job_id="j-ended", attempt=1), AttemptKey(job_id="j-alive", attempt=2)

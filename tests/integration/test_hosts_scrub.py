@@ -13,11 +13,12 @@ import pytest
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import records, scrub
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.isolation import scrub_process
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
 from tests.fake_cuda import FakeCuda
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -37,7 +38,7 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def run_scrub(*arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "gpu_platform.hosts.scrub", *arguments]
+    command = [sys.executable, "-m", "gpu_platform.hosts.isolation.scrub_process", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)
@@ -46,7 +47,7 @@ def run_scrub(*arguments: str) -> tuple[int, dict[str, Any]]:
 def test_all_memory_is_overwritten_and_verified(cuda: FakeCuda) -> None:
     assert not cuda.is_clean
     code, told = run_scrub()
-    assert (code, told["problem"], told["total_mib"], told["scrubbed_mib"]) == (scrub.DONE, "", 70, 70)
+    assert (code, told["problem"], told["total_mib"], told["scrubbed_mib"]) == (scrub_process.DONE, "", 70, 70)
     assert cuda.is_clean
 
 
@@ -59,7 +60,7 @@ def test_memory_that_comes_in_pieces_is_taken_to_the_last_page(cuda: FakeCuda) -
 def test_what_the_driver_keeps_for_itself_is_told(cuda: FakeCuda) -> None:
     cuda.fail(f"reserved={8 << 20}")
     code, told = run_scrub()
-    assert (code, told["total_mib"], told["scrubbed_mib"]) == (scrub.DONE, 70, 62)
+    assert (code, told["total_mib"], told["scrubbed_mib"]) == (scrub_process.DONE, 70, 62)
 
 
 @pytest.mark.parametrize("offset", [0, 33 << 20, (70 << 20) - 1])
@@ -69,11 +70,11 @@ def test_one_byte_that_stays_is_found(cuda: FakeCuda, offset: int) -> None:
     cuda.memory.write_bytes(memory)
     cuda.fail(f"stuck={offset}")
     code, told = run_scrub()
-    assert code == scrub.DIRTY
+    assert code == scrub_process.DIRTY
     assert f"{0x10000000 + offset:#x}" in told["problem"]
 
 
-@pytest.mark.parametrize(("fault", "code"), [("no_device", scrub.NO_CUDA), ("lost", scrub.FAILED)])
+@pytest.mark.parametrize(("fault", "code"), [("no_device", scrub_process.NO_CUDA), ("lost", scrub_process.FAILED)])
 def test_failures_of_cuda_are_told_apart(cuda: FakeCuda, fault: str, code: int) -> None:
     cuda.fail(fault)
     assert run_scrub()[0] == code
@@ -81,7 +82,7 @@ def test_failures_of_cuda_are_told_apart(cuda: FakeCuda, fault: str, code: int) 
 
 def test_a_host_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     code, told = run_scrub()
-    assert code == scrub.NO_CUDA, "is there a real GPU here?"
+    assert code == scrub_process.NO_CUDA, "is there a real GPU here?"
     assert "libcuda.so.1 does not load" in told["problem"]
 
 

@@ -16,13 +16,13 @@ import pytest
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import gpu_reset
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.process_tree import Process
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.health import gpu_reset
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system.process_tree import Process
 from gpu_platform.settings import NodeSettings
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler

@@ -10,9 +10,9 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
-from gpu_platform.hosts import records
-from gpu_platform.hosts.paths import rank_dir
 from gpu_platform.hosts.stages import Provision, Stage
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.paths import rank_dir
 from tests.hosts_rig import HostRig
 
 

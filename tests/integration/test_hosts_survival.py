@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import HostPlan
-from gpu_platform.hosts import paths, records
+from gpu_platform.hosts.system import paths, records
 from tests.hosts_rig import HostRig, is_running, kill, parent_of, until
 
 COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); sleep 0.005; done; exit {code}"

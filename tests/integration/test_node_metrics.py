@@ -11,11 +11,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_platform.hosts import paths
-from gpu_platform.hosts.accounting import Accountant
-from gpu_platform.hosts.counters import ProcessTable
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.accounting.counters import ProcessTable
+from gpu_platform.hosts.system import paths
 from tests.hosts_rig import HostRig
-from workers.node_metrics import NodeMetrics
+from workers.node.metrics import NodeMetrics
 
 DOCUMENTED = Path(__file__).parents[2] / "docs/reference/metrics.md"
 

@@ -14,16 +14,16 @@ import httpx
 import pytest
 
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.nvml import SilentNvml
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.nvml.opening import SilentNvml
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, until
 from tests.unit.service.api_server import application, served, temporal_dev_server
 from tests.unit.service.api_server import until as until_async
-from workers import node_nvml
-from workers.node_nvml import NvmlWatch, Restart, unusable
+from workers.node import nvml_watch
+from workers.node.nvml_watch import NvmlWatch, Restart, unusable
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler for the stand-in library")
 
@@ -119,7 +119,7 @@ def watch(tmp_path: Path, fake: FakeNvml) -> tuple[NvmlWatch, HostInventory]:
 
 
 async def test_a_hiccup_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_nvml, "CHECK_S", 0.01)
+    monkeypatch.setattr(nvml_watch, "CHECK_S", 0.01)
     fake = FakeNvml(tmp_path / "lib", "dgx-1v")
     monkeypatch.setenv("FAKE_NVML_STATE", str(fake.state_file))
     found, _ = watch(tmp_path, fake)
@@ -140,7 +140,7 @@ async def test_a_hiccup_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def test_what_the_node_worker_was_built_on_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_nvml, "CHECK_S", 0.01)
+    monkeypatch.setattr(nvml_watch, "CHECK_S", 0.01)
     fake = FakeNvml(tmp_path / "lib", "dgx-1v")
     monkeypatch.setenv("FAKE_NVML_STATE", str(fake.state_file))
     found, inventory = watch(tmp_path, fake)

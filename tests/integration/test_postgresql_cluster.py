@@ -13,11 +13,11 @@ import pytest_asyncio
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import FailureKind, GpuRequest, Job, JobSpec, RankPer
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.system.paths import control_dir, node_dir
 from tests.chaos.killable_postgres import Server, new_server
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 from tests.power_cut import PowerCut, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no power cuts here: {why_not()}")

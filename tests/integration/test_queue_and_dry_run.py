@@ -20,8 +20,12 @@ from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.store import Store, allocations, hosts, jobs, leader, queue
-from service import planning
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations
+from service.operations import dry_runs
 from tests.harness import Platform, eventually, temporal_server
 from tests.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
 from tests.unit.service.api_server import application, in_process
@@ -153,7 +157,7 @@ async def _says_what_happens(temporal: Client, store: Store, tmp_path: Path) -> 
         busy = await it.submit(JobSpec.model_validate({"command": ["sleep", "60"], "gpus": {"gpus_per_host": 3}}))
         await it.reaches(busy, JobState.RUNNING)
         spec = JobSpec.model_validate({"command": ["true"], "gpus": {"gpus_per_host": 4}, "priority": 3})
-        said = planning.dry_run(store, spec)
+        said = dry_runs.dry_run(store, spec)
         assert said.placement is not None
         done = await it.ends(await it.submit(spec), JobState.COMPLETED)
         assert done.placement is not None
@@ -162,7 +166,7 @@ async def _says_what_happens(temporal: Client, store: Store, tmp_path: Path) -> 
         big = JobSpec.model_validate(
             {"command": ["true"], "gpus": {"gpus_per_host": 8, "hosts": 2, "allow_cross_numa": True}, "priority": 3}
         )
-        assert planning.dry_run(store, big).preempts == [busy]
+        assert dry_runs.dry_run(store, big).preempts == [busy]
         gang = await it.submit(big)
         await eventually(lambda: it.job(busy).preemptions == 1, "the job to make room")
         await it.ends(gang, JobState.COMPLETED)

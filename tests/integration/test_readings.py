@@ -12,17 +12,18 @@ import pytest
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import paths
-from gpu_platform.hosts.accounting import Accountant
-from gpu_platform.hosts.counters import ProcessTable
-from gpu_platform.hosts.health import HealthMonitor
-from gpu_platform.store import Store, allocations
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.accounting.counters import ProcessTable
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.system import paths
+from gpu_platform.store import Store
+from gpu_platform.store.reservations import allocations
 from tests.hosts_rig import HostRig
 from tests.store_cluster import NOW, Cluster, key
 from tests.unit.cli.test_commands import run
 from tests.unit.service.api_server import application, served
-from workers.node_http import node_app
-from workers.node_readings import reading_routes
+from workers.node.http import node_app
+from workers.node.readings import reading_routes
 
 NO_TEMPORAL = "127.0.0.1:1"
 

@@ -8,11 +8,11 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.hosts.boot import boot_id
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.system.paths import control_dir, node_dir
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 
 @pytest.mark.timeout(180)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.lease import HostReport
-from gpu_platform.store import Store, hosts
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import hosts
 from tests.store_cluster import inventory
 from tests.unit.service.api_server import application, in_process
 

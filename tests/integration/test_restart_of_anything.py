@@ -19,8 +19,8 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.supervision import Child
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.supervision import Child
 
 NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
 SCRIPT = """

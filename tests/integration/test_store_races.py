@@ -20,7 +20,11 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict, StaleEpoch, WorkflowIsOlder
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, hosts, jobs, leader, models, queue
+from gpu_platform.store import Store, events, models
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations, attempts
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement
 
 HOSTS = 4

@@ -10,7 +10,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.harness import eventually
-from workers.cluster import ClusterConfig, LocalCluster, NodeSpec
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 pytestmark = pytest.mark.timeout(180)
 

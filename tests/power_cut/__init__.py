@@ -26,7 +26,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.cluster import LocalCluster
+from workers.local.cluster import LocalCluster
 
 _SOURCE = Path(__file__).with_name("keep_synced.c")
 _SECTOR = 512

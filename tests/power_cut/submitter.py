@@ -8,8 +8,9 @@ import threading
 from datetime import UTC, datetime
 
 from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
 from gpu_platform.store.group_commit import GroupCommit
+from gpu_platform.store.jobs import jobs
 
 THREADS = 4
 

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpu_platform import job
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts.checkpoint_pins import pin, unpin
-from gpu_platform.hosts.checkpoint_retention import CheckpointRetention
-from gpu_platform.hosts.checkpoint_store import CheckpointStore
+from gpu_platform.hosts.checkpoints.pins import pin, unpin
+from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
 KEEP = 2
 JOB = "j"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.faults import FaultAction
-from gpu_platform.hosts.fault_policy import FaultPolicy, PastFault
-from gpu_platform.hosts.process_tree import Process, Stat, descendants
+from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
+from gpu_platform.hosts.system.process_tree import Process, Stat, descendants
 
 
 @st.composite

@@ -10,15 +10,16 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.launch import LaunchActivities
-from activities.watch import RankWatcher
+from activities.node.launch import LaunchActivities
+from activities.node.watch import RankWatcher
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.hosts.lease_file import Lease, write_lease
-from gpu_platform.hosts.records import boot_clock_s
-from gpu_platform.store import Store, gpus
+from gpu_platform.hosts.system.lease_file import Lease, write_lease
+from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
 from tests.harness import Platform, eventually, temporal_server
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from activities.job_workflows import CleanupInput, Life
-from activities.reconciler import Reconciler
+from activities.leader.reconciler import Reconciler
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, jobs
-from gpu_platform.store.orphans import HeldAttempt
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.restoring.orphans import HeldAttempt
 from tests.reconciled_world import Hurt, World
 
 LIVES = 20

@@ -12,8 +12,8 @@ from gpu_platform.domain.placement import EstimateBasis
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.dry_run import Outcome, rehearse
-from gpu_platform.scheduling.moves import again
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.moves import again
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job

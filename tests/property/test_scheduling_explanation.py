@@ -15,8 +15,9 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.rows import GpuRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling import rounds, turns
+from gpu_platform.scheduling import rounds
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queueing import queue_cursor
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.property.test_scheduling_state import can_form
@@ -215,7 +216,7 @@ def earliest_start(play: VirtualTime, gpus: int, hosts: int) -> float:
     return math.inf
 
 
-class EveryTurn(turns.Turns):
+class EveryTurn(queue_cursor.Turns):
     """Nobody's turn is left out."""
 
     def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:

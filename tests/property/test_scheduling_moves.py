@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import WaitCode
 from gpu_platform.domain.rows import RunningRow
+from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.moves import Mover, again
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preemption import MoveReason, lost_work
+from gpu_platform.scheduling.preempting.moves import Mover, again
+from gpu_platform.scheduling.preempting.preemption import MoveReason, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
-from gpu_platform.scheduling.statement import Statement
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 

@@ -11,7 +11,7 @@ from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy, framework_of
-from gpu_platform.scheduling.preemption import choose_victims, eligible_victims, lost_work
+from gpu_platform.scheduling.preempting.preemption import choose_victims, eligible_victims, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job

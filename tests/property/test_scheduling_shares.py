@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.quota import Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queueing.fair_share import FairShare
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 

@@ -20,7 +20,7 @@ from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling.making_room import GATHER_S
+from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
 

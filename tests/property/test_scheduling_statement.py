@@ -9,10 +9,10 @@ import pytest
 
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.candidates import CandidateIndex
+from gpu_platform.scheduling.cluster.snapshot import Change, Snapshot
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.policy import Policy, framework_of
-from gpu_platform.scheduling.snapshot import Change, Snapshot
-from gpu_platform.scheduling.statement import Statement
 from tests.builders import cluster, job
 
 ROWS = [job(gpus=1).row, job(gpus=2).row, job(gpus=4).row, job(gpus=8).row]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import HostRow
-from gpu_platform.scheduling.backfill import BACKFILLS
+from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queue import ORDERS
+from gpu_platform.scheduling.queueing.job_queue import ORDERS
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.failures import Failure
 from gpu_platform.scheduling.simulator.records import Outcome

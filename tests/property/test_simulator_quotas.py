@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.simulator.records import JobRecord
 from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came, hosts

@@ -24,7 +24,12 @@ from hypothesis.stateful import (
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, PlatformError, ReservationConflict
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leader, leases, restoring
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.restoring import restoring
 from tests.postgres import Databases
 from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, placement, uuid_of
 

@@ -23,7 +23,9 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, allocations, attempts, gpus, hosts, state
+from gpu_platform.store import Store, state
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.reservations import allocations, attempts
 from gpu_platform.topology.mig import mig_model, state_of
 from tests.postgres import Databases
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.fence import Fence
-from gpu_platform.hosts.paths import attempt_dir
+from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.system.paths import attempt_dir
 from tests.hosts_rig import HostRig, is_running, until
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, attack

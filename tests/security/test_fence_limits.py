@@ -11,11 +11,11 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan, RankLimits
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.hosts import isolation
-from gpu_platform.hosts.cgroup import find_hierarchies, parse_cpu_list
-from gpu_platform.hosts.cpus import CpuBinding
-from gpu_platform.hosts.fence import Fence
-from gpu_platform.hosts.paths import attempt_dir
+from gpu_platform.hosts.isolation import isolation
+from gpu_platform.hosts.isolation.cgroup import find_hierarchies, parse_cpu_list
+from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig, until
 

@@ -18,11 +18,11 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts.fence import Fence
-from gpu_platform.hosts.paths import attempt_dir
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system.paths import attempt_dir
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_platform import job
 from gpu_platform.domain.checkpoint import Verified
-from gpu_platform.hosts.checkpoint_store import CheckpointStore
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.hosts import lease_file
-from gpu_platform.hosts.ports import free_port
+from gpu_platform.hosts.system import lease_file
+from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings
 from tests.harness import eventually
 from tests.store_cluster import inventory
-from workers.node_lease import LeaseKeeper
+from workers.node.lease_keeper import LeaseKeeper
 
 
 async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, gpus
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
 from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually, temporal_server
 from workflows.remediation import remediation_id

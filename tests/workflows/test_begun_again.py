@@ -11,11 +11,13 @@ import pytest
 from temporalio.client import Client
 
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
-from activities.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
+from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import FailureKind, GpuRequest, Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, jobs, orphans
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.restoring import orphans
 from tests.harness import Platform
 
 WHOLE = GpuRequest(gpus_per_host=8)

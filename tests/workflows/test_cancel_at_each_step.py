@@ -13,7 +13,8 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, queue
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import queue
 from tests.harness import Platform, eventually
 
 SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=GpuRequest(gpus_per_host=1))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities import host_telemetry
+from activities.leader import host_telemetry
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.job import FailureKind, Job, JobSpec
@@ -21,8 +21,12 @@ from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings
-from gpu_platform.store import Store, allocations, attempts, gpus, hosts, jobs, leader, queue, state
+from gpu_platform.store import Store, state
 from gpu_platform.store.events import read_events
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations, attempts
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
 

@@ -15,8 +15,9 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import Job, JobEvent, JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, hosts
+from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
+from gpu_platform.store.hosts import hosts
 from tests.harness import Platform, eventually
 
 LIGHT = {"health_interval_s": 5.0, "accounting_interval_s": 10.0}

@@ -11,7 +11,9 @@ from temporalio.client import Client
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, allocations, events, gpus
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.reservations import allocations
 from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 

@@ -9,8 +9,8 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec, RankGroup, RankPer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import Share
-from workflows.gang import plan_hosts
-from workflows.successor import successor_of
+from workflows.attempts.handover import successor_of
+from workflows.attempts.host_plans import plan_hosts
 
 KEY = AttemptKey(job_id="j", attempt=1)
 

@@ -15,9 +15,11 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec, RankPer
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, gpus, hosts, queue
+from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
-from service.cli.show_job import retry_text
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import queue
+from service.cli.show.show_job import retry_text
 from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 

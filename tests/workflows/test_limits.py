@@ -10,8 +10,9 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import FailureKind, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, gpus
-from gpu_platform.store.usage import usage_of_job
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.jobs.usage import usage_of_job
 from tests.builders import ONE_GPU
 from tests.harness import Platform
 

@@ -11,7 +11,10 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, hosts, jobs, restoring
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.restoring import restoring
 from tests.harness import Platform, eventually
 
 

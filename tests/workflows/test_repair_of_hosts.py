@@ -19,9 +19,10 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.remediation import RemediationStatus, RepairStep
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.settings import RemediationSettings
-from gpu_platform.store import Store, events, gpus, hosts
-from service import operations
-from service.platform import Platform as ServicePlatform
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus, hosts
+from service.context import Platform as ServicePlatform
+from service.operations import hosts_and_gpus
 from service.temporal import JobWorkflows
 from tests.harness import Platform, SimulatedNode, eventually
 from tests.store_cluster import NOW
@@ -190,7 +191,7 @@ async def test_an_operator_who_puts_the_gpu_online_ends_it(
         platform.nodes["a"].strike(2, xid=79)
         await waiting(platform, 2)
         platform.nodes["a"].strike(2, clear=True)
-        assert (await operations.put_gpu_online(service(platform), "a:2", "op", "")).host == "a"
+        assert (await hosts_and_gpus.put_gpu_online(service(platform), "a:2", "op", "")).host == "a"
         workflow = platform.workflow(remediation_id(gpu(platform, 2).info.uuid))
         assert await workflow.result() is None
         assert host_state(platform) is HostState.READY
@@ -203,12 +204,12 @@ async def stays_away(node: SimulatedNode, of_boot: str | None) -> None:
 async def removed(platform: Platform) -> None:
     """As an operator does it, once the host is LOST and its lease has ended."""
     await platform.nodes["a"].lose()
-    await operations.remove_host(service(platform), "a", "op")
+    await hosts_and_gpus.remove_host(service(platform), "a", "op")
 
 
 @pytest.fixture
 def leases_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "now", lambda: datetime.now(UTC) + timedelta(days=1))
+    monkeypatch.setattr(hosts_and_gpus, "now", lambda: datetime.now(UTC) + timedelta(days=1))
 
 
 async def test_a_host_that_is_removed_while_it_reboots_ends_its_repair(

@@ -18,14 +18,14 @@ from temporalio.workflow import NondeterminismError
 
 from gpu_platform.domain.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
-from workflows.attempt import Attempt
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.compensations import Undo
+from workflows.attempts.endings import Ending
+from workflows.attempts.handover import Successor
 from workflows.cleanup import CleanupWorkflow
-from workflows.endings import Ending
 from workflows.job import JobResult, JobWorkflow
 from workflows.remediation import RemediationWorkflow
 from workflows.sandbox import workflow_runner
-from workflows.successor import Successor
-from workflows.undo import Undo
 
 PATH = re.compile(r"(?<![\w.:=+/-])/[\w.-]+/[\w./-]+")
 RECORDED = sorted(HISTORIES.glob("*.json"))

@@ -8,7 +8,8 @@ from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.store import Store, gpus
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
 from tests.harness import Platform, eventually
 
 

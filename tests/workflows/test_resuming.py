@@ -13,8 +13,9 @@ from temporalio.client import Client
 import gpu_platform
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, events, hosts
-from gpu_platform.store.checkpoints import last_known
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs.checkpoints import last_known
 from tests.harness import Platform, eventually
 
 SAVES = """

@@ -13,7 +13,8 @@ from temporalio.client import Client
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 from tests.harness import Platform, eventually
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}

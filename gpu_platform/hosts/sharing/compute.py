@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpu_platform.hosts.gpu_signals import unsupported
-from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.nvml.gpu_signals import unsupported
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sharing.tools import run_tool
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 
 TimeSlice = Literal["default", "short", "medium", "long"]
 _SETTINGS: dict[TimeSlice, int] = {"default": 0, "short": 1, "medium": 2, "long": 3}

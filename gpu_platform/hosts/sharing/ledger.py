@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.hosts import records
-from gpu_platform.hosts.process_tree import boot_id
 from gpu_platform.hosts.sharing.mig import Instance
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import boot_id
 
 
 @dataclass(frozen=True)

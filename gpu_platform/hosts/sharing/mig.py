@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.hosts.gpu_signals import unsupported
-from gpu_platform.hosts.nvml import Nvml
+from gpu_platform.hosts.nvml.gpu_signals import unsupported
+from gpu_platform.hosts.nvml.opening import Nvml
 
 _ENTIRE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Compute slices -> NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE, the one that fills such a GPU instance."""

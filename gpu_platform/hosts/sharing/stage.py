@@ -14,15 +14,15 @@ from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PlatformError, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts.isolation import FENCED, account_of
-from gpu_platform.hosts.nvml import Nvml
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.isolation.isolation import FENCED, account_of
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes
 from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
 from gpu_platform.hosts.sharing.ledger import Entry, Ledger
 from gpu_platform.hosts.sharing.mps import MpsDaemon
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.settings import NodeSettings
 

@@ -8,8 +8,8 @@ from gpu_platform.domain.capacity import mismatch
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.framework import Ask
-from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Ask
 
 
 class Fact:

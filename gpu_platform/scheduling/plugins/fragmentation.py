@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.framework import Offers
+from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import Stranding, TypicalTask
-from gpu_platform.scheduling.snapshot import Slots, Snapshot
 from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import best_subset
 

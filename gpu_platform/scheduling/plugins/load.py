@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.framework import Ask, Offers
-from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Ask, Offers
 
 COLD_C, HOT_C = 30.0, 90.0
 

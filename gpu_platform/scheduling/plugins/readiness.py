@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.framework import Ask
-from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Ask
 
 
 class HostReady:

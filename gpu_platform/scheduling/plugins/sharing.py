@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.share import Share, ShareMode
-from gpu_platform.scheduling.framework import Ask
-from gpu_platform.scheduling.shared import MODES, as_sets
-from gpu_platform.scheduling.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.shared_gpus import MODES, as_sets
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Ask
 from gpu_platform.topology.mig import mig_model
 
 _MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMode.MPS, ShareMode.TIME_SLICE))

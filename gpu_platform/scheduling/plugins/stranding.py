@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.framework import Offers
-from gpu_platform.scheduling.shared import as_rows
-from gpu_platform.scheduling.snapshot import Change, Slots, Snapshot
+from gpu_platform.scheduling.cluster.shared_gpus import as_rows
+from gpu_platform.scheduling.cluster.snapshot import Change, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Offers
 
 _WHOLE = 100
 _MIG_SLICES = 7

@@ -19,9 +19,9 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
-from gpu_platform.scheduling.making_room import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preemption import MoveReason, Preemption
+from gpu_platform.scheduling.preempting.preemption import MoveReason, Preemption
+from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.scheduling.simulator.failures import Failure

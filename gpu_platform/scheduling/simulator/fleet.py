@@ -14,8 +14,8 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
 from gpu_platform.domain.share import GpuUse, ShareGrant, first_use
 from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.cluster.snapshot import MAX_GPUS
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.snapshot import MAX_GPUS
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpu_platform.scheduling.cluster.snapshot import MAX_GPUS
 from gpu_platform.scheduling.simulator.fleet import Fleet
 from gpu_platform.scheduling.simulator.trace import TraceJob
-from gpu_platform.scheduling.snapshot import MAX_GPUS
 
 
 class Fit:

@@ -6,13 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from activities.evictions import AGAIN_S, Eviction, Evictions
-from activities.host_telemetry import AT_ONCE, HostTelemetry
-from activities.job_speeds import JobSpeeds
+from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
+from activities.leader.job_speeds import JobSpeeds
+from activities.leader.preemptions import AGAIN_S, Eviction, Evictions
 from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, jobs, state
-from gpu_platform.store.jobs import CompletedRun
+from gpu_platform.store import Store, state
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs.jobs import CompletedRun
+from gpu_platform.store.reservations import allocations, attempts
 from tests.store_cluster import NOW, Cluster, key, uuid_of
 
 

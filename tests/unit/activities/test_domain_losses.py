@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities import domain_losses
-from activities.domain_losses import DomainWatch
+from activities.leader import domain_losses
+from activities.leader.domain_losses import DomainWatch
 from gpu_platform.domain.job import JobEvent
-from gpu_platform.store import Store, hosts
+from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
-from service.cli.show import event_text, lost_together
+from gpu_platform.store.hosts import hosts
+from service.cli.show.tables import event_text, lost_together
 from tests.store_cluster import NOW, Cluster, expire_leases
 
 LATER = timedelta(seconds=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from activities.job_workflows import JobWorkflowsView
-from activities.reconciler import EVERY_S, WRONG_AT_ONCE, Reconciler
+from activities.leader.reconciler import EVERY_S, WRONG_AT_ONCE, Reconciler
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 

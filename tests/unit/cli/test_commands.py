@@ -23,11 +23,14 @@ from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
-from gpu_platform.hosts.inject import events_dir
-from gpu_platform.hosts.nvml import open_nvml
-from gpu_platform.hosts.paths import control_dir, node_dir
+from gpu_platform.hosts.nvml.fault_injection import events_dir
+from gpu_platform.hosts.nvml.opening import open_nvml
+from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings
-from gpu_platform.store import Store, allocations, attempts, gpus, jobs, queue
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.reservations import allocations, attempts
 from tests.store_cluster import NOW, Cluster, key, placement, spec, uuid_of
 from tests.unit.service.api_server import (
     LogFiles,

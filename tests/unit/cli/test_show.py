@@ -11,9 +11,9 @@ from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec
 from gpu_platform.domain.placement import EstimateBasis, Holder, Reason, WaitCode
 from gpu_platform.domain.states import JobState
-from service.cli import show, show_job, show_waiting
+from service.cli.show import show_job, show_waiting, tables
 from tests.store_cluster import NOW, placement
-from workers import demo
+from workers.local import demo
 
 
 def shown(thing: Any) -> str:
@@ -39,8 +39,8 @@ def test_what_never_fits_is_not_told_to_wait_for_hosts_to_come_back() -> None:
 
 def test_a_job_without_gpus_released_none() -> None:
     event = JobEvent(seq=1, at=NOW + timedelta(seconds=1), kind="gang.released", actor="control", data={"gpus": []})
-    assert show.event_text(event) == "released"
-    assert show.event_text(event.model_copy(update={"data": {"gpus": ["x"]}})) == "1 GPU released"
+    assert tables.event_text(event) == "released"
+    assert tables.event_text(event.model_copy(update={"data": {"gpus": ["x"]}})) == "1 GPU released"
 
 
 def test_a_start_for_which_jobs_are_stopped_comes_before_a_promise_that_is_later() -> None:

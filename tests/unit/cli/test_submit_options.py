@@ -13,7 +13,8 @@ import pytest
 
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
-from gpu_platform.store import Store, queue
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import queue
 from tests.store_cluster import NOW, TTL_S, Cluster
 from tests.unit.cli.test_commands import run
 from tests.unit.service.api_server import application, served

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gpu_platform
-from gpu_platform.hosts.checkpoint_store import CheckpointStore
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
 EXAMPLES = Path(gpu_platform.__file__).parent.parent / "examples"
 

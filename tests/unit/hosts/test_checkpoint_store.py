@@ -11,9 +11,9 @@ import pytest
 from gpu_platform import job
 from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified, parse_resume_point
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.hosts.checkpoint_pins import pinned
-from gpu_platform.hosts.checkpoint_store import CheckpointStore
-from gpu_platform.hosts.resuming import choose_resume, release_resume
+from gpu_platform.hosts.checkpoints.pins import pinned
+from gpu_platform.hosts.checkpoints.resuming import choose_resume, release_resume
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
 from tests.hosts_rig import HostRig
 from tests.store_cluster import key
 

@@ -11,8 +11,7 @@ import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.lease import Checkpoint
-from gpu_platform.hosts import checkpoints
-from gpu_platform.hosts.checkpoints import CheckpointTimes
+from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from tests.store_cluster import key
 
 
@@ -61,20 +60,20 @@ def test_a_file_system_that_hangs_does_not_hold_the_report(tmp_path: Path, monke
     times = CheckpointTimes(tmp_path)
     complete(tmp_path, key("job"), 100.0)
     known = times.newest([key("job")])
-    answers, looks, look = threading.Event(), [], checkpoints.newest_mark
+    answers, looks, look = threading.Event(), [], checkpoint_times.newest_mark
 
     def hangs(directory: Path) -> tuple[str, float] | None:
         looks.append(directory)
         answers.wait()
         return look(directory)
 
-    monkeypatch.setattr(checkpoints, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(checkpoints, "newest_mark", hangs)
+    monkeypatch.setattr(checkpoint_times, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(checkpoint_times, "newest_mark", hangs)
     complete(tmp_path, key("job"), 200.0)
     for _ in range(3):
         assert times.newest([key("job")]) == known
     assert len(looks) == 1, "one waits; no more threads are lost to it"
     answers.set()
-    monkeypatch.setattr(checkpoints, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(checkpoint_times, "PATIENCE_S", 10.0)
     times.newest([key("job")])
     assert [one.written_at for one in times.newest([key("job")])] == [200.0]

@@ -9,10 +9,10 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.hosts.cuda import CudaStage, find_cuda, runs_on
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.sysfs import Sysfs
+from gpu_platform.hosts.inventory.cuda_driver import CudaStage, find_cuda, runs_on
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from tests.hosts_rig import HostRig

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.inventory import read_inventory, read_inventory_without_nvml
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.sysfs import Sysfs
+from gpu_platform.hosts.inventory.inventory import read_inventory, read_inventory_without_nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description, simulated_uuid
 from tests.fake_nvml import FakeNvml, has_compiler

@@ -12,9 +12,9 @@ import pytest
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts import fitness
-from gpu_platform.hosts.fitness import Fitness
-from gpu_platform.hosts.records import boot_clock_s
+from gpu_platform.hosts.health import fitness
+from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.system.records import boot_clock_s
 from tests.hosts_rig import HostRig
 
 

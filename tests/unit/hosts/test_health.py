@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.hosts.conditions import Throttle
-from gpu_platform.hosts.fault_reports import now_ms
-from gpu_platform.hosts.health import HealthMonitor, _same_device
-from gpu_platform.hosts.history import FaultHistory
-from gpu_platform.hosts.watched_gpu import WatchedGpu
+from gpu_platform.hosts.health.conditions import Throttle
+from gpu_platform.hosts.health.fault_reports import now_ms
+from gpu_platform.hosts.health.health import HealthMonitor, _same_device
+from gpu_platform.hosts.health.history import FaultHistory
+from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 from tests.hosts_rig import HostRig, until
 
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts.inject import inject_fault
-from gpu_platform.hosts.inventory import read_inventory
-from gpu_platform.hosts.nvml import has_gpus, open_nvml
-from gpu_platform.hosts.paths import control_dir
-from gpu_platform.hosts.scrubbing import Scrubber
+from gpu_platform.hosts.inventory.inventory import read_inventory
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.fault_injection import inject_fault
+from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.ledger import Ledger
 from gpu_platform.hosts.sharing.stage import Sharing
-from gpu_platform.hosts.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 from gpu_platform.topology.mig import MigModel, mig_model

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.making_room import GATHER_S
 from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.moves import again
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.preempting.moves import again
+from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime

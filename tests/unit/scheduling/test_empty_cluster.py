@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.empty_cluster import EmptyCluster
+from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.topology.fabric import FabricConfig
 from tests.builders import cluster, job

@@ -10,7 +10,7 @@ from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.dry_run import rehearse
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.quota import QuotaBook
+from gpu_platform.scheduling.queueing.quota import QuotaBook
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.making_room import HEAL_PATIENCE_S
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preemption import MoveReason
+from gpu_platform.scheduling.preempting.preemption import MoveReason
+from gpu_platform.scheduling.preempting.preemption_planning import HEAL_PATIENCE_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster
 from tests.property.test_scheduling_moves import NOW, again, run, scheduler_of

@@ -9,8 +9,8 @@ import pytest
 from gpu_platform.domain.cluster_state import ClusterState, UseRow
 from gpu_platform.domain.quota import Namespace, Quotas
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.fair_share import FairShare
 from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid

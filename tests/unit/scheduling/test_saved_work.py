@@ -8,7 +8,7 @@ import pytest
 
 from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preemption import lost_work
+from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.scheduling.estimate import AHEAD
+from gpu_platform.scheduling.explaining.reasons import FORESEEN_UP_TO, IDLE_SLICE, SLICE
+from gpu_platform.scheduling.explaining.start_estimate import AHEAD
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.reasons import FORESEEN_UP_TO, IDLE_SLICE, SLICE
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 

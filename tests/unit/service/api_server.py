@@ -27,12 +27,12 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.logs import LogChunk
+from gpu_platform.hosts.processes.logs import LogChunk
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from service.app import create_app
 from service.server import Server
-from workers.node_http import node_app
+from workers.node.http import node_app
 
 
 @workflow.defn(name="JobWorkflow")

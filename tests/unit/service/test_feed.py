@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, jobs
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
 from service import feed as feed_module
 from service.feed import EventFeed
 from tests.harness import eventually

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from service import ids
+from service.operations import ids
 
 
 def test_ids_are_short_unique_and_safe_everywhere() -> None:

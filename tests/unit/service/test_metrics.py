@@ -7,12 +7,14 @@ from datetime import timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from activities.metrics import RECOVERY_SECONDS
-from activities.recovery_times import RecoveryTimes
+from activities.leader.metrics import RECOVERY_SECONDS
+from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.placement import Reason, WaitCode
-from gpu_platform.store import Store, leader, queue
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import queue
+from gpu_platform.store.leadership import leader
 from service.metrics import exposition
 from tests.store_cluster import NOW, Cluster, key
 

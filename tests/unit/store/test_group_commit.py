@@ -13,7 +13,8 @@ import pytest
 
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.store import Store, jobs, queue
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs, queue
 
 THREADS, EACH = 8, 4
 

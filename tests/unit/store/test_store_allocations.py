@@ -7,7 +7,11 @@ from sqlalchemy import select
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, models, queue
+from gpu_platform.store import Store, events, models
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations
 from tests.store_cluster import NOW, Cluster, check_invariants, key, uuid_of
 
 

@@ -9,7 +9,10 @@ from sqlalchemy import func, select
 
 from gpu_platform.domain.errors import InUse, NotFound
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, allocations, attempts, events, gpus, hosts, jobs, models, retention
+from gpu_platform.store import Store, events, models, retention
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations, attempts
 from tests.store_cluster import NOW, TTL_S, Cluster, key, spec
 
 SILENT = NOW + timedelta(seconds=TTL_S)

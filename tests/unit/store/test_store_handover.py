@@ -13,7 +13,10 @@ from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
-from gpu_platform.store import Store, allocations, attempts, gpus, handover, hosts, jobs, models
+from gpu_platform.store import Store, models
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations, attempts, handover
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 FAULT = Failure(kind=FailureKind.HARDWARE, message="XID 79", gpu_uuid=uuid_of("a", 0))

@@ -9,7 +9,10 @@ import pytest
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.remediation import reason_with_next_step
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.store import Store, attempts, flapping, gpus, hosts, queue
+from gpu_platform.store import Store
+from gpu_platform.store.hosts import flapping, gpus, hosts
+from gpu_platform.store.jobs import queue
+from gpu_platform.store.reservations import attempts
 from tests.store_cluster import NOW, Cluster, expire_leases
 
 

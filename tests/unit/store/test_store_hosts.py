@@ -12,7 +12,12 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
 from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store import Store, allocations, events, gpus, hosts, jobs, leader, leases, restoring
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.leadership import leader, leases
+from gpu_platform.store.reservations import allocations
+from gpu_platform.store.restoring import restoring
 from gpu_platform.store.state import read_running, read_state
 from tests.store_cluster import (
     NOW,

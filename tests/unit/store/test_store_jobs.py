@@ -18,7 +18,11 @@ from gpu_platform.domain.errors import (
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, gpus, jobs, orphans, queue
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.restoring import orphans
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, spec, uuid_of
 
 

@@ -7,9 +7,12 @@ import pytest
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import JobProgress
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, jobs, older_rows, restoring
-from gpu_platform.store.older_rows import Standing
-from gpu_platform.store.restoring import RememberedJob
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.restoring import older_rows, restoring
+from gpu_platform.store.restoring.older_rows import Standing
+from gpu_platform.store.restoring.restoring import RememberedJob
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
 
 

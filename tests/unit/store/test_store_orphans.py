@@ -7,7 +7,11 @@ import pytest
 from gpu_platform.domain.errors import ReservationConflict, WorkflowIsOlder
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, allocations, attempts, events, jobs, leader, orphans, queue, restoring
+from gpu_platform.store import Store, events
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.restoring import orphans, restoring
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement
 
 LOST = Failure(kind=FailureKind.HARDWARE, message="its workflow was terminated")

@@ -9,7 +9,8 @@ import pytest
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.remediation import RepairBegun, RepairStep
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store import Store, events, gpus, hosts, repairs, service_cases
+from gpu_platform.store import Store, events
+from gpu_platform.store.hosts import gpus, hosts, repairs, service_cases
 from tests.store_cluster import NOW, Cluster
 
 

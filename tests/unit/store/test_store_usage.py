@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage, mean_utilization
-from gpu_platform.store import Store, attempts
-from gpu_platform.store.usage import usage_of_job, usage_report
+from gpu_platform.store import Store
+from gpu_platform.store.jobs.usage import usage_of_job, usage_report
+from gpu_platform.store.reservations import attempts
 from tests.store_cluster import NOW, Cluster, key
 
 

@@ -10,7 +10,10 @@ from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import HostState, JobState
-from gpu_platform.store import Store, allocations, attempts, events, hosts, state, usage
+from gpu_platform.store import Store, events, state
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import usage
+from gpu_platform.store.reservations import allocations, attempts
 from tests.store_cluster import NOW, Cluster, check_invariants, expire_leases, inventory, key
 
 

@@ -10,9 +10,9 @@ import pytest
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, JobProgress, JobSpec
 from gpu_platform.domain.states import JobState
-from workflows.attempt import Attempt, Stop
-from workflows.back_off import is_programs_fault, wait_before_retry
-from workflows.endings import Ending, after_failure
+from workflows.attempts.attempt import Attempt, Stop
+from workflows.attempts.back_off import is_programs_fault, wait_before_retry
+from workflows.attempts.endings import Ending, after_failure
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SPEC = JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1))

@@ -1,0 +1,338 @@
+"""The decision loop: change feed in, placements out. One thread, one leader, no rescans.
+
+Numbered as it runs: (1) see that something changed, (2) read what changed, (3) decide, (4) answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from activities.clock import utc_now
+from activities.leader.host_telemetry import HostTelemetry
+from activities.leader.job_speeds import JobSpeeds
+from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
+from activities.leader.preemptions import Eviction, Evictions
+from activities.leader.recovery_times import RecoveryTimes
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import StaleEpoch, Unavailable
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy_file import read_policy
+from gpu_platform.scheduling.preempting.preemption import MoveReason, Preemption
+from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
+from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.store import Store, events, state
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leader
+
+log = structlog.get_logger()
+
+BATCH = 1000
+FENCE_CHECK_S = 1.0
+EXPIRY_CHECK_S = 1.0
+
+
+@dataclass(frozen=True)
+class PolicyInForce:
+    policy: Policy
+    written: dict[str, Any]
+    """As people wrote it; for those who are not the leader."""
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
+        """Raises InvalidRequest."""
+        return cls(read_policy(written, "scheduler.policy"), dict(written))
+
+
+@dataclass
+class _News:
+    """What a stretch of the feed tells."""
+
+    hosts: set[str] = field(default_factory=set)
+    gpu_hosts: set[str] = field(default_factory=set)
+    queue: set[str] = field(default_factory=set)
+    reserved: list[AttemptKey] = field(default_factory=list)
+    released: list[AttemptKey] = field(default_factory=list)
+    running: list[AttemptKey] = field(default_factory=list)
+    completed: set[str] = field(default_factory=set)
+    fewer_hosts: bool = False
+
+    def take(self, event: JobEvent) -> None:
+        kind, host = event.kind, event.host
+        if kind.startswith("queue.") and event.job_id:
+            self.queue.add(event.job_id)
+        elif kind == "host.removed":
+            self.fewer_hosts = True
+        elif kind.startswith("host.") and host:
+            self.hosts.add(host)
+            self.gpu_hosts.add(host)
+        elif kind == "gpu.state" and host:
+            self.gpu_hosts.add(host)
+        elif kind == "job.completed" and event.job_id:
+            self.completed.add(event.job_id)
+        elif event.job_id and event.attempt is not None:
+            key = AttemptKey(job_id=event.job_id, attempt=event.attempt)
+            if kind.startswith("gang."):
+                self.gpu_hosts.update(event.data["hosts"])
+                (self.reserved if kind == "gang.reserved" else self.released).append(key)
+            elif kind == "job.running":
+                self.running.append(key)
+
+    @property
+    def matters(self) -> bool:
+        return bool(self.gpu_hosts or self.queue)
+
+
+_WHY = {
+    MoveReason.PREEMPTION: "job {job} needs its GPUs",
+    MoveReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
+    MoveReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
+}
+
+
+class DecisionLoop:
+    """Owns the scheduler core. ``answer`` and ``evict`` are called from the loop's thread and must not block.
+
+    ``may_place``: False while GPUs that look free may be in use.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: PolicyInForce,
+        *,
+        epoch: int,
+        poll_s: float,
+        answer: Callable[[QueueRow, Placement], None],
+        evict: Callable[[Eviction], None],
+        may_place: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._policy = policy.policy
+        self._epoch = epoch
+        self._poll_s = poll_s
+        self._answer = answer
+        self._may_place = may_place
+        self._evictions = Evictions(store, evict)
+        self._telemetry = HostTelemetry(store)
+        self._speeds = JobSpeeds()
+        self._recoveries = RecoveryTimes(self._holders)
+        self._seq = 0
+        self._inbox = threading.Lock()
+        self._unknown: list[QueueRow] = []
+        self._new_policy: PolicyInForce | None = None
+
+    def run(self, stopped: threading.Event) -> None:
+        """Until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
+        thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
+        thermometer.start()
+        try:
+            self._run(stopped)
+        finally:
+            stopped.set()
+            thermometer.join()
+
+    def _run(self, stopped: threading.Event) -> None:
+        token: object = None
+        next_fence_check = 0.0
+        next_check = 0.0
+        loaded = False
+        changed = False
+        while not stopped.is_set():
+            try:
+                if not loaded:
+                    self._load()
+                    loaded = True
+                now = time.monotonic()
+                if now >= next_fence_check:
+                    self._check_fence()
+                    next_fence_check = now + FENCE_CHECK_S
+                seen = events.change_token(self._store)
+                changed |= self._adopt_policy()
+                if seen != token or self._unknown:
+                    token = seen
+                    changed |= self._follow()
+                    changed |= self._forget_unanswerable()
+                changed |= self._measure()
+                if self._may_place() and (changed or now >= next_check or self._core.unexplained):
+                    changed = False
+                    self._decide()
+                    self._evictions.repeat(self._holds, now)
+                    next_check = now + EXPIRY_CHECK_S
+            except Unavailable as error:
+                log.warning("scheduler.store_away", error=error.message)
+                loaded = False  # what was decided and could not be told is decided anew, from what the store says
+                stopped.wait(1.0)
+                continue
+            stopped.wait(self._poll_s)
+
+    def unanswerable(self, row: QueueRow) -> None:
+        """Nobody waits for this row's answer any more. Thread-safe."""
+        with self._inbox:
+            self._unknown.append(row)
+
+    def reconfigure(self, policy: PolicyInForce) -> None:
+        """Decide by ``policy`` from the next round on. Thread-safe."""
+        with self._inbox:
+            self._new_policy = policy
+
+    # -- (2) what changed ----------------------------------------------------------------------
+
+    def _load(self) -> None:
+        fair = self._policy.order == "fair_share"
+        since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
+        current = state.read_state(self._store, utc_now(), since)
+        self._core = restore(Scheduler(self._policy, self._epoch), current)
+        self._seq = current.seq
+        self._speeds = JobSpeeds()
+        for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():
+            self._learn(run)
+        for victim, reason in state.read_preempting(self._store).items():
+            self._evictions.resume(victim, reason, time.monotonic())
+
+    def _adopt_policy(self) -> bool:
+        with self._inbox:
+            new, self._new_policy = self._new_policy, None
+        if new is None:
+            return False
+        policy = new.policy
+        only_the_fabric = replace(self._policy, fabric=policy.fabric) == policy
+        self._policy = policy
+        if only_the_fabric:
+            self._core.configure_fabric(policy.fabric)
+        else:
+            # Proposals on their way are made again at worst: the store refuses what is taken.
+            self._load()
+        leader.change_policy(self._store, self._epoch, new.written)
+        log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
+        return True
+
+    def _follow(self) -> bool:
+        """Apply the feed from where we are. True when anything that matters changed."""
+        news = _News()
+        while True:
+            batch = events.read_events(self._store, self._seq, BATCH)
+            for event in batch:
+                self._seq = event.seq
+                news.take(event)
+                self._recoveries.take(event)
+            if len(batch) < BATCH:
+                break
+        if news.fewer_hosts:
+            self._load()  # rare; a core forgets no host
+            return True
+        if news.hosts:
+            for row in hosts.read_hosts(self._store, sorted(news.hosts)):
+                self._core.upsert_host(row)
+        if news.gpu_hosts:
+            self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(news.gpu_hosts)))
+            self._core.upsert_use(hosts.read_room(self._store, sorted(news.gpu_hosts)))
+        self._follow_holders(news)
+        if news.queue:
+            self._requeue(news.queue)
+        if news.completed and self._policy.uses_history:
+            for run in jobs.completed_runs(self._store, news.completed):
+                self._learn(run)
+        return news.matters
+
+    def _follow_holders(self, news: _News) -> None:
+        """Who holds GPUs: from the events, since a GPU that breaks becomes free for nobody when its job ends."""
+        ended = set(news.released)
+        proposed = set(self._core.proposed())
+        unknown = [key for key in news.reserved if (key.job_id, key.attempt) not in proposed and key not in ended]
+        # The time limit counts from here, not from the reservation.
+        limited = [key for key in news.running if key not in ended and self._has_limit(key)]
+        for key in news.reserved:
+            self._core.confirm(key.job_id, key.attempt)
+        if unknown or limited:
+            for row in state.read_running(self._store, [*unknown, *limited]):
+                self._core.started(row)
+        for key in news.released:
+            self._core.ended(key.job_id, key.attempt)
+
+    def _has_limit(self, key: AttemptKey) -> bool:
+        row = self._core.ledger.get((key.job_id, key.attempt))
+        return row is not None and row.time_limit_s is not None
+
+    def _holders(self, gpu_uuid: str) -> list[AttemptKey]:
+        return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.ledger.holders(gpu_uuid)]
+
+    def _holds(self, key: AttemptKey) -> bool:
+        return self._core.ledger.get((key.job_id, key.attempt)) is not None
+
+    def _requeue(self, job_ids: Iterable[str]) -> None:
+        waiting = {row.job_id: row for row in queue.read_queue(self._store, sorted(job_ids))}
+        for job_id in sorted(job_ids):
+            if job_id in waiting:
+                self._core.add(waiting[job_id])
+            else:
+                self._core.remove(job_id)
+                # Confirmed proposals are gone by now: what is left was answered to a job that gave up.
+                for key in self._core.proposed():
+                    if key[0] == job_id:
+                        self._core.reject(*key)
+
+    def _forget_unanswerable(self) -> bool:
+        with self._inbox:
+            rows, self._unknown = self._unknown, []
+        for row in rows:
+            PLACEMENT_DECISIONS.labels(outcome="unanswered").inc()
+            self._core.reject(row.job_id, row.attempt)
+            # With no row, the leader's upkeep asks the workflow, if it lives, to ask again.
+            queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)
+        return bool(rows)
+
+    def _measure(self) -> bool:
+        news = self._telemetry.take()
+        for one in news:
+            self._core.measured(one.host, one.telemetry)
+            for saved in one.checkpoints:
+                self._core.saved(saved.key.job_id, saved.key.attempt, saved.written_at)
+        return bool(news)
+
+    def _learn(self, run: jobs.CompletedRun) -> None:
+        speed = self._speeds.learn(run)
+        if speed is not None:
+            self._core.ran(run.hosts, speed)
+
+    # -- (3) decide and (4) answer -------------------------------------------------------------
+
+    def _decide(self) -> None:
+        started = time.perf_counter()
+        decision = self._core.decide(time.time())
+        elapsed = time.perf_counter() - started
+        DECISION_SECONDS.observe(elapsed)
+        for row in decision.expired:
+            PLACEMENT_DECISIONS.labels(outcome="expired").inc()
+            log.warning("scheduler.proposal_expired", job=row.job_id, attempt=row.attempt)
+        for row, placement in decision.placements:
+            PLACEMENT_DECISIONS.labels(outcome="placed").inc()
+            self._answer(row, placement.model_copy(update={"decided_in_ms": round(elapsed * 1000, 3)}))
+        for preemption in decision.preemptions:
+            self._preempt(preemption)
+        if decision.reasons:
+            queue.set_reasons(self._store, decision.reasons, datetime.now(UTC))
+
+    def _preempt(self, preemption: Preemption) -> None:
+        for job_id, attempt in preemption.victims:
+            PLACEMENT_DECISIONS.labels(outcome="preempted").inc()
+            victim = AttemptKey(job_id=job_id, attempt=attempt)
+            reason = _WHY[preemption.reason].format(job=preemption.job_id)
+            log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
+            self._evictions.order(victim, preemption.job_id, reason, time.monotonic())
+
+    def _check_fence(self) -> None:
+        current = leader.current_epoch(self._store)
+        if current != self._epoch:
+            raise StaleEpoch(f"epoch {self._epoch} was replaced by {current}: another scheduler leads")

@@ -1,0 +1,173 @@
+"""Leading: the one long activity of the SchedulerWorkflow. Whoever runs it decides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.clock import utc_now
+from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.preemptions import Eviction
+from activities.leader.restoring import LAST_TRY_S, Doubt
+from activities.leader.upkeep import Upkeep
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.job import Interrupt
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.settings import SchedulerSettings
+from gpu_platform.store import Store
+from gpu_platform.store.leadership import leader
+from gpu_platform.store.restoring import restoring
+
+log = structlog.get_logger()
+
+SCHEDULER_TASK_QUEUE = "scheduler"
+ANSWER_RETRY_S = 0.2
+_AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
+"""Temporal did not look at the answer."""
+
+
+class LeaderActivities:
+    """Raises InvalidRequest for a policy that makes no sense."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: Store,
+        settings: SchedulerSettings,
+        lease_ttl_s: float,
+        back_off: BackOff | None = None,
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._settings = settings
+        self._lease_ttl_s = lease_ttl_s
+        self._back_off = back_off
+        self._policy = PolicyInForce.read(settings.policy)
+        self._decisions: DecisionLoop | None = None
+
+    def reconfigure(self, settings: SchedulerSettings) -> None:
+        """Decide by another policy from now on, whether this process leads now or later. Raises InvalidRequest."""
+        self._policy = PolicyInForce.read(settings.policy)
+        if self._decisions is not None:
+            self._decisions.reconfigure(self._policy)
+
+    @activity.defn
+    async def lead(self, term_s: float) -> None:
+        """Decide until the term is over, the activity is cancelled, or another leader takes over."""
+        holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
+        doubt, told = await self._doubt()
+        epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
+        log.info("scheduler.leads", epoch=epoch)
+        until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
+        if until is not None:  # the leader before this one did not come so far as to restore everything
+            doubt = replace(doubt, is_older=True, written_until=until)
+        loop = asyncio.get_running_loop()
+        messages: set[asyncio.Task[None]] = set()
+
+        def send(message: Coroutine[Any, Any, None]) -> None:
+            task = loop.create_task(message)
+            messages.add(task)
+            task.add_done_callback(messages.discard)
+
+        def answer(row: QueueRow, placement: Placement) -> None:
+            loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
+
+        def evict(eviction: Eviction) -> None:
+            loop.call_soon_threadsafe(lambda: send(self._evict(eviction)))
+
+        stopped = threading.Event()
+        beside = Upkeep(
+            self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off, doubt
+        )
+        decisions = self._decisions = DecisionLoop(
+            self._store,
+            self._policy,
+            epoch=epoch,
+            poll_s=self._settings.poll_ms / 1000,
+            answer=answer,
+            evict=evict,
+            may_place=beside.restorer.may_place,
+        )
+        upkeep = asyncio.ensure_future(beside.run())
+        deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))
+        deadline = loop.time() + term_s
+        try:
+            while loop.time() < deadline:
+                activity.heartbeat(epoch, max(told, beside.round))
+                done, _ = await asyncio.wait(
+                    [deciding, upkeep],
+                    timeout=self._settings.leader_heartbeat_timeout_s / 4,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    task.result()  # StaleEpoch, or a bug: Temporal tries again, here or elsewhere
+                    return
+        finally:
+            stopped.set()
+            beside.restorer.settled.set()  # whoever waits for it decides nothing any more
+            self._decisions = None
+            upkeep.cancel()
+            for task in list(messages):
+                task.cancel()
+            await asyncio.gather(deciding, upkeep, *messages, return_exceptions=True)
+            log.info("scheduler.stepped_down", epoch=epoch)
+
+    async def _doubt(self) -> tuple[Doubt, int]:
+        """What the leader before this one said in its last heartbeats shows whether the database is older than that."""
+        found = await asyncio.to_thread(leader.current_round, self._store)
+        details = activity.info().heartbeat_details
+        told = int(details[1]) if len(details) > 1 else 0
+        is_older = told > found
+        return Doubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), told
+
+    async def _evict(self, eviction: Eviction) -> None:
+        """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""
+        victim = eviction.victim
+        order = Interrupt(actor="scheduler", reason=eviction.reason, attempt=victim.attempt)
+        try:
+            await self._client.get_workflow_handle(victim.job_id).signal("preempt", order)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # a workflow that is gone is cleaned up by upkeep
+                log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))
+
+    async def _answer(self, decisions: DecisionLoop, row: QueueRow, placement: Placement) -> None:
+        """Complete the ``place_gang`` activity that waits behind the row's task token."""
+        handle = self._client.get_async_activity_handle(task_token=row.task_token)
+        give_up = asyncio.get_running_loop().time() + self._policy.policy.proposal_timeout_s
+        while True:
+            try:
+                await handle.complete(placement)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    decisions.unanswerable(row)
+                    return
+                if asyncio.get_running_loop().time() > give_up:
+                    if error.status not in _AWAY:
+                        # An older Temporal does not say NOT_FOUND of a token that it has not given out yet.
+                        log.warning("scheduler.unanswerable", job=row.job_id, attempt=row.attempt, error=str(error))
+                        decisions.unanswerable(row)
+                    return  # else the proposal expires in the core and is made again
+                log.warning("scheduler.answer_delayed", job=row.job_id, error=str(error))
+                await asyncio.sleep(ANSWER_RETRY_S)
+            else:
+                return
+
+
+async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Upkeep) -> None:
+    """Once jobs that an older database does not know, or not so far, have their GPUs again: others would get them."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_TRY_S):
+            await beside.restorer.settled.wait()
+    await asyncio.to_thread(decisions.run, stopped)

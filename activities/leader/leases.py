@@ -1,0 +1,94 @@
+"""The leader's look at the hosts' leases: who is LOST, and when the verdict is held back.
+
+The rules are :class:`gpu_platform.domain.lease_protocol.LeaderLeases`; here they meet the database and a clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from activities.leader.metrics import HOSTS_HEARD, VERDICT_HELD
+from gpu_platform.domain.lease import VerdictHeld
+from gpu_platform.domain.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
+from gpu_platform.store import Store
+from gpu_platform.store.leadership import leases
+from gpu_platform.store.leadership.leases import Leases, LostHost
+
+log = structlog.get_logger()
+
+LONGEST_LOOK_S = 3.0
+DOUBTED_FOR = timedelta(minutes=10)
+"""So long after it was found to be older, the database may lack what was granted to a host that is silent."""
+
+
+class LeaseWatch:
+    """Knows nothing at first: under a new leader every host has a whole lease to report.
+
+    ``clock``: seconds that only grow, and that stand still while the machine sleeps (``CLOCK_MONOTONIC``).
+    """
+
+    def __init__(self, store: Store, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._looked_at = clock()
+        self._state = LeaderLeases(LeaseTimes.of(ttl_s))
+        self.round = 0
+        """The newest that was begun."""
+        self._first_stamps: Mapping[str, datetime] | None = None
+        self._held_since: datetime | None = None
+        self._wrote_held = True
+        """A leader before this one may have written that the verdict is held back."""
+
+    def look(self, now: datetime) -> list[LostHost]:
+        """Begin a round, read the leases, and declare LOST who is. Returns those with the attempts to tell.
+
+        Time in which nobody could look (the leader was frozen, the database away) counts as ``LONGEST_LOOK_S`` of
+        silence at most: the hosts may have been unable to report just as long.
+        """
+        began = self._clock()
+        number = self.round = leases.begin_round(self._store, now)
+        found = leases.read_leases(self._store, self._ttl_s)
+        # Only now: what was read must be true at the time that it is compared with.
+        at = self._clock()
+        passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
+        self._state = self._state.begin_round(began, number)
+        self._state, verdict = self._state.look(at, passed, self._patient(found, now), found.members)
+        self._tell_held(verdict, now)
+        return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
+
+    def _patient(self, found: Leases, now: datetime) -> Mapping[str, LeaseRow]:
+        """A database that was restored to an older point may not know that a host got the lease of a restart."""
+        if self._first_stamps is None:
+            self._first_stamps = found.stamps
+        if found.older_seen_at is None or now - found.older_seen_at > DOUBTED_FOR:
+            return found.rows
+        silent = {name for name, stamp in found.stamps.items() if self._first_stamps.get(name) == stamp}
+        return {
+            name: replace(row, ttl_s=max(row.ttl_s, RESTART_LEASE_S)) if name in silent else row
+            for name, row in found.rows.items()
+        }
+
+    def _tell_held(self, verdict: Verdict, now: datetime) -> None:
+        HOSTS_HEARD.set(verdict.heard)
+        VERDICT_HELD.set(len(verdict.held))
+        if not verdict.held:
+            if self._held_since is not None:
+                log.warning("hosts.verdict_resumed", heard=verdict.heard, members=verdict.members)
+            if self._wrote_held:
+                leases.end_held_verdict(self._store, now)
+            self._held_since, self._wrote_held = None, False
+            return
+        if self._held_since is None:
+            log.error("hosts.verdict_held", silent=len(verdict.held), heard=verdict.heard, members=verdict.members)
+        self._held_since = self._held_since or now
+        held = VerdictHeld(
+            since=self._held_since, silent=list(verdict.held), heard=verdict.heard, members=verdict.members
+        )
+        leases.hold_verdict(self._store, held, now)
+        self._wrote_held = True

@@ -1,0 +1,180 @@
+"""The reconciler: what our database says of jobs against what Temporal says of their workflows.
+
+::
+
+    row             workflow           what is done
+    not terminal    open               nothing
+    not terminal,   open, waits        ask again: the workflow is older than the row, notices it, and begins again
+     holds GPUs      for a place
+    not terminal    closed             as it ended, if it knows; else CleanupWorkflow: stop, release, FAILED
+    not terminal    unknown            JobWorkflow again, from the row: it goes on, or undoes and retries
+    terminal,       closed, unknown    CleanupWorkflow: stop, release
+     holds GPUs     open               the workflow is just ending it; after a minute it is killed
+
+One look proves nothing. Temporal answers NOT_FOUND for a workflow that is just being started, and a row may change
+while Temporal is asked. So the row is read before and after; and only what a later look finds unchanged is acted on.
+Whatever is started looks again by itself, or is refused by Temporal while a workflow of the job is open: a mistake made
+here cannot hurt a healthy job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, Life, WorkflowView, cleanup_keys
+from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.restoring import orphans
+from gpu_platform.store.restoring.orphans import HeldAttempt, JobRow
+
+log = structlog.get_logger()
+
+CLOSED_GRACE_S = 4.0
+"""A job whose workflow is closed is cleaned up when a look so much later finds the same."""
+UNKNOWN_GRACE_S = 9.0
+"""The service starts a workflow within this of writing the row, or died in between."""
+ENDING_GRACE_S = 60.0
+"""A job that has ended, but holds GPUs, is killed if its workflow is still open after this."""
+EVERY_S = 60.0
+"""Each job is looked at so often; those that look wrong at every sweep."""
+PARALLEL = 16
+WRONG_AT_ONCE = 200
+"""Of the jobs that look wrong so many at a sweep: upkeep has other duties, even when Temporal's database was lost."""
+
+
+@dataclass(frozen=True)
+class _Suspicion:
+    what: Hashable
+    since: float
+
+
+class Reconciler:
+    """``clock``: seconds that only grow. ``in_thread`` runs a blocking call."""
+
+    def __init__(
+        self,
+        store: Store,
+        workflows: JobWorkflowsView,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        in_thread: InThread = asyncio.to_thread,
+        restore_end: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``restore_end`` writes how a job's closed workflow ended it. False: it does not know."""
+        self._store = store
+        self._workflows = workflows
+        self._clock = clock
+        self._in_thread = in_thread
+        self._restore_end = restore_end
+        self._suspicions: dict[str, _Suspicion] = {}
+        self._looked_at: dict[str, float] = {}
+
+    async def sweep(self) -> None:
+        """Look at the jobs that are due, and at everything that is held in vain. Repeat it every few seconds."""
+        live: dict[str, JobState] = await self._in_thread(orphans.live_jobs, self._store)
+        held: list[HeldAttempt] = await self._in_thread(orphans.held_in_vain, self._store)
+        self._forget(set(live), {str(one.key) for one in held})
+        await _all(self._look_at_job(job_id) for job_id in self._due(live))
+        await _all(self._look_at_held(one) for one in held)
+
+    async def _look_at_job(self, job_id: str) -> None:
+        began = self._clock()
+        before = await self._row(job_id)
+        view = await self._workflows.look(job_id)
+        self._looked_at[job_id] = began
+        goes_on = view.life is Life.OPEN and not (before and before.state.holds_gpus and view.asks_for_place)
+        if goes_on or await self._row(job_id) != before or before is None or before.state.is_terminal:
+            self._suspicions.pop(job_id, None)
+            return
+        grace_s = CLOSED_GRACE_S if view.life is Life.CLOSED else UNKNOWN_GRACE_S
+        if not self._seen_before(job_id, (before, view), began, grace_s):
+            return
+        if view.life is Life.UNKNOWN:
+            await self._begin_again(before)
+        elif view.life is Life.OPEN:
+            log.warning("job.workflow_is_older", job=job_id, state=before.state.value, attempt=before.attempt)
+            await self._workflows.ask_again(job_id)
+        elif self._restore_end is None or not await self._restore_end(job_id):
+            await self._clean_up(before, view)
+
+    async def _begin_again(self, row: JobRow) -> None:
+        """Temporal refuses it if the workflow is there after all."""
+        job = await self._in_thread(jobs.get_job, self._store, row.job_id)
+        log.warning("job.begun_again", job=row.job_id, state=row.state.value, attempt=row.attempt)
+        progress = JobProgress(
+            attempt=job.attempt,
+            user_retries=job.user_retries,
+            hardware_retries=job.hardware_retries,
+            preemptions=job.preemptions,
+        )
+        known = None if row.state is JobState.PENDING else progress
+        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, begin_again=True))
+
+    async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
+        held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)
+        log.warning("job.orphaned", job=row.job_id, workflow=view.ended, held=[str(one.key) for one in held])
+        message = f"its workflow was {view.ended} before the job had ended"
+        for key in cleanup_keys(row.job_id, row.attempt, held):
+            await self._workflows.clean_up(CleanupInput(key=key, message=message))
+
+    async def _look_at_held(self, held: HeldAttempt) -> None:
+        began = self._clock()
+        row = await self._row(held.key.job_id)
+        view = await self._workflows.look(held.key.job_id)
+        past = row is not None and row.attempt > held.key.attempt
+        waits = view.life is Life.OPEN and not past
+        if waits and row is not None and not row.state.is_terminal:
+            return  # its workflow goes on with it
+        if not self._seen_before(str(held.key), (row, view, held), began, ENDING_GRACE_S if waits else CLOSED_GRACE_S):
+            return
+        if waits:
+            log.warning("job.ended_but_runs", job=held.key.job_id, attempt=held.key.attempt)
+            await self._workflows.kill(held.key.job_id, Interrupt(actor="cleanup", reason="the job has ended"))
+            return
+        log.warning("gang.leaked", job=held.key.job_id, attempt=held.key.attempt, hosts=held.hosts)
+        await self._workflows.clean_up(CleanupInput(key=held.key, message="it held GPUs after its end"))
+
+    async def _row(self, job_id: str) -> JobRow | None:
+        return await self._in_thread(orphans.job_row, self._store, job_id)
+
+    def _seen_before(self, subject: str, what: Hashable, looked_at: float, grace_s: float) -> bool:
+        """Did a look that ended at least ``grace_s`` before this one began see the same? And so did all in between."""
+        first = self._suspicions.get(subject)
+        if first is None or first.what != what:
+            self._suspicions[subject] = _Suspicion(what, self._clock())
+            return False
+        return looked_at - first.since >= grace_s
+
+    def _due(self, live: dict[str, JobState]) -> list[str]:
+        """All, if they are few. Else those that are PENDING or look wrong, and the longest not looked at."""
+        if len(live) <= PARALLEL:
+            return list(live)
+        due_since = self._clock() - EVERY_S
+        last_look = {job_id: self._looked_at.get(job_id, due_since) for job_id in live}
+        oldest_first = sorted(live, key=lambda job_id: last_look[job_id])
+        wrong = [name for name in oldest_first if live[name] is JobState.PENDING or name in self._suspicions]
+        others = [name for name in oldest_first if last_look[name] <= due_since]
+        # A tenth of the others at each sweep: a long queue stays cheap.
+        return list(dict.fromkeys(wrong[:WRONG_AT_ONCE] + others[: max(PARALLEL, len(live) // 10)]))
+
+    def _forget(self, live: set[str], held: set[str]) -> None:
+        self._suspicions = {name: seen for name, seen in self._suspicions.items() if name in live or name in held}
+        self._looked_at = {job_id: at for job_id, at in self._looked_at.items() if job_id in live}
+
+
+async def _all(looks: Iterable[Coroutine[Any, Any, None]]) -> None:
+    limit = asyncio.Semaphore(PARALLEL)
+
+    async def one(look: Coroutine[Any, Any, None]) -> None:
+        async with limit:
+            await look
+
+    await asyncio.gather(*[one(look) for look in looks])

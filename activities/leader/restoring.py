@@ -1,0 +1,324 @@
+"""The leader's first duty: jobs of which Temporal knows more than its database are restored.
+
+At the beginning of a term the open workflows are listed. A job that has no row, or whose row says less than its
+workflow's search attributes, is asked for its status, and restored. One such job, a host that was told of later rounds,
+or what the leader before this one said of its own, proves that the database is older: then all are asked, and jobs that
+ended since are restored as well. Until that is done nothing is placed (:meth:`Restorer.may_place`): GPUs that look free
+may be in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import structlog
+from pydantic import BaseModel
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.clock import utc_now
+from activities.job_workflows import TemporalJobWorkflows
+from activities.leader.metrics import JOBS_RESTORED
+from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.job import Failure, JobInput, JobProgress
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.restoring import restoring
+from gpu_platform.store.restoring.orphans import JobRow
+from gpu_platform.store.restoring.restoring import SPARED_FOR, RememberedJob
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+LAST_TRY_S = SPARED_FOR.total_seconds() / 2
+"""What could not be restored where it runs by then is restored as waiting: its ranks are stopped, and it is retried."""
+EVERY_S = 60.0
+"""After the first minute of the term, the open workflows are listed so often."""
+QUERY_TIMEOUT = timedelta(seconds=10)
+PARALLEL = 16
+MOST_ENDED = 20_000
+"""So many jobs that ended are restored, the newest first."""
+ENDED_GRACE = timedelta(seconds=30)
+"""The workflow of a job that has ended is closed within this, unless it is older than the row."""
+_OPEN_JOBS = "WorkflowType = 'JobWorkflow' AND ExecutionStatus = 'Running'"
+_CLOSED_JOBS = (
+    "WorkflowType = 'JobWorkflow' AND ExecutionStatus IN ('Completed', 'Failed', 'Canceled') AND CloseTime > '{}'"
+)
+_STATE = "GpuPlatformState"
+_BY_ITSELF = (
+    WorkflowExecutionStatus.COMPLETED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.CANCELED,
+)
+
+
+NEVER = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a new leader knows of its database."""
+
+    is_older: bool = False
+    """It may be, or is."""
+    is_proved: bool = False
+    """The leader before this one told Temporal of a round that this database has not given yet."""
+    """The leader before it said that it had written more."""
+    written_until: datetime = NEVER
+    """When a leader last wrote. Jobs that ended after it may be missing."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    started: datetime
+    ran: bool
+    """It said RUNNING once."""
+
+
+class _Status(BaseModel):
+    """Of the answer of JobWorkflow's query ``status`` what is needed here."""
+
+    state: JobState
+    placement: Placement | None
+    progress: JobProgress
+
+
+class Restorer:
+    """For one leader's term. ``clock``: seconds that only grow."""
+
+    def __init__(
+        self, store: Store, client: Client, clock: Callable[[], float] = time.monotonic, doubt: Doubt | None = None
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._workflows = TemporalJobWorkflows(client)
+        self._clock = clock
+        self._began = clock()
+        self._doubt = doubt or Doubt()
+        self._looked_at = -EVERY_S
+        self._older = self._doubt.is_older
+        self._is_proved = False
+        self._proved_at: datetime | None = None
+        """The newest proof that was followed."""
+        self._asked: set[str] = set()
+        """Open workflows that were compared since the database was found to be older."""
+        self._tried_since: dict[str, float] = {}
+        self._ended_restored = False
+        self._compared = False
+        self.settled = asyncio.Event()
+        """Every open workflow that is ahead of its row was dealt with, since the database was found to be older."""
+        self._unsettled_since = clock()
+
+    def may_place(self) -> bool:
+        """May a GPU that looks free be given away? Thread-safe. Nobody waits for longer than ``LAST_TRY_S``."""
+        return self.settled.is_set() or self._clock() - self._unsettled_since > LAST_TRY_S
+
+    async def look_if_due(self) -> None:
+        """Repeat it every few seconds. Raises ``RPCError`` without Temporal."""
+        if self._doubt.is_proved:
+            await self._found_older("the leader before this one had come further")
+        proved_at = await asyncio.to_thread(restoring.older_seen_at, self._store)
+        if proved_at is not None and proved_at != self._proved_at:
+            self._proved_at = proved_at
+            if (utc_now() - proved_at) < SPARED_FOR:
+                self._began = self._clock()
+                await self._found_older("a host was told of more than it knows")
+        young = self._clock() - self._began <= SPARED_FOR.total_seconds()
+        if young or self._clock() - self._looked_at >= EVERY_S:
+            self._looked_at = self._clock()
+            await self.look()
+
+    async def look(self) -> None:
+        """Hosts register one after the other, so what conflicts is tried again at the next look."""
+        found = {
+            one.id: _Open(one.start_time, one.search_attributes.get(_STATE) == [JobState.RUNNING.value])
+            async for one in self._client.list_workflows(_OPEN_JOBS)
+        }
+        rows = await asyncio.to_thread(restoring.rows_of, self._store, list(found))
+        if any(job_id not in rows for job_id in found):
+            # Asked again: a submission that was just withdrawn is no sign of anything.
+            self._asked -= {job_id for job_id in found if job_id not in rows}
+        suspects = [job_id for job_id in found if self._is_suspect(job_id, found[job_id], rows.get(job_id))]
+        left = sum(await self._all(self._restore_open(job_id, found[job_id].started) for job_id in suspects))
+        if self._older and len(self._asked) < len(found):
+            suspects = [job_id for job_id in found if self._is_suspect(job_id, found[job_id], rows.get(job_id))]
+            left += sum(await self._all(self._restore_open(job_id, found[job_id].started) for job_id in suspects))
+        await self._close(found, rows)
+        if left == 0:
+            self.settled.set()
+        if self._older and not self._ended_restored:
+            self._ended_restored = await self._restore_ended()
+        if left == 0 and not self._compared and (self._ended_restored or not self._older):
+            await asyncio.to_thread(restoring.end_comparing, self._store)
+            self._compared = True
+
+    def _is_suspect(self, job_id: str, one: _Open, row: JobRow | None) -> bool:
+        """Is it worth asking? A row that waits, of a workflow that said RUNNING, may be one that is retried."""
+        if row is None:
+            return True
+        if row.state.is_terminal or job_id in self._asked:
+            return False
+        return self._older or job_id in self._tried_since or (one.ran and not row.state.holds_gpus)
+
+    async def _restore_open(self, job_id: str, started: datetime) -> bool:
+        """Returns whether it must be tried again."""
+        try:
+            status = await self._status(job_id)
+            if status.state.is_terminal or (status.state is JobState.PENDING and not await self._is_lost(job_id)):
+                # A job that just ends, or one that is just admitted or withdrawn.
+                self._asked.add(job_id)
+                return False
+            spec = (await self._input(job_id)).spec
+        except (RPCError, WorkflowQueryFailedError) as error:  # it closed, or no control worker runs yet
+            log.warning("job.restore_delayed", job=job_id, error=str(error))
+            return self._may_try(job_id)
+        placement = status.placement if status.state.holds_gpus else None
+        state = JobState.QUEUED if status.state is JobState.PENDING else status.state
+        found = RememberedJob(job_id, spec, state, status.progress, placement, created_at=started)
+        try:
+            restored = await asyncio.to_thread(restoring.restore_job, self._store, found, utc_now())
+        except ReservationConflict as conflict:
+            log.warning("job.restore_delayed", job=job_id, error=conflict.message)
+            if self._may_try(job_id):
+                return True
+            waiting = replace(found, state=JobState.QUEUED, placement=None, displaced=True)
+            restored = await asyncio.to_thread(restoring.restore_job, self._store, waiting, utc_now())
+        self._asked.add(job_id)
+        self._tried_since.pop(job_id, None)
+        if restored:
+            await self._count(found)
+        return False
+
+    async def _is_lost(self, job_id: str) -> bool:
+        """It was submitted, and nobody withdrew it, yet there is no row."""
+        if await asyncio.to_thread(restoring.rows_of, self._store, [job_id]):
+            return False
+        return not await asyncio.to_thread(jobs.was_withdrawn, self._store, job_id)
+
+    def _may_try(self, job_id: str) -> bool:
+        now = self._clock()
+        return now - self._tried_since.setdefault(job_id, now) < LAST_TRY_S
+
+    async def _count(self, found: RememberedJob) -> None:
+        await self._found_older(f"{found.job_id} is ahead of its row")
+        JOBS_RESTORED.inc()
+        log.warning("job.restored", job=found.job_id, state=found.state.value, attempt=found.progress.attempt)
+        await asyncio.to_thread(restoring.note_restored, self._store, 1, utc_now())
+
+    async def _found_older(self, why: str) -> None:
+        if not self._is_proved:
+            self._is_proved = True
+            await self._tell_older(why)
+        if self._older:
+            return
+        self._older, self._ended_restored, self._compared = True, False, False
+        self._asked.clear()
+        self._unsettled_since = self._clock()
+        self.settled.clear()
+        self._looked_at = -EVERY_S  # look again at once
+
+    async def _tell_older(self, why: str) -> None:
+        await asyncio.to_thread(restoring.note_older, self._store, utc_now())
+        log.error(
+            "store.older_than_temporal",
+            why=why,
+            message="the database knows less of jobs than Temporal does: it was lost or restored to an older point. "
+            "They are restored; idempotency keys, events and usage are gone",
+        )
+
+    async def _close(self, found: dict[str, _Open], rows: dict[str, JobRow]) -> None:
+        """Temporal is the older one: a workflow of a job that has ended asks again, and learns that it is over."""
+        now = utc_now()
+        for job_id in found:
+            row = rows.get(job_id)
+            if row is not None and row.state.is_terminal and now - row.state_at > ENDED_GRACE:
+                log.warning("job.ended_but_open", job=job_id)
+                await self._workflows.ask_again(job_id)
+
+    # -- jobs that ended -----------------------------------------------------------------------
+
+    async def _restore_ended(self) -> bool:
+        """Returns whether all were."""
+        until, now = self._doubt.written_until, utc_now()
+        since = now - timedelta(days=1)
+        if until < now:
+            since = max(since, until - timedelta(minutes=1))
+        query = _CLOSED_JOBS.format(since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        found = {one.id async for one in self._client.list_workflows(query, limit=MOST_ENDED)}
+        rows = await asyncio.to_thread(restoring.rows_of, self._store, list(found))
+        behind = [job_id for job_id in found if job_id not in rows or not rows[job_id].state.is_terminal]
+        return None not in await self._all(self._write_end(job_id) for job_id in behind)
+
+    async def restore_end(self, job_id: str) -> bool:
+        """Write how a closed workflow ended its job. False: Temporal does not know it, or the row has ended, too."""
+        return bool(await self._write_end(job_id))
+
+    async def _write_end(self, job_id: str) -> bool | None:
+        """None: the workflow could not be asked."""
+        try:
+            described = await self._client.get_workflow_handle(job_id).describe(rpc_timeout=QUERY_TIMEOUT)
+            if described.status not in _BY_ITSELF:
+                return False
+            status = await self._status(job_id)
+            exit_code, failure = await self._outcome(job_id)
+            spec = (await self._input(job_id)).spec
+        except (RPCError, WorkflowQueryFailedError) as error:
+            log.warning("job.restore_delayed", job=job_id, error=str(error))
+            return None
+        if not status.state.is_terminal:
+            return False  # it was withdrawn, or ended in another way than by its own steps
+        found = RememberedJob(
+            job_id, spec, status.state, status.progress, None, described.start_time, exit_code, failure
+        )
+        if not await asyncio.to_thread(restoring.restore_job, self._store, found, utc_now()):
+            return False
+        await self._count(found)
+        return True
+
+    async def _outcome(self, job_id: str) -> tuple[int | None, Failure | None]:
+        try:
+            result = await self._client.get_workflow_handle(job_id).result(rpc_timeout=QUERY_TIMEOUT)
+        except WorkflowFailureError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError) or not cause.details:
+                return None, None
+            failure = Failure.model_validate(cause.details[0])
+            return failure.exit_code, failure
+        return result.get("exit_code"), None
+
+    # -- what Temporal knows -------------------------------------------------------------------
+
+    async def _status(self, job_id: str) -> _Status:
+        handle = self._client.get_workflow_handle(job_id)
+        return await handle.query("status", result_type=_Status, rpc_timeout=QUERY_TIMEOUT)
+
+    async def _input(self, job_id: str) -> JobInput:
+        """The workflow's argument, from the first event of its history."""
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._client.namespace,
+            execution=WorkflowExecution(workflow_id=job_id),
+            maximum_page_size=1,
+        )
+        answer = await self._client.workflow_service.get_workflow_execution_history(request, timeout=QUERY_TIMEOUT)
+        started = answer.history.events[0].workflow_execution_started_event_attributes
+        [given] = await self._client.data_converter.decode(list(started.input.payloads), [JobInput])
+        return given
+
+    async def _all(self, looks: Iterable[Awaitable[T]]) -> list[T]:
+        limit = asyncio.Semaphore(PARALLEL)
+
+        async def one(look: Awaitable[T]) -> T:
+            async with limit:
+                return await look
+
+        return list(await asyncio.gather(*[one(look) for look in looks]))

@@ -1,0 +1,147 @@
+"""The leader's upkeep: what no single workflow can see.
+
+Jobs that only Temporal knows, hosts whose lease ended, jobs that wait with no queue row, and what the ``reconciler``
+finds. Every duty is safe to repeat: a new leader starts them all over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.clock import utc_now
+from activities.job_workflows import TemporalJobWorkflows, cleanup_id
+from activities.leader.domain_losses import DomainWatch
+from activities.leader.leases import LeaseWatch
+from activities.leader.reconciler import Reconciler
+from activities.leader.restoring import Doubt, Restorer
+from gpu_platform.age_clock import AgeClock
+from gpu_platform.domain.attempt import AttemptKey, HostLost
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.job import Fencing
+from gpu_platform.domain.lease_protocol import LOOK_EVERY_S
+from gpu_platform.store import Store, retention
+from gpu_platform.store.hosts import flapping, gpus
+from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.leadership import leases
+
+log = structlog.get_logger()
+
+SWEEP_S = 5.0
+PRUNE_S = 600.0
+ROW_GRACE = timedelta(seconds=6)
+"""A job that waits has its queue row within this, or lost it."""
+
+
+class Upkeep:
+    def __init__(
+        self,
+        store: Store,
+        client: Client,
+        lease_ttl_s: float,
+        retention_days: float | None = None,
+        back_off: BackOff | None = None,
+        doubt: Doubt | None = None,
+    ) -> None:
+        """``back_off``: for hosts that are lost again and again; None: they get work as soon as they are back."""
+        self._store = store
+        self._client = client
+        self._retention = None if retention_days is None else timedelta(days=retention_days)
+        self._leases = LeaseWatch(store, lease_ttl_s)
+        self._domains = DomainWatch(store)
+        self._age_clock = AgeClock()
+        self.restorer = Restorer(store, client, doubt=doubt)
+        self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
+        self._back_off = back_off
+
+    @property
+    def round(self) -> int:
+        """The newest that this leader began."""
+        return self._leases.round
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        next_sweep, next_prune = 0.0, loop.time() + PRUNE_S
+        while True:
+            try:
+                await self._expire_leases()
+                await asyncio.to_thread(self._domains.look)
+                if loop.time() >= next_sweep:
+                    next_sweep = loop.time() + SWEEP_S
+                    await self.restorer.look_if_due()
+                    await self._tell_lost_hosts()
+                    await asyncio.to_thread(self._release_quarantined)
+                    await self._ask_again()
+                    await self._reconciler.sweep()
+                if loop.time() >= next_prune:
+                    next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
+            except (Unavailable, RPCError) as error:
+                log.warning("upkeep.delayed", error=str(error))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _prune(self) -> bool:
+        """Forget a little; is there more?"""
+        if self._retention is None:
+            return False
+        now = datetime.fromtimestamp(self._age_clock(), UTC)
+        gone = await asyncio.to_thread(retention.prune, self._store, now - self._retention)
+        if gone:
+            log.info("upkeep.pruned", **gone)
+        return bool(gone)
+
+    async def _expire_leases(self) -> None:
+        expired = await asyncio.to_thread(self._leases.look, utc_now())
+        if self._back_off is not None and expired:
+            names = [lost.name for lost in expired]
+            await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
+        for lost in expired:
+            log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
+            await self._tell(lost)
+
+    def _release_quarantined(self) -> None:
+        """GPUs and hosts that failed again and again, once their time is over."""
+        now = utc_now()
+        for released in (gpus.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
+            if released:
+                log.info("quarantine.ended", released=released)
+
+    async def _tell_lost_hosts(self) -> None:
+        """Again, for a leader that died between declaring a host lost and telling its jobs."""
+        for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
+            await self._tell(lost)
+
+    async def _tell(self, lost: leases.LostHost) -> None:
+        for key in lost.jobs:
+            if not lost.is_proved and await self._wants_proof(key):
+                continue
+            signal = HostLost(attempt=key.attempt, host=lost.name, reason="its lease ended")
+            for workflow_id in (key.job_id, cleanup_id(key)):
+                await self._signal(workflow_id, "host_lost", signal)
+
+    async def _wants_proof(self, key: AttemptKey) -> bool:
+        """Does the job go on elsewhere only when its ranks are known to be dead?"""
+        job = await asyncio.to_thread(jobs.get_job, self._store, key.job_id)
+        return job.spec.fencing is Fencing.STRICT
+
+    async def _ask_again(self) -> None:
+        """Jobs outside the line for so long: whoever was to write their queue row died before it could."""
+        for job_id in await asyncio.to_thread(queue.queued_without_row, self._store, utc_now() - ROW_GRACE):
+            log.info("job.place_again", job=job_id)
+            await self._signal(job_id, "place_again", None)
+
+    async def _signal(self, workflow_id: str, name: str, argument: HostLost | None) -> None:
+        handle = self._client.get_workflow_handle(workflow_id)
+        try:
+            if argument is None:
+                await handle.signal(name)
+            else:
+                await handle.signal(name, argument)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise

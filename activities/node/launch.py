@@ -1,0 +1,107 @@
+"""A host's part of an attempt: prepare, launch, stop. Runs on the task queue ``node-<host>``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.heartbeat import heartbeating
+from activities.node.watch import RankWatcher
+from gpu_platform.domain.attempt import (
+    HostExits,
+    HostPlan,
+    Launched,
+    LaunchRequest,
+    Prepared,
+    Stopped,
+    StopRequest,
+    WatchRequest,
+)
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
+from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.hosts.agent import NO_LEASE, HostAgent
+
+T = TypeVar("T")
+
+PREFLIGHT_FAILED = "PreflightFailed"
+"""Type of the ApplicationError whose first detail is the :class:`Failure`."""
+
+
+def node_task_queue(host: str) -> str:
+    return f"node-{host}"
+
+
+LINGER_S = 0.04
+"""A job that ends within this of its launch needs no watch: half the price of a very short job."""
+
+
+class LaunchActivities:
+    def __init__(self, agent: HostAgent, watcher: RankWatcher) -> None:
+        self._agent = agent
+        self._watcher = watcher
+
+    @activity.defn
+    async def prepare_host(self, plan: HostPlan) -> Prepared:
+        try:
+            return await self._leased(plan, lambda: self._agent.prepare(plan))
+        except PreflightFailed as error:
+            raise _preflight_failure(error, plan.host) from error
+
+    @activity.defn
+    async def launch_ranks(self, request: LaunchRequest) -> Launched:
+        try:
+            launched = await self._leased(request.plan, lambda: self._agent.launch(request))
+        except PreflightFailed as error:
+            raise _preflight_failure(error, request.plan.host) from error
+        except IllegalTransition:
+            # Closed. If its ranks ended well, an earlier try of this very step ran them and could not tell.
+            ended = await heartbeating(self._watcher.until_ended(_all_ranks(request.plan)))
+            if ended.first_failure is not None:
+                raise
+            return Launched(host=request.plan.host, ranks=[], ended=ended)
+        if request.rendezvous is None:
+            launched.ended = await self._linger(request.plan)
+        return launched
+
+    async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
+        """A host that has no lease just now may have one soon: no attempt ends for that."""
+        try:
+            return await heartbeating(asyncio.to_thread(step))
+        except HostUnavailable as error:
+            if not error.details.get(NO_LEASE):
+                raise
+            await heartbeating(self._agent.until_leased(plan))
+        return await heartbeating(asyncio.to_thread(step))
+
+    async def _linger(self, plan: HostPlan) -> HostExits | None:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                return await self._watcher.until_ended(_all_ranks(plan))
+        except TimeoutError:
+            return None
+
+    @activity.defn
+    async def stop_ranks(self, request: StopRequest) -> Stopped:
+        return await heartbeating(self._agent.stop(request))
+
+
+def _all_ranks(plan: HostPlan) -> WatchRequest:
+    return WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
+
+
+def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
+    kind = FailureKind(error.details.get("kind", FailureKind.USER))
+    failure = Failure(
+        kind=kind,
+        before_start=kind is FailureKind.HARDWARE and "rank" not in error.details,
+        message=error.message,
+        host=host,
+        gpu_uuid=error.details.get("gpu_uuid"),
+        rank=error.details.get("rank"),
+        exit_code=error.details.get("exit_code"),
+    )
+    return ApplicationError(error.message, failure.model_dump(mode="json"), type=PREFLIGHT_FAILED, non_retryable=True)

@@ -1,0 +1,100 @@
+"""What the processes of a rank have done so far, by the kernel's own counters.
+
+A fenced rank is its cgroup: one read each. A plain one is what descends from its supervisor: CPU time of
+those that live, and of those that ended by what the supervisor inherited when it reaped them (proc(5),
+``/proc/<pid>/stat``: utime, stime, cutime, cstime).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.system.process_tree import Process, Stat, all_processes, descendants
+from gpu_platform.hosts.system.records import LOG
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 11, 12, 13, 14, 21
+"""Fields of /proc/<pid>/stat after the name, counted from 0."""
+
+
+class Counters(NamedTuple):
+    """Cumulative, but for the memory."""
+
+    cpu_s: float
+    memory_bytes: int
+    io_bytes: int
+    """Read and written through system calls, files and sockets alike; 0 where nobody asked."""
+    output_bytes: int
+
+
+def read_counters(rank: Rank, fence: Fence | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
+    """None when the rank does not live (any more). ``table`` is one look at all processes, for many ranks."""
+    if rank.main_process is None:
+        return None
+    output = _size(rank.directory / LOG)
+    if fence is not None:
+        cgroup = fence.cgroup.child(f"rank-{rank.rank}")
+        io = sum(_io_bytes(pid) for pid in cgroup.processes()) if with_io else 0
+        return Counters(cgroup.cpu_s(), cgroup.memory_bytes(), io, output)
+    supervisor = rank.supervisor
+    if supervisor is None:
+        return None
+    living = descendants([supervisor.pid], table.all())
+    reads = [read for process in living if (read := _times_and_rss(process)) is not None]
+    inherited = _times_and_rss(supervisor)
+    cpu_s = sum(own + waited for own, waited, _ in reads) + (inherited[1] if inherited else 0.0)
+    io = sum(_io_bytes(process.pid) for process in living) if with_io else 0
+    return Counters(cpu_s, sum(rss for _, _, rss in reads), io, output)
+
+
+def rank_pids(rank: Rank, fence: Fence | None, table: ProcessTable) -> set[int]:
+    """Its processes, as this host's PID namespace numbers them."""
+    if fence is not None:
+        return fence.cgroup.child(f"rank-{rank.rank}").processes()
+    supervisor = rank.supervisor
+    return set() if supervisor is None else {process.pid for process in descendants([supervisor.pid], table.all())}
+
+
+class ProcessTable:
+    """All processes, looked up at most once."""
+
+    def __init__(self) -> None:
+        self._table: dict[int, Stat] | None = None
+
+    def all(self) -> dict[int, Stat]:
+        if self._table is None:
+            self._table = all_processes()
+        return self._table
+
+
+def _times_and_rss(process: Process) -> tuple[float, float, int] | None:
+    """(own CPU seconds, those of its waited-for children, resident bytes)."""
+    try:
+        text = Path(f"/proc/{process.pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    own = int(fields[_UTIME]) + int(fields[_STIME])
+    waited = int(fields[_CUTIME]) + int(fields[_CSTIME])
+    return own / _TICKS_PER_S, waited / _TICKS_PER_S, int(fields[_RSS]) * _PAGE
+
+
+def _io_bytes(pid: int) -> int:
+    """rchar and wchar; 0 for a process that is gone or may not be asked."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(f"/proc/{pid}/io").read_bytes().splitlines()
+        return int(lines[0].split()[1]) + int(lines[1].split()[1])
+    return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,112 @@
+"""What one attempt used of one GPU: sums over readings that survive a restart of the node worker as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpu_platform.hosts.nvml.gpu_signals import Reading
+
+_LONGEST_S = 2.0
+"""A reading speaks for the time since the one before, but not for a gap in which nobody looked."""
+
+
+class OwnUse(NamedTuple):
+    """Of a GPU by one attempt's processes. None: nobody can tell."""
+
+    utilization_percent: int | None
+    memory_mib: int | None
+
+
+@dataclass
+class GpuMeter:
+    part: float = 1.0
+    """Of the GPU that the attempt holds."""
+    seconds: float = 0.0
+    """That readings cover; so for all sums but the energy's counter."""
+    utilization_s: float = 0.0
+    """Percent times seconds."""
+    utilization_known_s: float = 0.0
+    peak_utilization_percent: int = 0
+    memory_mib_s: float = 0.0
+    peak_memory_mib: int = 0
+    energy_j: float = 0.0
+    throttled_s: float = 0.0
+    ecc_errors: int = 0
+    energy_counter_j: float | None = None
+    """The GPU's own, at the last reading: what it counts while nobody looks is not lost."""
+    ecc_counter: int | None = None
+
+    def __post_init__(self) -> None:
+        # Not fields: what the monotonic clock says means nothing to the next node worker.
+        self._read_at_s: float | None = None
+        self._busy_at_s = 0.0
+        self._moved_at_s = 0.0
+        self._unknown_at_s = 0.0
+        self._memory_mib = -1
+        self.own: OwnUse | None = None
+        """What the attempt itself uses of a GPU that it shares, at the last look; None: the GPU is its alone."""
+
+    @property
+    def busy_at_s(self) -> float:
+        """When it last computed, or nobody could tell; on the monotonic clock of readings."""
+        return max(self._busy_at_s, self._unknown_at_s)
+
+    @property
+    def moved_at_s(self) -> float:
+        """When it last computed or its memory changed, or nobody could tell."""
+        return max(self.busy_at_s, self._moved_at_s)
+
+    @property
+    def seen_moving_at_s(self) -> float:
+        """As :attr:`moved_at_s`, but when nobody could tell does not count."""
+        return max(self._busy_at_s, self._moved_at_s)
+
+    @property
+    def tells_utilization(self) -> bool:
+        """Of the last reading."""
+        return self._read_at_s is None or self._unknown_at_s != self._read_at_s
+
+    @property
+    def read_at_s(self) -> float | None:
+        return self._read_at_s
+
+    def add(self, reading: Reading) -> None:
+        if self.own is not None:
+            percent, memory_mib = self.own
+            reading = reading._replace(utilization_percent=percent, memory_used_mib=memory_mib)
+        elapsed = 0.0 if self._read_at_s is None else min(reading.at_s - self._read_at_s, _LONGEST_S)
+        self._read_at_s = reading.at_s
+        self.seconds += elapsed
+        if reading.utilization_percent is None:
+            self._unknown_at_s = reading.at_s
+        else:
+            self.utilization_s += reading.utilization_percent * elapsed
+            self.utilization_known_s += elapsed
+            self.peak_utilization_percent = max(self.peak_utilization_percent, reading.utilization_percent)
+            if reading.utilization_percent > 0:
+                self._busy_at_s = reading.at_s
+        if reading.memory_used_mib is not None:
+            self.memory_mib_s += reading.memory_used_mib * elapsed
+            self.peak_memory_mib = max(self.peak_memory_mib, reading.memory_used_mib)
+            if reading.memory_used_mib != self._memory_mib:
+                self._memory_mib, self._moved_at_s = reading.memory_used_mib, reading.at_s
+        if reading.is_throttled:
+            self.throttled_s += elapsed * self.part
+        self._add_energy(reading, elapsed)
+
+    def add_ecc(self, counter: int) -> None:
+        """``counter``: corrected and uncorrected errors since the driver was loaded or the GPU reset."""
+        if self.ecc_counter is not None:
+            self.ecc_errors += counter - self.ecc_counter if counter >= self.ecc_counter else counter
+        self.ecc_counter = counter
+
+    def _add_energy(self, reading: Reading, elapsed: float) -> None:
+        if reading.energy_j is None:
+            self.energy_j += (reading.power_w or 0.0) * elapsed * self.part
+            return
+        if self.energy_counter_j is not None:
+            began_anew = reading.energy_j < self.energy_counter_j
+            used = reading.energy_j if began_anew else reading.energy_j - self.energy_counter_j
+            self.energy_j += used * self.part
+        self.energy_counter_j = reading.energy_j

@@ -1,0 +1,121 @@
+"""What single processes use of GPUs that several jobs share, as NVML tells it.
+
+Memory: ``nvmlDeviceGetComputeRunningProcesses``, and the MPS variant of it, which has the clients of an MPS server;
+with MIG asked of each MIG device. Utilisation: ``nvmlDeviceGetProcessUtilization``, percent of the time in which a
+process had a kernel running, from samples of at most a second; it names only processes that computed lately (NVML
+API reference). With MIG NVML has no such figure (only GPM counters have), and where the MPS server itself is
+named, nobody can tell which of its clients computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from gpu_platform.domain.share import ShareMode
+from gpu_platform.hosts.accounting.accounting import LiveAttempt
+from gpu_platform.hosts.accounting.gpu_meter import OwnUse
+from gpu_platform.hosts.nvml.opening import Nvml
+
+_SHORTEST_LOOK_S = 2.0
+"""Back from now: samples come once a second at the rarest."""
+
+
+class ProcessUse(NamedTuple):
+    """Of one GPU, by pid."""
+
+    memory_mib: dict[int, int] | None
+    """Of all that have a context; None: this driver does not tell."""
+    utilization_percent: dict[int, float] | None
+    """Of those that computed since the last look; None: nobody can tell."""
+
+    def of(self, pids: Set[int], server: Set[int] = frozenset()) -> OwnUse:
+        """What ``pids`` use together. ``server``: who may have computed for them."""
+        memory = None if self.memory_mib is None else sum(self.memory_mib.get(pid, 0) for pid in pids)
+        if self.utilization_percent is None:
+            return OwnUse(None, memory)
+        own = sum(self.utilization_percent.get(pid, 0.0) for pid in pids)
+        if not own and server:
+            return OwnUse(None, memory)
+        # Any kernel at all is work: a percent is the smallest that is not idle.
+        return OwnUse(min(100, max(1, round(own))) if own else 0, memory)
+
+
+class SharedGpus:
+    """Measures what each attempt itself uses of the GPUs of which it has only a part."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._looked_at_s: dict[str, float] = {}
+
+    def measure(self, attempts: Sequence[LiveAttempt]) -> None:
+        """Tell the meters of these attempts, which were sampled just now. Whole GPUs cost nothing."""
+        modes = {
+            uuid: share.mode
+            for attempt in attempts
+            for uuid, share in zip_longest(attempt.plan.gpu_uuids, attempt.plan.shares)
+            if share is not None
+        }
+        uses = {uuid: self.read(uuid, mode) for uuid, mode in modes.items()}
+        self._looked_at_s = {uuid: at for uuid, at in self._looked_at_s.items() if uuid in uses}
+        everybody = frozenset[int]().union(*(attempt.pids for attempt in attempts))
+        for attempt in attempts:
+            for uuid, meter in attempt.meters.items():
+                if meter.own is not None:
+                    busy = uses[uuid].utilization_percent or {}
+                    server = busy.keys() - everybody if modes[uuid] is ShareMode.MPS else frozenset[int]()
+                    meter.own = uses[uuid].of(attempt.pids, server)
+
+    def read(self, uuid: str, mode: ShareMode) -> ProcessUse:
+        """Never raises: what a GPU does not tell is None."""
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if mode is ShareMode.MIG:
+                return ProcessUse(self._memory(self._mig_devices(handle)), None)
+            return ProcessUse(self._memory([handle]), self._utilization(handle, uuid))
+        except self._nvml.NVMLError:  # it is lost, or NVML is closed for a reset
+            return ProcessUse(None, None)
+
+    def _mig_devices(self, handle: Any) -> list[Any]:
+        nvml = self._nvml
+        found: list[Any] = []
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+            except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # no instance there
+                continue
+        return found
+
+    def _memory(self, devices: Iterable[Any]) -> dict[int, int] | None:
+        used: dict[int, int] = {}
+        for device in devices:
+            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+            for process in [*processes, *self._mps_clients(device)]:
+                if process.usedGpuMemory is None:
+                    return None
+                used[process.pid] = max(used.get(process.pid, 0), process.usedGpuMemory >> 20)
+        return used
+
+    def _mps_clients(self, device: Any) -> list[Any]:
+        try:
+            return self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(device)
+        except self._nvml.NVMLError:  # an old driver
+            return []
+
+    def _utilization(self, handle: Any, uuid: str) -> dict[int, float] | None:
+        nvml, now_s = self._nvml, time.time()
+        since_s = min(self._looked_at_s.get(uuid, now_s), now_s - _SHORTEST_LOOK_S)
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, int(since_s * 1e6))
+        except nvml.NVMLError as error:
+            # NOT_FOUND: nobody computed. SUCCESS: pynvml raises what it got for an empty answer.
+            return {} if error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS) else None
+        self._looked_at_s[uuid] = now_s
+        by_pid: defaultdict[int, list[int]] = defaultdict(list)
+        for sample in samples:
+            if 0 < sample.smUtil <= 100:  # slots without a sample come with garbage
+                by_pid[sample.pid].append(sample.smUtil)
+        return {pid: sum(found) / len(found) for pid, found in by_pid.items()}

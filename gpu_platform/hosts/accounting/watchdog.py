@@ -1,0 +1,84 @@
+"""Does an attempt make progress here? Judged from samples; no I/O, no clock of its own.
+
+It hangs when for its limit *all* of its GPUs were at 0 % with their memory unchanged, and *none* of its
+living ranks used CPU time, read or wrote, or printed anything. It idles when its GPUs alone were at 0 %.
+A GPU whose utilisation cannot be read (MIG) never counts as idle: better a missed hang than a killed job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_platform.hosts.accounting.counters import Counters
+
+BUSY_CPUS = 0.02
+"""CPU seconds per second below which a rank stands still: threads that only wake up to look use less."""
+BUSY_IO_BYTES_PER_S = 1024
+"""A rank that only pings somebody (a tracker's heartbeat) moves less."""
+
+
+class Standstill(StrEnum):
+    HANGS = "hang"
+    IDLE_WARNING = "idle_warning"
+    IDLES = "idle"
+
+
+@dataclass
+class Watchdog:
+    """One attempt on this host. Limits in seconds; None: not watched for that."""
+
+    hang_limit_s: float | None
+    idle_limit_s: float | None
+    _since_s: float | None = None
+    """First sample with a living rank: the limits count from there at the earliest."""
+    _sampled_at_s: float = 0.0
+    _ranks_moved_at_s: float = 0.0
+    _last: dict[int, Counters] = field(default_factory=dict[int, Counters])
+    _told: set[Standstill] = field(default_factory=set[Standstill])
+
+    def look(
+        self, now_s: float, ranks: Mapping[int, Counters], gpus_busy_at_s: float, gpus_moved_at_s: float
+    ) -> dict[Standstill, float]:
+        """What is the matter now and was not told before, with how long it has stood still.
+
+        ``ranks``: counters of those that live. ``gpus_…_at_s``: when one of its GPUs last computed, or last did
+        anything; all on one monotonic clock.
+        """
+        if not ranks:
+            return {}
+        if self._since_s is None:
+            self._since_s = self._ranks_moved_at_s = now_s
+        elif self._moved(ranks, now_s - self._sampled_at_s):
+            self._ranks_moved_at_s = now_s
+        self._last, self._sampled_at_s = dict(ranks), now_s
+        idle_s = now_s - max(self._since_s, gpus_busy_at_s)
+        still_s = now_s - max(self._since_s, self._ranks_moved_at_s, gpus_moved_at_s)
+        found: dict[Standstill, float] = {}
+        if self.hang_limit_s is not None and still_s >= self.hang_limit_s:
+            found[Standstill.HANGS] = still_s
+        if self.idle_limit_s is not None:
+            if idle_s < self.idle_limit_s / 2:
+                self._told.discard(Standstill.IDLE_WARNING)
+            elif idle_s >= self.idle_limit_s:
+                found[Standstill.IDLES] = idle_s
+            else:
+                found[Standstill.IDLE_WARNING] = idle_s
+        news = {kind: seconds for kind, seconds in found.items() if kind not in self._told}
+        self._told |= news.keys()
+        return news
+
+    def _moved(self, ranks: Mapping[int, Counters], elapsed_s: float) -> bool:
+        if elapsed_s <= 0:
+            return False
+        for rank, now in ranks.items():
+            before = self._last.get(rank)
+            if before is None or now.output_bytes != before.output_bytes:
+                return True
+            if now.cpu_s - before.cpu_s > BUSY_CPUS * elapsed_s:
+                return True
+            # A process that ended took its bytes with it, so a smaller sum is a change too.
+            if abs(now.io_bytes - before.io_bytes) > BUSY_IO_BYTES_PER_S * elapsed_s:
+                return True
+        return False

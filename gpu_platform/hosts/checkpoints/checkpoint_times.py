@@ -1,0 +1,54 @@
+"""When each attempt here last saved its work, for who chooses whom to stop. See ``checkpoint_store``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.hosts.checkpoints.store import CheckpointStore, marked
+from gpu_platform.hosts.system.paths import checkpoint_dir
+
+PATIENCE_S = 0.5
+"""A file system that hangs must not cost the host its lease."""
+
+
+class CheckpointTimes:
+    """For one caller at a time. ``root`` may be on a network file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._store = CheckpointStore(root)
+        self._known: dict[AttemptKey, tuple[str, float]] = {}
+        self._looking: threading.Thread | None = None
+        self.root_id: str | None = None
+        """See :meth:`CheckpointStore.identity`, as of the last look."""
+
+    def newest(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+        """The complete checkpoints of ``keys``. What takes too long is as it was last seen."""
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._look, args=(keys,), name="checkpoints", daemon=True)
+            self._looking.start()
+        self._looking.join(PATIENCE_S)
+        known = self._known
+        return [Checkpoint(key=key, name=known[key][0], written_at=known[key][1]) for key in keys if key in known]
+
+    def _look(self, keys: Sequence[AttemptKey]) -> None:
+        self.root_id = self._store.identity()
+        found = ((key, newest_mark(checkpoint_dir(self._root, key))) for key in keys)
+        self._known = {key: mark for key, mark in found if mark is not None}
+
+
+def newest_mark(directory: Path) -> tuple[str, float] | None:
+    """Name and Unix seconds, not after now; None: the directory holds no complete checkpoint, or cannot be read.
+
+    What is in it is not looked at: where a user's link points is none of our business.
+    """
+    marks = marked(directory)
+    if not marks:
+        return None
+    name, at = max(marks, key=lambda mark: (mark[1], mark[0]))
+    return name, max(0.0, min(at, time.time()))  # users set times as they like

@@ -1,0 +1,113 @@
+"""Asking for checkpoints by the clock: at an interval, before the time limit, and when the host is drained."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.hosts.accounting import limits
+from gpu_platform.hosts.accounting.accounting import LiveAttempt
+from gpu_platform.hosts.checkpoints.checkpoint_times import newest_mark
+from gpu_platform.hosts.checkpoints.requests import DRAIN, INTERVAL, TIME_LIMIT, Asked, CheckpointRequests
+from gpu_platform.hosts.system.paths import checkpoint_dir
+
+log = structlog.get_logger(__name__)
+
+_LEAST_LEAD_S = 10.0
+"""Before the time limit, or the whole grace if that is longer."""
+
+
+@dataclass
+class _Schedule:
+    asked_at_s: float
+    """Steady seconds; at first the start of the attempt."""
+    asked: Asked | None = None
+    reasons: set[str] = field(default_factory=set[str])
+    """Asked for these, which come once."""
+    complained: bool = False
+
+
+class CheckpointClock:
+    """Looks in a thread of its own: the root may be on a network file system that hangs."""
+
+    def __init__(self, requests: CheckpointRequests, root: Path) -> None:
+        self._requests = requests
+        self._root = root
+        self._schedules: dict[AttemptKey, _Schedule] = {}
+        self._draining = False
+        self._unanswered: list[tuple[AttemptKey, str]] = []
+        self._looking: threading.Thread | None = None
+
+    def drain(self, draining: bool) -> None:
+        """The host is being drained, or no longer."""
+        self._draining = draining
+
+    def look(self, live: Sequence[LiveAttempt]) -> list[tuple[AttemptKey, str]]:
+        """Ask who is due. Returns what to tell jobs whose program does not answer, once for each attempt."""
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(
+                target=self._look, args=(list(live),), name="checkpoint clock", daemon=True
+            )
+            self._looking.start()
+        told, self._unanswered = self._unanswered, []
+        return told
+
+    def _look(self, live: Sequence[LiveAttempt]) -> None:
+        alive = [attempt.key for attempt in live]
+        self._schedules = {key: one for key, one in self._schedules.items() if key in alive}
+        for attempt in live:
+            try:
+                self._look_at(attempt)
+            except OSError as error:
+                log.warning("checkpoint.not_asked", job=attempt.key.job_id, error=str(error))
+
+    def _look_at(self, attempt: LiveAttempt) -> None:
+        plan = attempt.plan
+        every_s = self._requests.every_s(plan) if plan.node_rank == 0 else None  # one host asks the gang
+        limit_s = plan.limits.time_limit_s
+        if (every_s is None and limit_s is None and not self._draining) or not (ran_s := limits.ran_s(attempt.ranks)):
+            return
+        now_s = time.monotonic()
+        schedule = self._schedules.setdefault(attempt.key, _Schedule(now_s - ran_s))
+        if not self._draining:
+            schedule.reasons.discard(DRAIN)
+        for reason, due in (
+            (TIME_LIMIT, limit_s is not None and ran_s >= limit_s - _lead_s(limit_s, plan.limits.grace_s)),
+            (DRAIN, self._draining),
+        ):
+            if due and reason not in schedule.reasons:
+                schedule.reasons.add(reason)
+                self._ask(attempt, schedule, reason)
+        if every_s is not None and now_s - max(schedule.asked_at_s, self._saved_at_s(attempt.key)) >= every_s:
+            self._complain(attempt, schedule, every_s)
+            self._ask(attempt, schedule, INTERVAL)
+
+    def _saved_at_s(self, key: AttemptKey) -> float:
+        mark = newest_mark(checkpoint_dir(self._root, key))
+        return 0.0 if mark is None else time.monotonic() - (time.time() - mark[1])
+
+    def _ask(self, attempt: LiveAttempt, schedule: _Schedule, why: str) -> None:
+        schedule.asked_at_s = time.monotonic()
+        schedule.asked = self._requests.ask(attempt.plan, attempt.ranks, why)
+
+    def _complain(self, attempt: LiveAttempt, schedule: _Schedule, every_s: float) -> None:
+        if schedule.asked is None or schedule.complained or schedule.asked.is_answered:
+            return
+        schedule.complained = True
+        signalled = schedule.asked.signalled
+        told = f"a file and a signal to {signalled} of its processes" if signalled else "a file"
+        message = (
+            f"no checkpoint came within {every_s:g} s of the platform's request (by {told}): let the program call "
+            "gpu_platform.job.should_checkpoint(), and write COMPLETE last into each checkpoint"
+        )
+        self._unanswered.append((attempt.key, message))
+
+
+def _lead_s(limit_s: float, grace_s: float) -> float:
+    return min(max(_LEAST_LEAD_S, grace_s), limit_s / 2)

@@ -1,0 +1,149 @@
+"""Asking a job's program for a checkpoint, and seeing that it answers.
+
+A request is a file that the platform replaces (``GPU_PLATFORM_CHECKPOINT_REQUEST``), and a signal to the processes
+that handle it. The answer is a complete checkpoint that was not there before. ``gpu_platform.job`` is the program's
+side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey, HostPlan
+from gpu_platform.hosts.accounting.limits import handles
+from gpu_platform.hosts.checkpoints.store import marked
+from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.stopping import attempt_processes
+from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.process_tree import Process, send_signal
+from gpu_platform.job import LISTENING
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+INTERVAL, STOP, TIME_LIMIT, DRAIN, USER = "interval", "stop", "time limit", "drain", "user"
+
+_LOOK_S = 0.05
+_SIGTERM_SHARE = 0.2
+"""Of the grace, at least this stays for SIGTERM when no checkpoint comes."""
+_SAME_REQUEST_S = 2.0
+"""A request that another host of the gang just wrote on the shared root is ours as well."""
+
+Marks = frozenset[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    directory: Path
+    before: Marks
+    """The complete checkpoints that were there."""
+    signalled: int
+    """Processes that got the signal."""
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(frozenset(marked(self.directory)) - self.before)
+
+
+class CheckpointRequests:
+    """``root``: the checkpoint root, perhaps on a network file system; ``home``: see ``paths``."""
+
+    def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
+        self._node = node
+        self._root = root
+        self._home = home
+
+    def path(self, key: AttemptKey) -> Path:
+        """Beside the attempt's directory, where its user cannot write."""
+        return self._root / key.job_id / f".request-{key.attempt}"
+
+    def environ(self, plan: HostPlan) -> dict[str, str]:
+        name = self._signal(plan)
+        told = {"GPU_PLATFORM_CHECKPOINT_REQUEST": str(self.path(plan.key))}
+        return told if name is None else {**told, "GPU_PLATFORM_CHECKPOINT_SIGNAL": name}
+
+    def every_s(self, plan: HostPlan) -> float | None:
+        return plan.checkpoint.every_s or self._node.checkpoint_every_s
+
+    def listens(self, plan: HostPlan, ranks: Sequence[Rank]) -> bool:
+        """Does the program hear requests? Else nobody need wait for its answer."""
+        if os.path.lexists(paths.checkpoint_dir(self._root, plan.key) / LISTENING):
+            return True
+        return bool(self._handlers(plan, ranks))
+
+    def ask(self, plan: HostPlan, ranks: Sequence[Rank], why: str) -> Asked:
+        """Raises ``OSError`` when the request cannot be written."""
+        directory = paths.checkpoint_dir(self._root, plan.key)
+        before = frozenset(marked(directory))
+        self._write(plan.key, why)
+        told = self._handlers(plan, ranks)
+        number = signal.Signals[f"SIG{self._signal(plan)}"] if told else None
+        sent = sum(send_signal(process, number) for process in told) if number is not None else 0
+        log.info("checkpoint.asked", job=plan.key.job_id, attempt=plan.key.attempt, why=why, signalled=sent)
+        return Asked(directory, before, sent)
+
+    async def before_stop(self, plan: HostPlan, ranks: Sequence[Rank], grace_s: float) -> float:
+        """Ask a program that listens, and wait for its answer within the grace. Returns the seconds that took."""
+        began = time.monotonic()
+        patience_s = grace_s * (1 - _SIGTERM_SHARE)
+        if patience_s <= 0 or not _all_live(ranks):
+            return 0.0
+        try:
+            # A file system that hangs costs its part of the grace, and nothing more.
+            async with asyncio.timeout(patience_s):
+                await self._ask_and_wait(plan, ranks)
+        except TimeoutError:
+            log.warning("checkpoint.not_answered", job=plan.key.job_id, attempt=plan.key.attempt, waited_s=patience_s)
+        except OSError as error:
+            log.warning("checkpoint.not_asked", job=plan.key.job_id, attempt=plan.key.attempt, error=str(error))
+        return time.monotonic() - began
+
+    async def _ask_and_wait(self, plan: HostPlan, ranks: Sequence[Rank]) -> None:
+        if not await asyncio.to_thread(self.listens, plan, ranks):
+            return
+        asked = await asyncio.to_thread(self.ask, plan, ranks, STOP)
+        while _all_live(ranks) and not await asyncio.to_thread(lambda: asked.is_answered):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    def _signal(self, plan: HostPlan) -> str | None:
+        name = plan.checkpoint.signal or self._node.checkpoint_signal
+        return None if name == "none" else name
+
+    def _handlers(self, plan: HostPlan, ranks: Sequence[Rank]) -> list[Process]:
+        """Processes that handle the signal, of a job that said it takes requests: others may mean something else
+        by it."""
+        name, wanted = self._signal(plan), plan.checkpoint
+        if name is None or not (wanted.every_s or wanted.signal):
+            return []
+        number = signal.Signals[f"SIG{name}"]
+        return [one for one in attempt_processes(self._home, plan.key, ranks) if handles(one.pid, number)]
+
+    def _write(self, key: AttemptKey, why: str) -> None:
+        path = self.path(key)
+        try:
+            old = json.loads(path.read_text())
+            if old["why"] == why and abs(time.time() - old["at"]) < _SAME_REQUEST_S:
+                return
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+        try:
+            temporary.write_text(json.dumps({"id": secrets.token_hex(8), "why": why, "at": time.time()}))
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _all_live(ranks: Sequence[Rank]) -> bool:
+    """A gang with a rank less saves no more."""
+    return bool(ranks) and all(rank.main_process is not None for rank in ranks)

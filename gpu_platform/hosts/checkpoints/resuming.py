@@ -1,0 +1,82 @@
+"""What an attempt goes on from: chosen among what this host sees, and kept while the attempt runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.checkpoint import CheckpointInfo, ResumePoint
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.hosts.checkpoints.pins import pin, unpin
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Resume:
+    checkpoint: CheckpointInfo | None = None
+    note: str | None = None
+    """What was passed over, for people."""
+
+
+def choose_resume(store: CheckpointStore, plan: HostPlan) -> Resume:
+    """The newest complete checkpoint of the job's earlier attempts, else the one it was submitted with.
+
+    It is pinned: :func:`release_resume` must follow. Raises :class:`PreflightFailed` when the job was submitted with
+    a checkpoint that this host does not see: it must not start at zero then.
+    """
+    note = None
+    for _ in range(_TRIES):
+        found, damaged = store.newest(plan.key.job_id, plan.resume_from_attempt)
+        asked = plan.checkpoint.resume_point
+        if found is None and asked is not None:
+            found = _asked_for(store, plan, asked)
+        note = "; ".join(f"checkpoint {one.label} is damaged ({one.problem})" for one in damaged) or None
+        if found is None:
+            return Resume(None, note)
+        try:
+            pin(store.root, found, plan.key)
+        except OSError as error:
+            log.warning("checkpoint.not_pinned", job=plan.key.job_id, checkpoint=found.label, error=str(error))
+        if store.look(found.job_id, found.attempt, found.name) is not None:
+            return Resume(found, note)
+        # It was removed between the choice and the pin: what replaced it is newer.
+        release_resume(store, plan)
+    return Resume(None, note)
+
+
+def release_resume(store: CheckpointStore, plan: HostPlan) -> None:
+    """The attempt has ended: what it was started from may go like any other. A root that is away is no trouble."""
+    asked = plan.checkpoint.resume_point
+    for job_id in {plan.key.job_id, *([asked.job_id] if asked is not None else [])}:
+        try:
+            unpin(store.root, job_id, plan.key)
+        except OSError as error:
+            log.warning("checkpoint.not_unpinned", job=job_id, error=str(error))
+
+
+def _asked_for(store: CheckpointStore, plan: HostPlan, asked: ResumePoint) -> CheckpointInfo:
+    if asked.name is not None and asked.attempt is not None:
+        found, damaged = store.look(asked.job_id, asked.attempt, asked.name, hashes=True), []
+    elif asked.attempt is not None:
+        # One attempt only: what is in it, or the directory itself.
+        complete = [one for one in store.list_job(asked.job_id, hashes=True) if one.attempt == asked.attempt]
+        found = next((one for one in reversed(complete) if one.complete), None)
+        damaged = [one for one in complete if not one.complete]
+    else:
+        newest = max(store.attempts(asked.job_id), default=0)
+        found, damaged = store.newest(asked.job_id, newest)
+    if found is not None and found.complete:
+        return found
+    problems = [one.problem for one in ([found] if found is not None else damaged)]
+    why = f"it is damaged ({problems[0]})" if problems else f"{plan.host} sees no such complete checkpoint"
+    raise PreflightFailed(
+        f"the job was to resume from {asked}, but {why}: choose one that `gpu-platform jobs checkpoints "
+        f"{asked.job_id}` lists for this host, or let all hosts share node.checkpoint_root",
+        kind="user",
+    )

@@ -1,0 +1,150 @@
+"""Removing checkpoints that newer ones replace, and never the work of a job.
+
+Of each job the newest complete, verified checkpoints stay, and whatever an attempt was started from or the program
+wants kept. What goes is first renamed, so that it is gone as a whole: a crash in the middle leaves either the
+checkpoint or a remnant that no one takes for one, and the next sweep ends the work. Any number of hosts may sweep one
+root: each removes only what is older than enough others that it has seen whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.checkpoint import CheckpointInfo, Verified
+from gpu_platform.hosts.checkpoints.pins import pinned
+from gpu_platform.hosts.checkpoints.store import CheckpointStore, by_age
+from gpu_platform.job import SAVING
+
+log = structlog.get_logger(__name__)
+
+REMOVED = ".removed-"
+_FOLLOW_UP_S = 120.0
+
+
+def surplus(
+    found: Iterable[CheckpointInfo], keep: int, in_use: Collection[str], older_than: float, *, any_kind: bool
+) -> list[CheckpointInfo]:
+    """What may go, oldest first: at least ``keep`` complete ones are newer, and it was written before ``older_than``.
+
+    ``in_use``: labels. A directory that is a checkpoint itself stays, and so does one without a manifest unless
+    ``any_kind``: nobody but the job can say that it is not wanted any more.
+    """
+    newest_first = sorted(found, key=by_age, reverse=True)
+    complete = [one for one in newest_first if one.complete]
+    if len(complete) < keep:
+        return []
+    oldest_kept = complete[keep - 1]
+    return [
+        one
+        for one in reversed(newest_first)
+        if by_age(one) < by_age(oldest_kept)
+        and one.name
+        and not one.kept
+        and one.label not in in_use
+        and one.written_at <= older_than
+        and (any_kind or one.verified is not Verified.MARKER)
+    ]
+
+
+class CheckpointRetention:
+    """``surplus_s``: how long a surplus checkpoint stays; ``keep``: for jobs that do not say."""
+
+    def __init__(self, store: CheckpointStore, keep: int, surplus_s: float) -> None:
+        self._store = store
+        self._keep = keep
+        self._surplus_s = surplus_s
+        self._follow_up: dict[str, tuple[HostPlan, float]] = {}
+        """Job -> its last plan here, and until when to sweep it (steady seconds)."""
+
+    def sweep(self, plans: Sequence[HostPlan]) -> list[str]:
+        """Of the jobs whose rank 0 runs here, or ran until lately. Returns the paths that were removed."""
+        now_s = time.monotonic()
+        for plan in plans:
+            if plan.node_rank == 0:
+                self._follow_up[plan.key.job_id] = (plan, now_s + self._surplus_s + _FOLLOW_UP_S)
+        removed: list[str] = []
+        for job_id, (plan, until_s) in list(self._follow_up.items()):
+            if now_s > until_s:
+                del self._follow_up[job_id]
+            try:
+                removed += self.sweep_job(plan.key, plan.checkpoint.keep)
+            except OSError as error:
+                log.warning("checkpoints.not_swept", job=job_id, error=str(error))
+        return removed
+
+    def sweep_job(self, key: AttemptKey, keep: int | None) -> list[str]:
+        """``keep``: the job's own wish. Raises ``OSError`` when the root cannot be read or written."""
+        job_dir = self._store.root / key.job_id
+        self._end_removals(key.job_id)
+        older_than = time.time() - self._surplus_s
+        found = self._store.list_job(key.job_id)
+        gone: list[str] = []
+        in_use = pinned(self._store.root, key.job_id)
+        for one in surplus(found, keep or self._keep, in_use, older_than, any_kind=keep is not None):
+            if self._remove(job_dir / str(one.attempt), one):
+                gone.append(one.path)
+                log.info("checkpoint.removed", job=key.job_id, checkpoint=one.label)
+        self._drop_unfinished(job_dir, key.attempt, older_than)
+        return gone
+
+    def _remove(self, attempt_dir: Path, info: CheckpointInfo) -> bool:
+        if os.path.islink(attempt_dir / info.name):
+            return False
+        doomed = attempt_dir / f"{REMOVED}{secrets.token_hex(4)}-{info.name}"
+        with contextlib.suppress(FileNotFoundError):  # another host was faster
+            self._rename(attempt_dir / info.name, doomed)
+            return self._end_removal(doomed, info.job_id)
+        return False
+
+    def _end_removals(self, job_id: str) -> None:
+        """What a crash left half removed."""
+        for attempt in self._store.attempts(job_id):
+            for doomed in (self._store.root / job_id / str(attempt)).glob(f"{REMOVED}*"):
+                self._end_removal(doomed, job_id)
+
+    def _end_removal(self, doomed: Path, job_id: str) -> bool:
+        """Unless somebody chose the checkpoint just now: then it is given back. True: it is gone."""
+        name = doomed.name.removeprefix(REMOVED).partition("-")[2]
+        original = f"{doomed.parent}/{name}"
+        if f"{doomed.parent.name}/{name}" in pinned(self._store.root, job_id) and not os.path.lexists(original):
+            self._rename(doomed, Path(original))
+            return False
+        if doomed.is_symlink():
+            doomed.unlink()
+        else:
+            self._remove_tree(doomed)
+        return True
+
+    def _drop_unfinished(self, job_dir: Path, live_attempt: int, older_than: float) -> None:
+        """What programs of earlier attempts began to write and never finished."""
+        for attempt in self._store.attempts(job_dir.name):
+            if attempt >= live_attempt:
+                continue
+            for path in (job_dir / str(attempt)).glob(f"{SAVING}*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.lstat(path).st_mtime <= older_than:
+                        self._remove_tree(path)
+
+    # Apart, so that a test can crash in the middle of them.
+
+    def _rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def _remove_tree(self, path: Path) -> None:
+        """Safe against links that a user puts there meanwhile (``shutil.rmtree.avoids_symlink_attacks``)."""
+        on_error: Callable[..., None] = _already_gone
+        shutil.rmtree(path, onerror=on_error)
+
+
+def _already_gone(_function: object, _path: str, info: tuple) -> None:
+    if not isinstance(info[1], FileNotFoundError):
+        raise info[1]

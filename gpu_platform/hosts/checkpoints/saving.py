@@ -1,0 +1,86 @@
+"""All that a host does about checkpoints: when they were written, asking for them, resuming, and what is surplus."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.checkpoint import CheckpointInfo
+from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
+from gpu_platform.hosts.checkpoints.clock import CheckpointClock
+from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequests
+from gpu_platform.hosts.checkpoints.resuming import Resume, choose_resume, release_resume
+from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
+from gpu_platform.hosts.checkpoints.store import CheckpointStore
+from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+_PROBE = ".gpu-platform-probe-"
+
+
+class Saving:
+    def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
+        self.store = CheckpointStore(root, node.checkpoint_hash_mib << 20)
+        self.requests = CheckpointRequests(node, root, home)
+        self.clock = CheckpointClock(self.requests, root)
+        self.retention = CheckpointRetention(self.store, node.checkpoint_keep, node.checkpoint_surplus_s)
+        self._times = CheckpointTimes(root)
+
+    @property
+    def root_id(self) -> str | None:
+        """Identity of the root as of the last :meth:`newest`."""
+        return self._times.root_id
+
+    def newest(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+        """See :meth:`CheckpointTimes.newest`."""
+        return self._times.newest(keys)
+
+    def environ(self, plan: HostPlan) -> dict[str, str]:
+        return self.requests.environ(plan)
+
+    def resume(self, plan: HostPlan) -> Resume:
+        """See :func:`choose_resume`. The other hosts of a gang take what rank 0's host chose."""
+        return choose_resume(self.store, plan) if plan.node_rank == 0 else Resume()
+
+    def finish(self, plan: HostPlan) -> None:
+        """Nothing of the attempt lives here."""
+        release_resume(self.store, plan)
+
+    def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
+        """What a fence must show besides the job's own checkpoints: those of the job that it resumes from."""
+        other = plan.checkpoint.resume_point is not None and resume_from is not None and os.path.isdir(resume_from)
+        return [resume_from] if other and resume_from is not None else []
+
+    async def before_stop(self, plan: HostPlan, ranks: Sequence[Rank], grace_s: float) -> float:
+        """See :meth:`CheckpointRequests.before_stop`; returns what is left of the grace."""
+        return max(0.0, grace_s - await self.requests.before_stop(plan, ranks, grace_s))
+
+    def ask(self, plan: HostPlan, ranks: Sequence[Rank]) -> int:
+        """Because somebody wants one now. Returns how many processes got the signal."""
+        return self.requests.ask(plan, ranks, USER).signalled
+
+    def list_job(self, job_id: str, *, hashes: bool = False) -> list[CheckpointInfo]:
+        return self.store.list_job(job_id, hashes=hashes)
+
+    def write_probe(self) -> str:
+        """A file with a new name on the root; see :meth:`sees_probe`. Raises ``OSError``."""
+        name = secrets.token_hex(16)
+        self.store.root.mkdir(parents=True, exist_ok=True)
+        (self.store.root / f"{_PROBE}{name}").touch(exist_ok=False)
+        return name
+
+    def sees_probe(self, name: str) -> bool:
+        """Does this host see what another one wrote, and so share its root? ``name`` comes from outside."""
+        return name.isalnum() and (self.store.root / f"{_PROBE}{name}").exists()
+
+    def remove_probe(self, name: str) -> None:
+        if name.isalnum():
+            (self.store.root / f"{_PROBE}{name}").unlink(missing_ok=True)

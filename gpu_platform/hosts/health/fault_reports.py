@@ -1,0 +1,137 @@
+"""From signs of GPUs to faults: what is new, what follows from something else, and what is to be done about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.hosts.health.fault_policy import COMPANION_MS, Condition, FaultPolicy
+from gpu_platform.hosts.health.history import FaultHistory
+from gpu_platform.hosts.health.watched_gpu import WatchedGpu
+
+log = structlog.get_logger(__name__)
+
+CHANNEL_REMOVED = 45
+"""XID 45 follows every kill of a program that computes."""
+_XIDS_OF: dict[Condition, frozenset[int]] = {
+    "gpu_lost": frozenset({79}),
+    "ecc_uncorrectable": frozenset({48, 94, 95, 140}),
+    "remap_failed": frozenset({64}),
+    "remap_pending": frozenset({63}),
+}
+"""A condition and these XIDs are one fault when they come within ``COMPANION_MS``."""
+_BURST_MS = 1000
+"""The driver repeats an XID; within this time on one GPU it is the same fault."""
+
+
+class FaultReports:
+    """Thread-safe per GPU. ``on_fault`` is called once for each fault, in the thread that saw it."""
+
+    def __init__(
+        self, policy: FaultPolicy, history: FaultHistory, *, host: str, on_fault: Callable[[FaultReport], None]
+    ) -> None:
+        self._policy = policy
+        self._history = history
+        self._host = host
+        self._on_fault = on_fault
+        self.excused_before_ms = 0
+        """Resets before this (Unix time) do not count against the host."""
+
+    def on_xid(self, gpu: WatchedGpu, xid: int, recovery_action: Callable[[], int], *, fatal: bool = False) -> None:
+        """An XID, from whichever source. ``recovery_action`` asks the driver what it wants itself."""
+        with gpu.lock:
+            at_ms = now_ms()
+            seen_ms = gpu.xids.get(xid, 0)
+            gpu.xids[xid] = at_ms
+            # The event set does not tell how grave it is; the kernel's log may, a moment later.
+            is_graver = fatal and self._policy.tells_severity(xid) and xid not in gpu.fatal
+            if is_graver:
+                gpu.fatal.add(xid)
+            elif at_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
+                return
+            gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
+            if xid in self._policy.sympathetic and self._is_a_consequence(gpu, xid, at_ms):
+                return
+            if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
+                return
+            self.report(gpu, xid, recovery_action=recovery_action(), fatal=fatal)
+
+    def note(
+        self, gpu: WatchedGpu, condition: Condition, holds: bool, detail: str = "", recovery_action: int = 0
+    ) -> None:
+        """Report a condition when it begins; forget it when it ends."""
+        with gpu.lock:
+            if not holds and condition in gpu.standing:
+                gpu.standing.discard(condition)
+                self._history.clear(gpu.info.uuid, condition)
+            elif holds and condition not in gpu.standing:
+                gpu.standing.add(condition)
+                xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
+                told_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
+                if now_ms() - told_ms > COMPANION_MS:
+                    self.report(gpu, condition, detail, recovery_action=recovery_action)
+
+    def report(
+        self,
+        gpu: WatchedGpu,
+        cause: int | Condition,
+        detail: str = "",
+        recovery_action: int = 0,
+        fatal: bool = False,
+    ) -> None:
+        at_ms = now_ms()
+        uuid = gpu.info.uuid
+        action = self._policy.action(
+            cause, history=self._history.of(uuid), now_ms=at_ms, recovery_action=recovery_action, fatal=fatal
+        )
+        report = FaultReport(
+            fault_id=self._history.next_id(uuid),
+            host=self._host,
+            gpu_uuid=uuid,
+            gpu_index=gpu.info.index,
+            xid=cause if isinstance(cause, int) else None,
+            action=action.value,
+            message=f"{self._policy.describe(cause)} on GPU {gpu.info.index} of {self._host}{detail}",
+            at_ms=at_ms,
+            blameless=cause in self._policy.blameless,
+        )
+        try:
+            self._on_fault(report)
+        except Exception:
+            log.exception("health.fault_not_delivered", fault=report.fault_id)
+        # After the delivery: a restart in between reports the same fault again, under the same id.
+        self._history.append(report, cause)
+
+    def why_no_work_for_the_host(self) -> str | None:
+        """So many resets on one host are not the GPUs' doing."""
+        limit = self._policy.node_reset_limit
+        if not limit:
+            return None
+        at_ms = now_ms()
+        counted = (
+            [fault for fault in faults if fault.at_ms > self.excused_before_ms]
+            for faults in self._history.of_all().values()
+        )
+        resets = sum(self._policy.earlier_resets(faults, at_ms) for faults in counted)
+        if resets < limit:
+            return None
+        hours = self._policy.escalation_window_ms / 3_600_000
+        needed = f"GPUs of this host needed {resets} resets within {hours:g} h (limit {limit})"
+        return f"{needed}: have the host inspected, then put it online"
+
+    def _is_a_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
+        """Of a kill of ours, or of another fault of the same GPU just now."""
+        killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
+        others = [
+            at_ms
+            for other, at_ms in gpu.xids.items()
+            if other != xid and (xid == CHANNEL_REMOVED or other not in self._policy.sympathetic)
+        ]
+        return now - max([killed_ms, *others]) <= COMPANION_MS
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

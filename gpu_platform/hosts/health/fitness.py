@@ -1,0 +1,198 @@
+"""Is a GPU fit for the next job, and really left by the last one?
+
+A GPU that is not costs no job a try: the attempt is refused before anything runs, the GPU is named, and until it is
+fit again the host says of itself that it should get no work.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostPlan
+from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.share import ShareMode
+from gpu_platform.hosts.health.gpu_reset import compute_processes_on
+from gpu_platform.hosts.nvml.gpu_signals import row_remapping
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.stages import Stage
+from gpu_platform.hosts.system.process_tree import all_processes
+from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger(__name__)
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LEAVING_S = 5.0
+"""So long the driver may take to see that a process is gone."""
+
+
+class Fitness(Stage):
+    """``own_pids`` gives the processes of open attempts on a GPU, and those that the platform has there for them;
+    ``on_fault`` gets what a reset can heal."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        inventory: HostInventory,
+        node: NodeSettings,
+        *,
+        own_pids: Callable[[str], set[int]],
+        on_fault: Callable[[FaultReport], None],
+        dev: Path = Path("/dev"),
+    ) -> None:
+        self._nvml = nvml
+        self._index = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+        self._host = node.name
+        self._max_temperature_c = node.max_temperature_c
+        self._own_pids = own_pids
+        self._on_fault = on_fault
+        self._dev = dev
+        self._lock = threading.Lock()
+        self._unfit: dict[str, str] = {}
+        self._prepared: dict[AttemptKey, int] = {}
+        """Clock ticks since boot."""
+
+    def prepare(self, plan: HostPlan) -> None:
+        self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
+        for uuid in plan.gpu_uuids:
+            problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
+            if problem is not None:
+                self._mark(uuid, problem)
+            elif not plan.shares and (problem := self._waits_for_reset(uuid)) is not None:
+                self.report(uuid, problem)
+            if problem is not None:
+                raise PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid)
+
+    def finish(self, plan: HostPlan) -> None:
+        """Wait until the driver sees that the attempt is gone. Of a part of a GPU, others still run there."""
+        since = self._prepared.pop(plan.key, None)
+        for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
+            deadline = time.monotonic() + _LEAVING_S
+            while (problem := self._in_use(uuid)) is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if problem is not None:
+                log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
+                self._mark(uuid, problem)
+            elif not plan.shares and since and (holders := self._holders(uuid, since)):
+                # Without a context: a monitoring daemon that was started meanwhile is one, so this takes no GPU away.
+                log.warning("gpu.node_open", gpu=uuid, job=plan.key.job_id, processes=_named(holders))
+
+    def unfit(self) -> dict[str, str]:
+        """GPU -> why it should get no work for now. Looks again at those that were unfit."""
+        with self._lock:
+            marked = list(self._unfit)
+        for uuid in marked:
+            problem = self._in_use(uuid) or self._too_hot(uuid)
+            with self._lock:
+                if problem is None:
+                    self._unfit.pop(uuid, None)
+                else:
+                    self._unfit[uuid] = problem
+        with self._lock:
+            return dict(self._unfit)
+
+    def report(self, uuid: str, problem: str) -> None:
+        """A fault that a reset can heal, found while no job was on the GPU: none is to blame for it."""
+        index = self._index.get(uuid, 0)
+        self._on_fault(
+            FaultReport(
+                fault_id=f"{uuid}-between-{time.time_ns()}",
+                host=self._host,
+                gpu_uuid=uuid,
+                gpu_index=index,
+                xid=None,
+                action=FaultAction.RESET.value,
+                message=f"GPU {index} of {self._host}: {problem}",
+                at_ms=time.time_ns() // 1_000_000,
+                between_jobs=True,
+            )
+        )
+
+    def _mark(self, uuid: str, problem: str) -> None:
+        with self._lock:
+            self._unfit[uuid] = problem
+
+    def _in_use(self, uuid: str) -> str | None:
+        pids = self._compute_pids(uuid)
+        if not pids or not (foreign := pids - self._own_pids(uuid)):
+            return None
+        return f"a process that belongs to no job here computes on it: {_named(foreign)}"
+
+    def _compute_pids(self, uuid: str) -> set[int]:
+        return {pid for pid in compute_processes_on(self._nvml, uuid) if pid != os.getpid()}
+
+    def _too_hot(self, uuid: str) -> str | None:
+        try:
+            device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            temperature = self._nvml.nvmlDeviceGetTemperature(device, self._nvml.NVML_TEMPERATURE_GPU)
+        except self._nvml.NVMLError:
+            return None  # who is asked whether it answers at all, tells
+        if temperature <= self._max_temperature_c:
+            return None
+        return f"{temperature} °C is above the limit of {self._max_temperature_c}"
+
+    def _waits_for_reset(self, uuid: str) -> str | None:
+        try:
+            pending = row_remapping(self._nvml, self._nvml.nvmlDeviceGetHandleByUUID(uuid))[0]
+        except self._nvml.NVMLError:
+            return None
+        return "a remapped memory row waits for a reset, and nothing runs on it now" if pending else None
+
+    def _holders(self, uuid: str, since: int) -> set[int]:
+        """Pids that have the GPU's device node open, and started after the attempt was prepared."""
+        if isinstance(self._nvml, SimulatedNvml):
+            return set()
+        try:
+            device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            node = self._dev / f"nvidia{self._nvml.nvmlDeviceGetMinorNumber(device)}"
+            number = node.stat().st_rdev
+        except (OSError, self._nvml.NVMLError):
+            return set()
+        return holders_of(number, since) - self._own_pids(uuid)
+
+
+def _is_partitioned(plan: HostPlan) -> bool:
+    """MIG keeps others out by itself, and an instance cannot be destroyed while something runs in it."""
+    return any(grant.mode is ShareMode.MIG for grant in plan.shares)
+
+
+def holders_of(device: int, since: int) -> set[int]:
+    """Other processes that have the device open and started at ``since`` (clock ticks since boot) or later."""
+    young = (pid for pid, found in all_processes().items() if found.process.started >= since and pid != os.getpid())
+    return {pid for pid in young if _has_open(pid, device)}
+
+
+def _has_open(pid: int, device: int) -> bool:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == device:
+            return True
+    return False
+
+
+def _named(pids: set[int]) -> str:
+    return ", ".join(f"{pid} ({_comm(pid)})" for pid in sorted(pids)[:5])
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"

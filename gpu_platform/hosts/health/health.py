@@ -1,0 +1,311 @@
+"""Watching a host's GPUs: one thread polls them all, one waits for XIDs.
+
+An NVML error of one GPU is that GPU's alone: the others are polled and listened to as before, and
+the one comes back by itself when NVML answers for it again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.hosts.health import conditions
+from gpu_platform.hosts.health.conditions import Heat
+from gpu_platform.hosts.health.fault_policy import Condition, FaultPolicy
+from gpu_platform.hosts.health.fault_reports import FaultReports, now_ms
+from gpu_platform.hosts.health.history import FaultHistory
+from gpu_platform.hosts.health.kernel_log import KernelLog, place_of
+from gpu_platform.hosts.health.watched_gpu import WatchedGpu, telemetry_of, why_no_work
+from gpu_platform.hosts.nvml import gpu_signals
+from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
+from gpu_platform.hosts.nvml.opening import Nvml
+
+log = structlog.get_logger(__name__)
+
+_STEADY_SIGNALS_S = 0.5
+"""Power, memory, clock reasons and energy are asked this often: each question costs."""
+_ERRORS_S = 1.0
+"""So are the counters of errors,"""
+_FITNESS_S = 10.0
+"""and this often what hardly ever changes."""
+_EVENT_WAIT_MS = 500
+
+
+class GpuObserver(Protocol):
+    def on_reading(self, uuid: str, reading: Reading) -> None: ...
+
+    def on_ecc(self, uuid: str, errors: int) -> None:
+        """Corrected and uncorrected ones since the driver was loaded or the GPU reset."""
+        ...
+
+
+class HealthMonitor:
+    """``start`` and ``stop`` it once. ``on_fault`` is called in the monitor's threads, once for each fault."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        inventory: HostInventory,
+        policy: FaultPolicy,
+        *,
+        host: str,
+        on_fault: Callable[[FaultReport], None],
+        interval_s: float = 0.1,
+        max_temperature_c: int = 85,
+        history: FaultHistory | None = None,
+        kernel_log: Path | None = None,
+    ) -> None:
+        self._nvml = nvml
+        self._policy = policy
+        self._interval_s = interval_s
+        history = history or FaultHistory()
+        self._faults = FaultReports(policy, history, host=host, on_fault=on_fault)
+        self._gpus = [WatchedGpu(info, heat=Heat(max_temperature_c)) for info in inventory.gpus]
+        for gpu in self._gpus:
+            gpu.standing = history.standing(gpu.info.uuid)
+        self._errors_every = max(1, round(_ERRORS_S / interval_s))
+        self._fitness_every = max(1, round(_FITNESS_S / interval_s))
+        self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
+        self._observers: list[GpuObserver] = []
+        self._stopping = threading.Event()
+        self.is_paused = False
+        """NVML is closed, because a GPU is being reset."""
+        self._threads: list[threading.Thread] = []
+        self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._threads = [
+            threading.Thread(target=self._poll_for_ever, name="gpu-poll", daemon=True),
+            threading.Thread(target=self._listen_for_ever, name="gpu-events", daemon=True),
+        ]
+        if self._kernel_log is not None:
+            target = self._follow_kernel_log
+            self._threads.append(threading.Thread(target=target, name="gpu-kernel-log", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold no device: a reset of a real GPU fails while NVML has it open, here as anywhere."""
+        running = bool(self._threads)
+        self.is_paused = True
+        self.stop()
+        for gpu in self._gpus:
+            gpu.reader = None
+        self._nvml.nvmlShutdown()
+        try:
+            yield
+        finally:
+            self._nvml.nvmlInit()
+            self.is_paused = False
+            if running:
+                self.start()
+
+    def expect_kill(self, uuids: Iterable[str]) -> None:
+        """What runs on these GPUs is being killed now: the driver will report that their channels were removed."""
+        wanted = set(uuids)
+        for gpu in self._gpus:
+            if gpu.info.uuid in wanted:
+                gpu.killed_at_ms = now_ms()
+
+    def was_reset(self, uuid: str) -> None:
+        """What the driver reports from now on is news, not an echo of what the reset was for."""
+        for gpu in self._gpus:
+            if gpu.info.uuid == uuid:
+                with gpu.lock:
+                    gpu.xids.clear()
+                    gpu.fatal.clear()
+
+    def telemetry(self) -> list[GpuTelemetry]:
+        """The newest reading of each GPU; only its uuid while it does not answer."""
+        return [telemetry_of(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
+
+    def gpus(self) -> Sequence[WatchedGpu]:
+        """As they are now; to look at only."""
+        return self._gpus
+
+    def degraded(self) -> dict[str, str]:
+        """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
+        host = self._faults.why_no_work_for_the_host()
+        reasons = {gpu.info.uuid: why_no_work(gpu) or host for gpu in self._gpus}
+        return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
+
+    def excuse_resets(self, before_ms: int) -> None:
+        """An operator put the host online then (Unix ms): what was before does not count against it any more."""
+        self._faults.excused_before_ms = before_ms
+
+    def observe_with(self, observer: GpuObserver) -> None:
+        """From now on ``observer`` gets every reading, in the monitor's thread."""
+        self._observers.append(observer)
+
+    def poll_once(self, *, steady: bool = True, errors: bool = True, fitness: bool = True) -> None:
+        """One round over all GPUs, as the thread does it."""
+        for gpu in self._gpus:
+            try:
+                if gpu.reader is None:
+                    gpu.reader = GpuReader(self._nvml, self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid))
+                self._read_fast_signals(gpu, gpu.reader.read(all_of_it=steady or gpu.reading is None))
+                if errors:
+                    self._read_errors(gpu, gpu.reader.read_errors())
+                if fitness or gpu.fitness is None:
+                    self._read_fitness(gpu, gpu.reader.read_fitness())
+            except self._nvml.NVMLError as error:
+                self._on_error(gpu, error)
+            except Exception:
+                log.exception("health.poll_failed", gpu=gpu.info.uuid)
+
+    def _poll_for_ever(self) -> None:
+        rounds = 0
+        next_at = time.monotonic()
+        while not self._stopping.is_set():
+            self.poll_once(
+                steady=rounds % self._steady_every == 0,
+                errors=rounds % self._errors_every == 0,
+                fitness=rounds % self._fitness_every == 0,
+            )
+            rounds += 1
+            next_at = max(next_at + self._interval_s, time.monotonic())
+            self._stopping.wait(next_at - time.monotonic())
+
+    def _read_fast_signals(self, gpu: WatchedGpu, reading: Reading) -> None:
+        gpu.reading = reading
+        for observer in self._observers:
+            observer.on_reading(gpu.info.uuid, reading)
+        if gpu.lost is not None:
+            log.info("health.gpu_back", gpu=gpu.info.uuid)
+            gpu.lost = None
+        self._faults.note(gpu, "gpu_lost", False)
+        self._faults.note(gpu, "reset_required", False)
+        was_hot, was_slow = gpu.heat.why, gpu.throttle.holds
+        if (gpu.heat.look(reading.temperature_c) is None) != (was_hot is None):
+            what = "cooled" if gpu.heat.why is None else "hot"
+            log.warning(f"health.gpu_{what}", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
+        if gpu.throttle.look(reading.at_s, reading.is_throttled) != was_slow:
+            log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.slowed_by)
+
+    def _read_errors(self, gpu: WatchedGpu, counts: ErrorCounts) -> None:
+        for observer in self._observers:
+            observer.on_ecc(gpu.info.uuid, counts.corrected_ecc + counts.uncorrected_ecc)
+        for condition, holds, detail in conditions.of_errors(counts, gpu.counts):
+            self._faults.note(gpu, condition, holds, detail, counts.recovery_action)
+        gpu.counts = counts
+        counters: dict[Condition, int] = {
+            "ecc_correctable": counts.corrected_ecc,
+            "nvlink_errors": counts.nvlink_errors,
+            "pcie_replays": counts.pcie_replays,
+        }
+        for condition, count in counters.items():
+            before = min(gpu.baselines.get(condition, 0), count)  # a reset counts from zero again
+            gpu.baselines[condition] = before
+            if count - before >= self._policy.thresholds[condition]:
+                self._faults.report(gpu, condition, f": {count - before} more")
+                gpu.baselines[condition] = count
+
+    def _read_fitness(self, gpu: WatchedGpu, fitness: Fitness) -> None:
+        gpu.fitness = fitness
+        gpu.nvlinks = max(gpu.nvlinks, fitness.nvlinks_up)
+        for condition, holds, detail in conditions.of_fitness(fitness, gpu.nvlinks):
+            self._faults.note(gpu, condition, holds, detail)
+
+    def _on_error(self, gpu: WatchedGpu, error: Any) -> None:
+        """NVML refused. Only a GPU that is gone or must be reset is a fault; anything else may pass."""
+        gpu.reader = None
+        gpu.reading = None
+        conditions: dict[int, Condition] = {
+            self._nvml.NVML_ERROR_GPU_IS_LOST: "gpu_lost",
+            self._nvml.NVML_ERROR_RESET_REQUIRED: "reset_required",
+        }
+        condition = conditions.get(error.value)
+        if gpu.lost is None:
+            log.warning("health.gpu_silent", gpu=gpu.info.uuid, error=str(error))
+        gpu.lost = f"NVML says: {error}"
+        if condition is not None:
+            self._faults.note(gpu, condition, True)
+
+    def _listen_for_ever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except self._nvml.NVMLError as error:
+                # No GPU is blamed for it: build the event set anew.
+                log.warning("health.events_interrupted", error=str(error))
+                self._stopping.wait(1.0)
+            except Exception:
+                log.exception("health.events_failed")
+                self._stopping.wait(1.0)
+
+    def _listen(self) -> None:
+        nvml = self._nvml
+        event_set = nvml.nvmlEventSetCreate()
+        try:
+            silent = [gpu for gpu in self._gpus if not self._register(gpu, event_set)]
+            while not self._stopping.is_set():
+                try:
+                    event = nvml.nvmlEventSetWait_v2(event_set, _EVENT_WAIT_MS)
+                except nvml.NVMLError_Timeout:
+                    if any(gpu.lost is None for gpu in silent):
+                        return  # one came back: register all anew
+                    continue
+                gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
+                if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
+                    self._faults.on_xid(gpu, int(event.eventData), partial(self._recovery_action, gpu))
+        finally:
+            nvml.nvmlEventSetFree(event_set)
+
+    def _follow_kernel_log(self) -> None:
+        """NVML delivers critical XIDs only, and only those that come while it listens."""
+        assert self._kernel_log is not None
+        by_place = {place_of(gpu.info.pci_bus_id): gpu for gpu in self._gpus if gpu.info.pci_bus_id}
+        try:
+            for place, xid, fatal in self._kernel_log.follow(self._stopping):
+                if (gpu := by_place.get(place)) is not None:
+                    self._faults.on_xid(gpu, xid, partial(self._recovery_action, gpu), fatal=fatal)
+        except OSError as error:
+            log.warning("health.no_kernel_log", error=str(error))
+
+    def _register(self, gpu: WatchedGpu, event_set: Any) -> bool:
+        nvml = self._nvml
+        try:
+            handle = gpu.event_handle = nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
+            types = nvml.nvmlEventTypeXidCriticalError & nvml.nvmlDeviceGetSupportedEventTypes(handle)
+            if types:
+                nvml.nvmlDeviceRegisterEvents(handle, types, event_set)
+        except gpu_signals.unsupported(nvml):
+            log.warning("health.no_xid_events", gpu=gpu.info.uuid)
+        except nvml.NVMLError as error:
+            log.warning("health.not_registered", gpu=gpu.info.uuid, error=str(error))
+            return False
+        return True
+
+    def _recovery_action(self, gpu: WatchedGpu) -> int:
+        try:
+            # The kernel's log may be heard before the event set is there.
+            handle = gpu.event_handle or self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
+            return gpu_signals.recovery_action(self._nvml, handle)
+        except self._nvml.NVMLError:
+            return 0  # it is lost: the table decides
+
+
+def _same_device(a: Any, b: Any) -> bool:
+    """NVML's handles are pointers: each call wraps the same one in a new object."""
+    if isinstance(a, ctypes._Pointer):
+        return ctypes.cast(a, ctypes.c_void_p).value == ctypes.cast(b, ctypes.c_void_p).value
+    return a is not None and a is b

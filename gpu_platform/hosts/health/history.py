@@ -1,0 +1,135 @@
+"""Faults of this host's GPUs, kept over restarts: escalation counts them, and each is reported once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.hosts.health.fault_policy import PastFault
+
+_KEPT_PER_GPU = 200
+_KEPT_LINES = 20_000
+
+
+class FaultHistory:
+    """Thread-safe. ``path`` None keeps it in memory only.
+
+    JSON lines, appended and fsynced: the file's own name first, then faults
+    ``{uuid, number, cause, at_ms, action}`` and ends of conditions ``{uuid, cleared}``.
+    """
+
+    def __init__(self, path: Path | None = None, *, forget_before_ms: int = 0) -> None:
+        """Faults before ``forget_before_ms`` (Unix time) are dropped, unless they stand still."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._name = uuid.uuid4().hex[:8]
+        self._faults: defaultdict[str, list[PastFault]] = defaultdict(list)
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+        self._standing: defaultdict[str, set[int | str]] = defaultdict(set)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = path.read_text() if path.exists() else ""
+            lines = text.splitlines()
+            for line in lines:
+                self._read(line)
+            stale = self._forget(forget_before_ms)
+            if stale or not text.endswith("\n") or len(lines) > _KEPT_LINES:  # new, torn, or long
+                self._rewrite(path)
+
+    def of(self, gpu_uuid: str) -> Sequence[PastFault]:
+        with self._lock:
+            return tuple(self._faults[gpu_uuid])
+
+    def of_all(self) -> dict[str, Sequence[PastFault]]:
+        """By GPU uuid."""
+        with self._lock:
+            return {uuid: tuple(faults) for uuid, faults in self._faults.items()}
+
+    def standing(self, gpu_uuid: str) -> set[int | str]:
+        """Causes that were reported and not cleared since."""
+        with self._lock:
+            return set(self._standing[gpu_uuid])
+
+    def next_id(self, gpu_uuid: str) -> str:
+        """The fault id of the next :meth:`append`: the same until then, over restarts too. Fit for a file name."""
+        with self._lock:
+            return f"{gpu_uuid}-{self._name}-{self._numbers[gpu_uuid] + 1}"
+
+    def append(self, report: FaultReport, cause: int | str) -> None:
+        number = self._numbers[report.gpu_uuid] + 1
+        self._write(
+            {
+                "uuid": report.gpu_uuid,
+                "number": number,
+                "cause": cause,
+                "at_ms": report.at_ms,
+                "action": report.action,
+            }
+        )
+
+    def clear(self, gpu_uuid: str, cause: str) -> None:
+        """The condition has ended; its next beginning is a new fault."""
+        self._write({"uuid": gpu_uuid, "cleared": cause})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        with self._lock:
+            self._apply(record)
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+
+    def _apply(self, record: dict[str, Any]) -> None:
+        if "name" in record:
+            self._name = record["name"]
+            return
+        gpu_uuid = record["uuid"]
+        if "cleared" in record:
+            self._standing[gpu_uuid].discard(record["cleared"])
+            return
+        faults = self._faults[gpu_uuid]
+        faults.append(PastFault(record["cause"], record["at_ms"], record.get("action")))
+        del faults[:-_KEPT_PER_GPU]
+        self._numbers[gpu_uuid] = record["number"]
+        if isinstance(record["cause"], str):
+            self._standing[gpu_uuid].add(record["cause"])
+
+    def _read(self, line: str) -> None:
+        try:
+            self._apply(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            return  # cut off by a power loss
+
+    def _forget(self, before_ms: int) -> bool:
+        """Oldest first, so that numbers stay without gaps; True if there were any."""
+        stale = False
+        for gpu_uuid, faults in self._faults.items():
+            standing = self._standing[gpu_uuid]
+            while len(faults) > 1 and faults[0].at_ms < before_ms and faults[0].cause not in standing:
+                faults.pop(0)
+                stale = True
+        return stale
+
+    def _rewrite(self, path: Path) -> None:
+        records: list[dict[str, Any]] = [{"name": self._name}]
+        for gpu_uuid, faults in self._faults.items():
+            first = self._numbers[gpu_uuid] - len(faults) + 1
+            for number, fault in enumerate(faults, first):
+                what = {"cause": fault.cause, "at_ms": fault.at_ms, "action": fault.action}
+                records.append({"uuid": gpu_uuid, "number": number, **what})
+            causes = {fault.cause for fault in faults if isinstance(fault.cause, str)}
+            records += [{"uuid": gpu_uuid, "cleared": cause} for cause in causes - self._standing[gpu_uuid]]
+        partial = path.with_suffix(".partial")
+        with partial.open("w") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)

@@ -1,0 +1,60 @@
+"""All GPUs of a host in one reset, and a reboot of the host: what is tried when a GPU alone could not be healed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.hosts.health import boot, gpu_reset
+from gpu_platform.hosts.nvml import fault_injection
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+
+log = structlog.get_logger(__name__)
+
+_REBOOT_TIMEOUT_S = 60.0
+
+
+def reset_all_gpus(nvml: Nvml, *, timeout_s: float) -> None:
+    """``nvidia-smi --gpu-reset`` without ``-i``: every GPU, and the NVLinks and NVSwitches between them.
+
+    Nothing may run on any of them. Raises :class:`PreflightFailed`.
+    """
+    if isinstance(nvml, SimulatedNvml):
+        failed = fault_injection.reset_all_conditions(nvml.control_dir)
+        problem = "; ".join(f"GPU {index}: {why}" for index, why in failed.items()) or None
+    else:
+        problem = gpu_reset.nvidia_smi_reset(None, timeout_s)
+    if problem is not None:
+        raise PreflightFailed(f"the reset of all GPUs together failed: {problem}", kind="hardware")
+
+
+def reboot(command: str | None) -> None:
+    """Run the host's own reboot command. Raises :class:`HostUnavailable` when there is none or it fails."""
+    if not command:
+        raise HostUnavailable("this host has no node.reboot_command", no_command=True)
+    try:
+        done = subprocess.run(
+            shlex.split(command), capture_output=True, text=True, timeout=_REBOOT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostUnavailable(f"{command!r} failed: {error}") from error
+    if done.returncode != 0:
+        raise HostUnavailable(f"{command!r} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
+
+
+def reboot_simulated(home: Path, pids: Iterable[int]) -> None:
+    """Everything that runs on the host is gone, and it is another boot."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    boot.reboot_simulated(home)
+    log.warning("host.rebooted", simulated=True)

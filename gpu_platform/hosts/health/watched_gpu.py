@@ -1,0 +1,87 @@
+"""What the health monitor keeps of each GPU."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_platform.domain.gpu import GpuHealth, GpuInfo
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.hosts.health import conditions
+from gpu_platform.hosts.health.conditions import Heat, Throttle
+from gpu_platform.hosts.health.fault_policy import Condition
+from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
+
+
+@dataclass
+class WatchedGpu:
+    """One GPU as the monitor knows it."""
+
+    info: GpuInfo
+    reader: GpuReader | None = None
+    event_handle: Any = None
+    """As registered: a lost GPU cannot be asked for its uuid when its XID comes."""
+    reading: Reading | None = None
+    lost: str | None = None
+    """Why it does not answer."""
+    heat: Heat = field(default_factory=lambda: Heat(85))
+    throttle: Throttle = field(default_factory=Throttle)
+    counts: ErrorCounts | None = None
+    fitness: Fitness | None = None
+    nvlinks: int = 0
+    """NVLinks that were up at best."""
+    standing: set[int | str] = field(default_factory=set)
+    """Conditions that were reported and still hold."""
+    baselines: dict[Condition, int] = field(default_factory=dict)
+    """Counters at their last report."""
+    xids: dict[int, int] = field(default_factory=dict)
+    """XID -> when it was last seen, Unix ms."""
+    xid_counts: dict[int, int] = field(default_factory=dict)
+    """XID -> how often, since the node worker started."""
+    fatal: set[int] = field(default_factory=set)
+    """XIDs that the kernel's log has called fatal since the last reset."""
+    killed_at_ms: int = 0
+    """When we last killed what ran on it."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Both threads report faults."""
+
+
+def why_no_work(gpu: WatchedGpu) -> str | None:
+    """Why it should get no new work for now."""
+    if gpu.lost is not None or gpu.heat.why is not None:
+        return gpu.lost or gpu.heat.why
+    if gpu.throttle.holds and gpu.reading is not None:
+        return conditions.throttled_because(gpu.reading)
+    return next((why for condition, why in conditions.KEEPS_WORK_AWAY.items() if condition in gpu.standing), None)
+
+
+def health_of(gpu: WatchedGpu) -> GpuHealth:
+    """All that is known of it now."""
+    reading, counts, fitness = gpu.reading, gpu.counts, gpu.fitness
+    found = GpuHealth(problem=why_no_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
+    if reading is not None:
+        fast = ("temperature_c", "power_w", "utilization_percent", "memory_used_mib", "energy_j")
+        told = {name: getattr(reading, name) for name in fast}
+        found = found.model_copy(update={**told, "throttled_by": reading.slowed_by})
+    if counts is not None:
+        errors = ("corrected_ecc", "uncorrected_ecc", "remapped_rows", "remap_pending", "remap_failed")
+        told = {name: getattr(counts, name) for name in (*errors, "nvlink_errors", "pcie_replays")}
+        found = found.model_copy(update=told)
+    if fitness is not None:
+        slow = ("nvlinks_up", "fabric_problem", "pcie_width", "pcie_max_width", "power_limit_w")
+        told = {name: getattr(fitness, name) for name in slow}
+        found = found.model_copy(update={**told, "spare_rows_exhausted": fitness.remap_exhausted})
+    return found
+
+
+def telemetry_of(uuid: str, reading: Reading | None) -> GpuTelemetry:
+    if reading is None:
+        return GpuTelemetry(uuid=uuid)
+    return GpuTelemetry(
+        uuid=uuid,
+        temperature_c=reading.temperature_c,
+        power_w=reading.power_w,
+        utilization_percent=reading.utilization_percent,
+        memory_used_mib=reading.memory_used_mib,
+    )

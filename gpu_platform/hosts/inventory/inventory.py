@@ -1,0 +1,258 @@
+"""What this host has, read through NVML and sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpu_platform.domain.gpu import GpuInfo, HostInventory, Nic, NvLink
+from gpu_platform.hosts.inventory import hwloc
+from gpu_platform.hosts.inventory.cuda_driver import find_cuda, runs_on
+from gpu_platform.hosts.inventory.driver_files import read_driver_facts
+from gpu_platform.hosts.isolation.isolation import choose_isolation
+from gpu_platform.hosts.nvml.gpu_signals import unsupported
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.sharing.mps import PROGRAM as MPS_PROGRAM
+from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.settings import NodeSettings
+from gpu_platform.topology.mig import mig_model
+
+log = structlog.get_logger(__name__)
+
+
+def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
+    """GPUs, their links and places. A GPU that does not answer is left out, and the log says so.
+
+    A simulated host's NUMA nodes and switches come from its machine description, since this
+    machine's ``/sys`` knows nothing of them (unless ``sysfs`` is given).
+    """
+    if isinstance(nvml, SimulatedNvml) and sysfs is None:
+        described = nvml.description.inventory(node.name)
+        told = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
+        return described.model_copy(update=told | _host_facts(node, described.gpus, told["cuda_version"]))
+    sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
+    found: list[tuple[Any, GpuInfo]] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            found.append((handle, _gpu_info(nvml, handle, index, sysfs)))
+        except nvml.NVMLError as error:
+            log.error("inventory.gpu_left_out", index=index, error=str(error))
+    switches = _switches(nvml, found, sysfs)
+    gpus = [info.model_copy(update={"pcie_switch": switches.get(info.index)}) for _, info in found]
+    links, generation = _nvlinks(nvml, found)
+    cuda = _cuda_version(nvml)
+    inventory = HostInventory(
+        machine=sysfs.product_name() or _machine(gpus),
+        driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion),
+        cuda_version=cuda,
+        gpus=gpus,
+        nvlinks=links,
+        nvlink_generation=generation,
+        nvlink_domain=_fabric_domain(nvml, [handle for handle, _ in found]),
+        nvswitches=sysfs.nvswitches(),
+        nics=_nics(gpus, sysfs),
+    )
+    return inventory.model_copy(update=_host_facts(node, gpus, cuda))
+
+
+def read_inventory_without_nvml(
+    node: NodeSettings, sysfs: Sysfs | None = None, *, nvidia_smi: str = "nvidia-smi", proc: Path = Path("/proc")
+) -> HostInventory:
+    """What other sources tell while NVML does not answer; see ``driver_files``. Links between GPUs are not known."""
+    sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
+    facts = read_driver_facts(sysfs, nvidia_smi=nvidia_smi, proc=proc)
+    inventory = HostInventory(
+        machine=sysfs.product_name() or _machine(facts.gpus),
+        driver_version=facts.driver_version,
+        cuda_version=facts.cuda_version,
+        gpus=facts.gpus,
+        nvswitches=sysfs.nvswitches(),
+        nics=_nics(facts.gpus, sysfs),
+        source=facts.source or "none",
+    )
+    return inventory.model_copy(update=_host_facts(node, facts.gpus, facts.cuda_version))
+
+
+def read_inventory_without_gpus(node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
+    """Of a host whose GPU support is switched off: CPUs, memory and network cards."""
+    sysfs = sysfs or Sysfs()
+    inventory = HostInventory(machine=sysfs.product_name() or _machine([]), gpus=[], nics=_nics([], sysfs))
+    return inventory.model_copy(update=_host_facts(node, [], None))
+
+
+def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None) -> dict[str, Any]:
+    """What is not read from the GPUs."""
+    isolation = choose_isolation(node)
+    installed = find_cuda(node.cuda_roots) if node.gpus else {}
+    usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
+    too_new = [version for version in installed if version not in usable]
+    if too_new:
+        log.warning("inventory.cuda_too_new", driver=driver_cuda, left_out=too_new)
+    facts: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "ram_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "cuda_installations": usable,
+        "unusable_cuda": dict.fromkeys(too_new, f"its driver runs CUDA up to {driver_cuda}"),
+        "isolation": isolation.kind,
+        "missing_guarantees": isolation.missing,
+        "mig_profiles": _mig_profiles(gpus),
+        "labels": node.labels,
+    }
+    # A simulated host plays the daemon: both modes can be tried on it.
+    facts["mps"] = node.gpus and (node.simulate is not None or shutil.which(MPS_PROGRAM) is not None)
+    if node.nvlink_domain is not None or node.simulate is not None:
+        facts["nvlink_domain"] = node.nvlink_domain
+    return facts
+
+
+def _mig_profiles(gpus: list[GpuInfo]) -> dict[str, list[str]]:
+    rules = {gpu.model: mig_model(gpu.model) for gpu in gpus if gpu.mig_capable}
+    return {model: [profile.name for profile in known.profiles] for model, known in rules.items() if known}
+
+
+def _fabric_domain(nvml: Nvml, handles: list[Any]) -> str | None:
+    """``<cluster uuid>.<clique id>`` where the fabric manager has joined all GPUs to one NVLink domain (nvml.h,
+    ``nvmlDeviceGetGpuFabricInfoV``); hosts of one rack tell the same."""
+    domains: set[str | None] = set()
+    for handle in handles:
+        info = nvml.c_nvmlGpuFabricInfo_v2_t()
+        told = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
+        joined = told is not None
+        joined = joined and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and any(info.clusterUuid)
+        domains.add(f"{uuid.UUID(bytes=bytes(info.clusterUuid))}.{info.cliqueId}" if joined else None)
+    return domains.pop() if len(domains) == 1 else None
+
+
+def _nics(gpus: list[GpuInfo], sysfs: Sysfs) -> list[Nic]:
+    above = {gpu.index: sysfs.bridges(gpu.pci_bus_id) for gpu in gpus if gpu.pci_bus_id is not None}
+    nics: list[Nic] = []
+    for name, kind, bus_id in sysfs.network_cards():
+        own, numa_node = sysfs.bridges(bus_id), sysfs.numa_node(bus_id)
+        shared = {index: _common(own, bridges) for index, bridges in above.items()}
+        most = max(shared.values(), default=0)
+        near = [index for index, count in shared.items() if count == most] if most else []
+        if not near and numa_node is not None:
+            near = [gpu.index for gpu in gpus if gpu.numa_node == numa_node]
+        nics.append(
+            Nic.model_validate(
+                {"name": name, "kind": kind, "pci_bus_id": bus_id, "numa_node": numa_node, "gpus": sorted(near)}
+            )
+        )
+    return nics
+
+
+def _common(a: list[str], b: list[str]) -> int:
+    """How many bridges two devices share, from the root port on."""
+    return next((n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+
+
+def _gpu_info(nvml: Nvml, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    bus_id = _bus_id(nvml.nvmlDeviceGetPciInfo(handle))
+    numa_node = sysfs.numa_node(bus_id)
+    return GpuInfo(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        index=index,
+        model=nvml.nvmlDeviceGetName(handle),
+        memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total >> 20,
+        compute_capability=f"{major}.{minor}",
+        pci_bus_id=bus_id,
+        numa_node=numa_node,
+        socket=None if numa_node is None else sysfs.socket(numa_node),
+        serial=_optional(nvml, lambda: nvml.nvmlDeviceGetSerial(handle)),
+        mig_capable=_optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)) is not None,
+    )
+
+
+def _switches(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) -> dict[int, str]:
+    """GPU index -> PCIe switch. GPUs that NVML finds below one switch share one; its name is its bridge's bus id."""
+    names: dict[int, str] = {}
+    for position, (handle, info) in enumerate(gpus):
+        for other, earlier in gpus[:position]:
+            ancestor = _optional(nvml, lambda a=handle, b=other: nvml.nvmlDeviceGetTopologyCommonAncestor(a, b))
+            if ancestor is not None and ancestor <= nvml.NVML_TOPOLOGY_MULTIPLE and earlier.index in names:
+                names[info.index] = names[earlier.index]
+                break
+        else:
+            name = sysfs.pcie_switch(info.pci_bus_id or "")
+            names[info.index] = name or f"switch-of-gpu-{info.index}"
+    shared = Counter(names.values())
+    return {index: name for index, name in names.items() if shared[name] > 1 or not name.startswith("switch-of-")}
+
+
+def _nvlinks(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink], int | None]:
+    """Active links for each pair; through NVSwitch every pair of its GPUs has the smaller link count of the two."""
+    by_bus_id = {info.pci_bus_id: info.index for _, info in gpus}
+    direct: Counter[tuple[int, int]] = Counter()
+    to_switch: Counter[int] = Counter()
+    versions: set[int | None] = set()
+    for handle, info in gpus:
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            state = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkState(h, n))
+            if state is None:
+                break  # links are numbered from 0: there are no more
+            if state != nvml.NVML_FEATURE_ENABLED:
+                continue
+            versions.add(_optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkVersion(h, n)))
+            remote = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(h, n))
+            peer = None if remote is None else by_bus_id.get(_bus_id(remote))
+            kind = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(h, n))
+            if peer is not None and info.index < peer:
+                direct[info.index, peer] += 1
+            elif peer is None and kind in (nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH, None):
+                to_switch[info.index] += 1  # drivers before 470 do not name the kind: what is no GPU is a switch
+    for position, (handle, info) in enumerate(gpus):
+        for other, later in gpus[position + 1 :]:
+            links = min(to_switch[info.index], to_switch[later.index])
+            if links and _reach_by_nvlink(nvml, handle, other):
+                direct[info.index, later.index] += links
+    generations = {
+        nvml.NVML_NVLINK_VERSION_1_0: 1,
+        nvml.NVML_NVLINK_VERSION_2_0: 2,
+        nvml.NVML_NVLINK_VERSION_2_2: 2,
+        nvml.NVML_NVLINK_VERSION_3_0: 3,
+        nvml.NVML_NVLINK_VERSION_3_1: 3,
+        nvml.NVML_NVLINK_VERSION_4_0: 4,
+        nvml.NVML_NVLINK_VERSION_5_0: 5,
+    }
+    generation = max((generations[version] for version in versions if version in generations), default=None)
+    return [NvLink(a=a, b=b, links=count) for (a, b), count in sorted(direct.items())], generation
+
+
+def _reach_by_nvlink(nvml: Nvml, a: Any, b: Any) -> bool:
+    """Two GPUs on NVSwitches may still sit in different partitions."""
+    status = _optional(nvml, lambda: nvml.nvmlDeviceGetP2PStatus(a, b, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
+    return status is None or status == nvml.NVML_P2P_STATUS_OK
+
+
+def _machine(gpus: list[GpuInfo]) -> str:
+    models = Counter(gpu.model for gpu in gpus)
+    return " + ".join(f"{count}x {model}" for model, count in sorted(models.items())) or "no GPUs"
+
+
+def _cuda_version(nvml: Nvml) -> str | None:
+    """The newest CUDA that the driver can run."""
+    number = _optional(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _bus_id(pci: Any) -> str:
+    """sysfs' form, ``0000:1b:00.0``; NVML writes the domain with eight digits."""
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _optional(nvml: Nvml, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except unsupported(nvml):
+        return None

@@ -1,0 +1,245 @@
+"""What this host can guarantee about its ranks, and the orders that make it so.
+
+Either ranks are **fenced** (``fence``: cgroups, a device filter, namespaces, no privileges) or they are
+**plain processes**; each host says which, and what is missing, in its inventory.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.attempt import HostPlan, RankSpec
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.hosts.isolation import device_filter, privileges
+from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
+from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
+from gpu_platform.hosts.isolation.jail import ROOT, cgroup_name
+from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.stages import Provision
+from gpu_platform.hosts.system import paths
+from gpu_platform.hosts.system.sysfs import Sysfs
+from gpu_platform.settings import NodeSettings, Settings
+
+FENCED, PLAIN = "fenced", "plain-process"
+
+_PLAIN_LACKS = [
+    "device isolation: a rank can open GPUs that it was not given",
+    "memory, process and CPU limits: ranks share the host's",
+    "file system and user isolation: ranks run as the node worker's user",
+]
+_FENCED_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+_SECRETS = ("/etc/gpu-platform",)
+_HOST_RESERVE = 0.05
+"""Share of the host's memory that no rank gets, so that a memory bomb ends before the host does."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    fenced: bool
+    missing: list[str]
+    """Guarantees that ranks here do not have, for people."""
+    hierarchies: Hierarchies | None = None
+
+    @property
+    def kind(self) -> str:
+        return FENCED if self.fenced else PLAIN
+
+
+def choose_isolation(node: NodeSettings) -> Isolation:
+    """By the setting ``isolation`` and what this machine can do.
+
+    Raises :class:`HostUnavailable` when it is ``required`` and impossible.
+    """
+    if node.isolation == "plain" or (node.isolation == "auto" and node.simulate is not None):
+        return Isolation(False, _PLAIN_LACKS)
+    problems, hierarchies = _probe()
+    if problems and node.isolation == "required":
+        raise _impossible(node, problems)
+    if problems or hierarchies is None:
+        return Isolation(False, [*_PLAIN_LACKS, *(f"no fence because: {problem}" for problem in problems)])
+    wanted = {"memory": "memory limit", "pids": "process limit", "cpuset": "CPU binding"}
+    lacks = [
+        f"{what}: the kernel offers no {controller} controller"
+        for controller, what in wanted.items()
+        if not hierarchies.has(controller)
+    ]
+    if lacks and node.isolation == "required":
+        raise _impossible(node, lacks)
+    return Isolation(True, [*lacks, *_FENCED_LACKS], hierarchies)
+
+
+def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
+    return HostUnavailable(
+        f"host {node.name} must isolate ranks (node.isolation: required) and cannot: {'; '.join(problems)}"
+    )
+
+
+@cache
+def _probe() -> tuple[list[str], Hierarchies | None]:
+    """Why there can be no fence here, by trying."""
+    if os.geteuid() != 0:
+        return ["the node worker does not run as root"], None
+    if not privileges.is_supported():
+        return [f"the system call filter does not know {os.uname().machine}"], None
+    try:
+        hierarchies = find_hierarchies()
+        probe = Cgroup(hierarchies, f"{ROOT}/probe-{os.getpid()}")
+        if not device_filter.is_supported(probe):
+            return ["the kernel takes no device filter (CONFIG_CGROUP_BPF, or the v1 devices controller)"], None
+        if device_filter.has_bpf() and hierarchies.unified is not None:
+            hierarchies.v1.pop("devices", None)  # one filter is enough, and each tree costs time
+        probe.create()
+        probe.remove()
+    except OSError as error:
+        return [f"cgroups cannot be used: {error}"], None
+    problem = _try_bubblewrap()
+    return ([problem], None) if problem else ([], hierarchies)
+
+
+def _try_bubblewrap() -> str | None:
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap is not installed (apt-get install bubblewrap)"
+    command = [program, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return f"bubblewrap does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
+
+
+class Fencing:
+    """What the fence of an attempt, and of each of its ranks, is to be. Orders survive JSON."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        isolation: Isolation,
+        inventory: HostInventory,
+        *,
+        home: Path,
+        checkpoints: Path,
+        dev: Path = Path("/dev"),
+    ) -> None:
+        assert isolation.hierarchies is not None
+        self._node = settings.node
+        self._hierarchies = isolation.hierarchies
+        self._home = home
+        self._checkpoints = checkpoints
+        self._dev = dev
+        # A simulated host's NUMA nodes are not this machine's.
+        self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
+        self._hidden = [str(settings.state_dir.resolve()), str(checkpoints), *_SECRETS]
+
+    def check(self, plan: HostPlan) -> None:
+        """Raise :class:`PreflightFailed` for what a fence can never give."""
+        account_of(self._node, plan.user)
+        if plan.workdir is not None and self._is_hidden(os.path.realpath(plan.workdir)):
+            raise PreflightFailed(
+                f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}: "
+                "name a directory of your own",
+                kind="user",
+            )
+
+    def fence_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
+        """See :func:`gpu_platform.hosts.isolation.jail.raise_fence`."""
+        nodes = [*self._device_nodes(nvml, plan), *provision.devices]
+        if (account := account_of(self._node, plan.user)) is not None:
+            os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
+        workdirs = [] if plan.workdir is None else [os.path.realpath(plan.workdir)]
+        configured = [str(path) for path in self._node.writable_paths]
+        mounts = Mounts(
+            writable=[*workdirs, *configured, str(checkpoint_dir), *provision.writable],
+            hidden=[path for path in self._hidden if os.path.isdir(path)],
+            readable=[str(checkpoint_dir.parent), *provision.readable],
+            devices=nodes,
+            tmp_mib=self._node.rank_tmp_mib,
+            shm=provision.shm,
+        )
+        return {
+            "kind": "fence",
+            "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
+            "hierarchies": list(self._trees(provision)),
+            "cgroup": cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
+            "devices": [list(device_filter.device_of(node)) for node in nodes],
+            "mounts": list(mounts),
+            "limits": list(Limits(memory_bytes=plan.limits.ram_mib << 20 or None)),
+        }
+
+    def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> dict[str, Any]:
+        """See :class:`gpu_platform.hosts.isolation.jail.RankFence`."""
+        account = account_of(self._node, plan.user)
+        memory = self._node.rank_memory_mib
+        bound = provision.rank_cpus.get(spec.rank)
+        cpus, mems = bound or nearest(own_gpus(plan, spec, self._gpus), Sysfs())
+        limits = Limits(
+            memory_bytes=_host_memory_bytes() if memory is None else memory << 20,
+            pids=self._node.rank_pids_max,
+            cpus=cpus,
+            mems=mems,
+        )
+        return {
+            "rank": spec.rank,
+            "limits": list(limits),
+            "uid": None if account is None else account.pw_uid,
+            "gid": None if account is None else account.pw_gid,
+        }
+
+    def environ(self, plan: HostPlan) -> dict[str, str]:
+        """What the account that the ranks run as adds to their environment."""
+        account = account_of(self._node, plan.user)
+        if account is None:
+            return {}
+        return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+
+    def _trees(self, provision: Provision) -> Hierarchies:
+        """Each v1 tree costs time: cpuset's is left out where there is nothing to bind to."""
+        if provision.rank_cpus or Sysfs().numa_nodes() > 1:
+            return self._hierarchies
+        v1 = {name: path for name, path in self._hierarchies.v1.items() if name != "cpuset"}
+        return self._hierarchies._replace(v1=v1)
+
+    def _device_nodes(self, nvml: Nvml, plan: HostPlan) -> list[str]:
+        """Nodes of the attempt's GPUs, and what CUDA needs beside them; none without GPUs."""
+        if not plan.gpu_uuids:
+            return []
+        minors = [nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByUUID(uuid)) for uuid in plan.gpu_uuids]
+        wanted = [self._dev / f"nvidia{minor}" for minor in minors]
+        missing = [str(path) for path in wanted if not path.exists()]
+        if missing and not isinstance(nvml, SimulatedNvml):
+            raise HostUnavailable(f"{plan.host} has no device node {missing[0]}: run nvidia-modprobe -u -c 0 there")
+        nodes = [*wanted, *(self._dev / name for name in _CONTROL_NODES)]
+        return [str(path) for path in nodes if path.exists()]
+
+    def _is_hidden(self, path: str) -> bool:
+        return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
+
+
+def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
+    """The local account that a user's fenced ranks run as; None: the node worker's own.
+
+    Raises :class:`PreflightFailed` when it does not exist.
+    """
+    name = node.users.get(user, node.users.get("*"))
+    if name is None:
+        return None
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise PreflightFailed(
+            f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there", kind="user"
+        ) from None
+
+
+@cache
+def _host_memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(total * (1 - _HOST_RESERVE))

@@ -1,0 +1,172 @@
+"""The fence around one attempt on one host: its cgroup, its device filter, its view of the host.
+
+Raised once per attempt by a process that the spawner forks, before any rank starts; each rank's
+supervisor then joins it. ::
+
+    <cgroup root>/gpu-platform/<hash of the host's directory>.<host>.<job>.<attempt>/     device filter
+        holder/     bubblewrap, which holds the namespaces
+        rank-<n>/   limits; a kill of it spares nobody
+
+The record (``records.FENCE``) is written before anything is made, so that whatever stands can be
+taken down. Standard library only: the spawner imports it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpu_platform.hosts.isolation import device_filter, privileges, sandbox
+from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
+
+ROOT = "gpu-platform"
+_HOLDER = "holder"
+_LOG = "fence.log"
+_GONE_PATIENCE_S = 10.0
+
+
+def cgroup_name(home: str, host: str, job_id: str, attempt: int) -> str:
+    """Unique on this machine, which may run several simulated hosts and several platforms."""
+    digest = hashlib.sha256(home.encode()).hexdigest()[:8]
+    return f"{ROOT}/{digest}.{host}.{job_id}.{attempt}"
+
+
+class Fence:
+    """A fence that stands, or stood, around the attempt of ``attempt_dir``."""
+
+    def __init__(self, attempt_dir: str, record: dict[str, Any]) -> None:
+        self._attempt_dir = attempt_dir
+        self.cgroup = Cgroup(Hierarchies(*record["hierarchies"]), record["cgroup"])
+        self._holder = record["holder"]
+        self._boot_id = record["boot_id"]
+
+    @classmethod
+    def of(cls, attempt_dir: str) -> Fence | None:
+        record = records.read_record(os.path.join(attempt_dir, records.FENCE))
+        return None if record is None else cls(attempt_dir, record)
+
+    @property
+    def holder(self) -> Process | None:
+        """The living process that holds the namespaces."""
+        if self._holder is None or self._boot_id != boot_id():
+            return None
+        holder = Process(*self._holder)
+        return holder if is_alive(holder) else None
+
+    @property
+    def stands(self) -> bool:
+        return os.path.isdir(self.cgroup.path)
+
+    def rank_pids(self) -> set[int]:
+        """Pids of all ranks' processes, wherever they went and whatever they call themselves."""
+        return self.cgroup.processes() - self.cgroup.child(_HOLDER).processes()
+
+    def kill(self) -> None:
+        """SIGKILL to everything in it, at once."""
+        self.cgroup.kill()
+
+    def take_down(self) -> bool:
+        """Kill what is left and remove the cgroups. False when something does not die."""
+        self.cgroup.kill()
+        deadline = time.monotonic() + _GONE_PATIENCE_S
+        empty = self.cgroup.wait_empty(_GONE_PATIENCE_S)
+        # The holder ends last: as pid 1 in there it reaps all others.
+        while not self.cgroup.remove() or self.holder is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        return empty
+
+
+def raise_fence(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Make the fence unless it stands already.
+
+    ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts, limits (of all ranks together).
+    ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
+    """
+    os.setsid()
+    os.umask(0o022)
+    attempt_dir = order["attempt_dir"]
+    try:
+        with fence_lock(attempt_dir):
+            if os.path.exists(os.path.join(attempt_dir, records.CLOSED)):
+                return reply({"status": "closed"})
+            old = Fence.of(attempt_dir)
+            if old is None or old.holder is None:
+                _raise(order)
+    except OSError as error:
+        return reply({"status": "error", "message": f"the fence cannot be raised: {error.strerror or error}"})
+    return reply({"status": "started"})
+
+
+def _raise(order: dict[str, Any]) -> None:
+    path = os.path.join(order["attempt_dir"], records.FENCE)
+    record = {
+        "cgroup": order["cgroup"],
+        "hierarchies": order["hierarchies"],
+        "holder": None,
+        "boot_id": boot_id(),
+    }
+    records.write_record(path, record, durable=False)
+    cgroup = Cgroup(Hierarchies(*order["hierarchies"]), order["cgroup"])
+    cgroup.create(Limits(*order["limits"]), domain=True)
+    device_filter.admit_only(
+        cgroup, [*device_filter.HARMLESS, *(device_filter.Device(*device) for device in order["devices"])]
+    )
+    inside = cgroup.child(_HOLDER)
+    inside.create()
+    holder = sandbox.start_sandbox(sandbox.Mounts(*order["mounts"]), inside, os.path.join(order["attempt_dir"], _LOG))
+    records.write_record(path, {**record, "holder": list(holder)}, durable=False)
+
+
+@contextmanager
+def fence_lock(attempt_dir: str) -> Iterator[None]:
+    """Who raises the fence holds it."""
+    os.makedirs(attempt_dir, exist_ok=True)
+    fd = os.open(os.path.join(attempt_dir, records.FENCE_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+class RankFence:
+    """A supervisor's side: its rank's cgroup, and the way in. ``order["fence"]``: rank, limits, uid, gid.
+
+    ``join``: the cgroup must be there already; nothing new comes into being for an attempt that ends meanwhile.
+    """
+
+    def __init__(self, order: dict[str, Any], *, join: bool = False) -> None:
+        wanted = order["fence"]
+        fence = Fence.of(order["attempt_dir"])
+        process = None if fence is None else fence.holder
+        holder = None if process is None else open_process(process)
+        if fence is None or process is None or holder is None:
+            raise OSError(3, "the fence is gone", order["attempt_dir"])
+        self._holder_fd = holder
+        self.root = f"/proc/{process.pid}/root"
+        """The file system that the rank sees."""
+        self.user: tuple[int | None, int | None] = wanted["uid"], wanted["gid"]
+        self.cgroup = fence.cgroup.child(f"rank-{wanted['rank']}")
+        if not join:
+            self.cgroup.create(Limits(*wanted["limits"]))
+        sandbox.share_pids(holder)
+
+    def fork(self) -> int:
+        pid = self.cgroup.fork()
+        if pid != 0:
+            sandbox.keep_own_pids()
+        return pid
+
+    def enter(self) -> None:
+        """For the rank itself, before it executes its program. What it then sees and may do is the sandbox's."""
+        sandbox.enter(self._holder_fd)
+        privileges.drop_privileges(*self.user)

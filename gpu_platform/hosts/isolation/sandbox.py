@@ -1,0 +1,163 @@
+"""What a fenced attempt sees of the host: made by bubblewrap, entered by each of its ranks.
+
+bubblewrap (bwrap(1)) makes the mount, PID and IPC namespaces and holds them with a process that
+does nothing. Ranks of one attempt on one host share them: NCCL and CUDA exchange handles and shared
+memory between ranks, which must therefore see one ``/dev/shm`` and each other's pids. Each rank
+enters by setns(2) and executes its program itself, so that a program that cannot start, and how it
+ends, is known as exactly as without a fence. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+from typing import NamedTuple, NoReturn
+
+from gpu_platform.hosts.isolation.cgroup import Cgroup
+from gpu_platform.hosts.system.process_tree import Process, read_stat
+
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x0002_0000, 0x0800_0000, 0x2000_0000
+_MOUNT_TIMEOUT_S = 20.0
+_CAPABILITIES = "nvidia-caps"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+"""Never writable, whatever a job names as its working directory."""
+
+
+class Mounts(NamedTuple):
+    """Absolute paths. Survives JSON."""
+
+    writable: list[str]
+    hidden: list[str]
+    """Directories that appear empty."""
+    readable: list[str]
+    """Shown, read-only, although below something hidden."""
+    devices: list[str]
+    """Device nodes of the granted GPUs; each appears as ``/dev/<its name>``, a capability below ``nvidia-caps``."""
+    tmp_mib: int
+    shm: str | None = None
+    """What appears as ``/dev/shm``; None: an empty one of its own."""
+
+
+def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) -> list[str]:
+    """Everything read-only, then what differs, outer directories first so that none covers an inner one."""
+    shm = ["--perms", "1777", "--tmpfs", "/dev/shm"] if mounts.shm is None else ["--bind", mounts.shm, "/dev/shm"]
+    tmp = ["--perms", "1777", "--size", str(mounts.tmp_mib << 20), "--tmpfs"]
+    places: list[tuple[str, list[str]]] = [
+        ("/tmp", [*tmp, "/tmp"]),
+        ("/var/tmp", [*tmp, "/var/tmp"]),
+        ("/run", ["--tmpfs", "/run"]),
+        ("/run/systemd/resolve", ["--ro-bind-try", "/run/systemd/resolve", "/run/systemd/resolve"]),
+        *((path, _bind(path, "--bind-try" if may_be_writable(path) else "--ro-bind-try")) for path in mounts.writable),
+        *((path, ["--tmpfs", path]) for path in mounts.hidden),
+        *((path, _bind(path, "--ro-bind")) for path in mounts.readable),
+    ]
+    places.sort(key=lambda place: place[0].rstrip("/").count("/"))
+    return [
+        program,
+        *("--unshare-pid", "--unshare-ipc", "--new-session", "--cap-drop", "ALL"),
+        *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
+        *("--ro-bind", "/proc/sys", "/proc/sys"),  # bwrap leaves it; uid 0 may write there without any capability
+        *(word for path in mounts.devices for word in ("--dev-bind", path, _place_of_node(path))),
+        *(*shm, "--remount-ro", "/dev"),
+        *(word for _, words in places for word in words),
+        *("--info-fd", str(info_fd), "--block-fd", str(ready_fd)),
+        *("--", "sleep", "infinity"),
+    ]
+
+
+def _place_of_node(path: str) -> str:
+    directory, name = os.path.split(path)
+    below = _CAPABILITIES if os.path.basename(directory) == _CAPABILITIES else ""
+    return os.path.join("/dev", below, name)
+
+
+def _bind(path: str, option: str) -> list[str]:
+    """With its parents, which bwrap would make for root alone where they are in a new tmpfs."""
+    return ["--perms", "0755", "--dir", os.path.dirname(path), option, path, path]
+
+
+def may_be_writable(path: str) -> bool:
+    path = os.path.realpath(path)
+    return path != "/" and not any(path == system or path.startswith(f"{system}/") for system in _SYSTEM)
+
+
+def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
+    """Returns the process that holds the namespaces, once all is mounted. It is pid 1 in there.
+
+    Raises ``OSError`` with bubblewrap's own words. The caller does not wait for it: it ends with the attempt.
+    """
+    program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
+    if program is None:
+        raise FileNotFoundError(2, "bubblewrap is not installed", "bwrap")
+    # bwrap says nothing when it has mounted everything, but it then reads from "block-fd" and closes it: we see
+    # the other end of a socket close.
+    ready, blocks = socket.socketpair()
+    info, tells = os.pipe()
+    ready.send(b"1")  # the one byte that it reads
+    pid = cgroup.fork()
+    if pid == 0:
+        _become_bwrap(bwrap_command(program, mounts, info_fd=tells, ready_fd=blocks.fileno()), log_path, tells, blocks)
+    os.close(tells)
+    blocks.close()
+    # While bwrap works, pay for the wait that the kernel's first move of a process between v1 cgroups costs (10 ms):
+    # the moves of the ranks, soon after, are then free. Nothing to do where all is v2.
+    cgroup.enter()
+    with open(info, "rb") as file, ready:
+        text = file.read()
+        ready.settimeout(_MOUNT_TIMEOUT_S)
+        try:
+            is_ready = ready.recv(1) == b""
+        except OSError:  # it ended without having read our byte, or hangs on a dead network file system
+            is_ready = False
+    holder = read_stat(json.loads(text)["child-pid"]) if text and is_ready else None
+    if holder is None or holder.zombie:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        with open(log_path) as file:
+            raise OSError(5, f"bubblewrap could not make the fence: {file.read()[-400:].strip()}")
+    return holder.process
+
+
+def _become_bwrap(command: list[str], log_path: str, tells: int, blocks: socket.socket) -> NoReturn:
+    try:
+        os.setsid()
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for target, source in ((0, null), (1, null), (2, log)):
+            os.dup2(source, target)
+        for fd in (tells, blocks.fileno()):
+            os.set_inheritable(fd, True)
+        os.chdir("/")
+        os.execve(command[0], command, {"PATH": "/usr/bin:/bin"})
+    finally:
+        os._exit(127)
+
+
+def share_pids(holder_fd: int) -> None:
+    """Children that this process forks from now on are born into the sandbox's PID namespace."""
+    _setns(holder_fd, _CLONE_NEWPID)
+
+
+def keep_own_pids() -> None:
+    """Undoes :func:`share_pids`. Until then the kernel gives this process no threads (clone(2), EINVAL)."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _setns(own, _CLONE_NEWPID)
+    finally:
+        os.close(own)
+
+
+def enter(holder_fd: int) -> None:
+    """This process sees the sandbox's files and IPC. It must have one thread."""
+    _setns(holder_fd, _CLONE_NEWNS | _CLONE_NEWIPC)
+
+
+def _setns(holder_fd: int, kinds: int) -> None:
+    if _libc.setns(holder_fd, kinds) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"setns(2): {os.strerror(code)}")

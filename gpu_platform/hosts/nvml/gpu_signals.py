@@ -1,0 +1,239 @@
+"""What NVML says about one GPU, in the terms of health and accounting. Unsupported means: nothing wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any, NamedTuple
+
+Nvml = Any
+"""See ``gpu_platform.hosts.nvml.opening``."""
+
+_ASK_AGAIN_S = 60.0
+"""What a GPU does not support may become answerable: row remapping is not while it has MIG instances."""
+SLOWED_BY = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
+"""Clock event reasons that tell of heat or missing power (nvml.h, ``nvmlClocksEventReason…``)."""
+_SLOWED = sum(SLOWED_BY)
+_NVLINK_ERRORS = (
+    "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+)
+
+
+class Reading(NamedTuple):
+    """What changes fast. None: this GPU or driver cannot tell."""
+
+    at_s: float
+    """Monotonic clock."""
+    temperature_c: int
+    utilization_percent: int | None = None
+    power_w: float | None = None
+    memory_used_mib: int | None = None
+    clock_reasons: int = 0
+    """``nvmlClocksEventReason…`` bits."""
+    energy_j: float | None = None
+    """Since the driver was loaded."""
+
+    @property
+    def is_throttled(self) -> bool:
+        """Are its clocks lowered by heat, the power brake or a hardware slowdown?"""
+        return bool(self.clock_reasons & _SLOWED)
+
+    @property
+    def slowed_by(self) -> list[str]:
+        return [name for bit, name in SLOWED_BY.items() if self.clock_reasons & bit]
+
+
+class ErrorCounts(NamedTuple):
+    """What faults show in; since the driver was loaded or the GPU reset. 0: none, or not supported."""
+
+    corrected_ecc: int
+    uncorrected_ecc: int
+    remapped_rows: int
+    remap_pending: bool
+    remap_failed: bool
+    recovery_action: int
+    """``NVML_GPU_RECOVERY_ACTION_…``: what the driver itself wants."""
+    nvlink_errors: int
+    """Replays, recoveries and flits with a wrong checksum, over all links."""
+    pcie_replays: int
+
+
+class Fitness(NamedTuple):
+    """What changes rarely and costs more to ask."""
+
+    sram_threshold: bool
+    """So many uncorrectable SRAM errors that the GPU should be replaced."""
+    remap_exhausted: bool
+    """A memory bank has no spare rows left."""
+    pages_pending: bool
+    """Page retirement (before Ampere) waits for a reset."""
+    repair_pending: bool
+    nvlinks_up: int
+    fabric_problem: str | None
+    """NVSwitch systems: why this GPU is not part of the NVLink fabric."""
+    pcie_width: int | None
+    pcie_max_width: int | None
+    power_limit_w: float | None
+
+
+class GpuReader:
+    """Readings of one GPU. A question that it does not support is asked again only once a minute."""
+
+    def __init__(self, nvml: Nvml, handle: object) -> None:
+        self.handle = handle
+        self._nvml = nvml
+        self._unsupported = unsupported(nvml)
+        self._silent_until: dict[str, float] = {}
+        self._steady: tuple[float | None, int | None, int, float | None] = (None, None, 0, None)
+
+    def read(self, *, all_of_it: bool = True) -> Reading:
+        """Raises ``NVMLError``. Not ``all_of_it``: only temperature and utilisation are new."""
+        nvml = self._nvml
+        temperature = nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU)
+        rates = self.ask("nvmlDeviceGetUtilizationRates")
+        if all_of_it:
+            self._steady = self._read_steady()
+        return Reading(time.monotonic(), temperature, None if rates is None else rates.gpu, *self._steady)
+
+    def read_errors(self) -> ErrorCounts:
+        """Raises ``NVMLError``."""
+        nvml = self._nvml
+        kinds = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        ecc = [self.ask("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC) or 0 for kind in kinds]
+        corrected, uncorrected, pending, failed = self.ask("nvmlDeviceGetRemappedRows") or (0, 0, 0, 0)
+        asked = [
+            nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+            nvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER,
+            *(getattr(self._nvml, name) for name in _NVLINK_ERRORS),
+        ]
+        answers = self.ask("nvmlDeviceGetFieldValues", asked) or []
+        values = [_unsigned(nvml, answer) for answer in answers] or [0] * len(asked)
+        return ErrorCounts(
+            corrected_ecc=ecc[0],
+            uncorrected_ecc=ecc[1],
+            remapped_rows=corrected + uncorrected,
+            remap_pending=bool(pending),
+            remap_failed=bool(failed),
+            recovery_action=values[0],
+            nvlink_errors=sum(values[2:]),
+            pcie_replays=values[1],
+        )
+
+    def read_fitness(self) -> Fitness:
+        """Raises ``NVMLError``, but only for a GPU that is gone or must be reset."""
+        limit = self._ask_gently("nvmlDeviceGetPowerManagementLimit")
+        rows = self._ask_gently("nvmlDeviceGetRowRemapperHistogram")
+        sram = self._nvml.c_nvmlEccSramErrorStatus_v1_t()
+        self._ask_gently("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
+        return Fitness(
+            sram_threshold=bool(sram.bThresholdExceeded),
+            remap_exhausted=rows is not None and rows.none > 0,
+            pages_pending=bool(self._ask_gently("nvmlDeviceGetRetiredPagesPendingStatus")),
+            repair_pending=any(self._ask_gently("nvmlDeviceGetRepairStatus") or ()),
+            nvlinks_up=self._nvlinks_up(),
+            fabric_problem=self._fabric_problem(),
+            pcie_width=self._ask_gently("nvmlDeviceGetCurrPcieLinkWidth"),
+            pcie_max_width=self._ask_gently("nvmlDeviceGetMaxPcieLinkWidth"),
+            power_limit_w=None if limit is None else limit / 1000,
+        )
+
+    def _nvlinks_up(self) -> int:
+        up = 0
+        for link in range(self._nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                up += self._nvml.nvmlDeviceGetNvLinkState(self.handle, link) == self._nvml.NVML_FEATURE_ENABLED
+            except self._unsupported:  # the GPU has no such link
+                break
+        return up
+
+    def _fabric_problem(self) -> str | None:
+        nvml = self._nvml
+        info = nvml.c_nvmlGpuFabricInfoV_t()
+        self._ask_gently("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
+        if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+            return None  # no NVSwitch, or Fabric Manager is still at it
+        if info.status != nvml.NVML_SUCCESS:
+            return f"Fabric Manager ended with NVML error {info.status}"
+        bandwidth = info.healthMask >> nvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW
+        is_degraded = nvml.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE
+        if bandwidth & nvml.NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW == is_degraded:
+            return "its bandwidth is degraded"
+        return None
+
+    def _ask_gently(self, function: str, *args: object) -> Any:
+        """As :meth:`ask`; and a driver that fails at a rare question is not a GPU that is lost."""
+        try:
+            return self.ask(function, *args)
+        except self._nvml.NVMLError as error:
+            if error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED):
+                raise
+            self._silent_until[function] = time.monotonic() + _ASK_AGAIN_S
+            return None
+
+    def ask(self, function: str, *args: object) -> Any:
+        """None when the GPU or the driver does not know the question. Raises ``NVMLError`` for all else."""
+        if self._silent_until.get(function, 0.0) > time.monotonic():
+            return None
+        try:
+            return getattr(self._nvml, function)(self.handle, *args)
+        except self._unsupported:
+            self._silent_until[function] = time.monotonic() + _ASK_AGAIN_S
+            return None
+
+    def _read_steady(self) -> tuple[float | None, int | None, int, float | None]:
+        power = self.ask("nvmlDeviceGetPowerUsage")
+        memory = self.ask("nvmlDeviceGetMemoryInfo")
+        reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        energy = self.ask("nvmlDeviceGetTotalEnergyConsumption")
+        return (
+            None if power is None else power / 1000,
+            None if memory is None else memory.used >> 20,
+            reasons or 0,
+            None if energy is None else energy / 1000,
+        )
+
+
+def _unsigned(nvml: Nvml, answer: Any) -> int:
+    """The value of one field in the type that it came in; 0 when it is not supported."""
+    if answer.nvmlReturn != nvml.NVML_SUCCESS:
+        return 0
+    long = answer.valueType in (nvml.NVML_VALUE_TYPE_UNSIGNED_LONG, nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
+    return answer.value.ullVal if long else answer.value.uiVal
+
+
+def uncorrectable_ecc(nvml: Nvml, handle: object) -> int:
+    """Uncorrectable errors since the driver was loaded or the GPU reset; 0 where there is no ECC."""
+    try:
+        return nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+    except unsupported(nvml):
+        return 0
+
+
+def row_remapping(nvml: Nvml, handle: object) -> tuple[bool, bool]:
+    """(waits for a reset, has failed). Nothing is said by GPUs before Ampere, or with MIG instances."""
+    try:
+        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+    except unsupported(nvml):
+        return False, False
+    return bool(pending), bool(failed)
+
+
+def recovery_action(nvml: Nvml, handle: object) -> int:
+    """What the driver itself wants: ``NVML_GPU_RECOVERY_ACTION_…``, NVML field 230; 0 is nothing."""
+    try:
+        value = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
+    except unsupported(nvml):
+        return 0
+    return value.value.uiVal if value.nvmlReturn == nvml.NVML_SUCCESS else 0
+
+
+def unsupported(nvml: Nvml) -> tuple[type[Exception], ...]:
+    """What NVML raises for a question that this GPU or this driver does not know."""
+    return (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_FunctionNotFound,
+        nvml.NVMLError_InvalidArgument,
+        nvml.NVMLError_NoPermission,
+    )

@@ -1,0 +1,39 @@
+"""XIDs of simulated GPUs: injected as files (``inject``), taken by whoever waits, once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from gpu_platform.hosts.system.watch_directory import DirectoryWatch
+
+
+class EventSet:
+    """XIDs in the order of their injection; each is taken by one waiter, once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._watch = DirectoryWatch(directory)
+        self.listening: set[int] = set()
+
+    def wait(self, timeout_s: float) -> tuple[int, int] | None:
+        """(GPU index, XID), or None when time is up."""
+        event = self._take()
+        if event is None and self._watch.wait(timeout_s):
+            event = self._take()
+        return event
+
+    def _take(self) -> tuple[int, int] | None:
+        for name in sorted(os.listdir(self._directory)):
+            if name.startswith("."):
+                continue
+            path = self._directory / name
+            event = json.loads(path.read_bytes())
+            if event["gpu"] in self.listening:
+                path.unlink()
+                return event["gpu"], event["xid"]
+        return None
+
+    def close(self) -> None:
+        self._watch.close()

@@ -1,0 +1,184 @@
+"""Runs one program beside a rank (``jobs exec``): in its cgroup and namespaces, as its user, under its limits.
+
+A process of its own, started by the node worker with a socket: the order comes in on it, what
+happened goes out. The program can never outlive its rank: the helper is a subreaper and kills all
+that is below it when the rank's process ends, or when the node worker (the other end of the socket)
+is gone; whoever kills the helper leaves its claim behind, and ``stop`` then looks for what it
+started. What a fenced program leaves is in the rank's cgroup, and dies with that. Standard library
+only, so that it starts quickly.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import socket
+import struct
+import termios
+import traceback
+from typing import Any, NamedTuple, NoReturn
+
+from gpu_platform.hosts.isolation.jail import RankFence
+from gpu_platform.hosts.processes.supervisor import (
+    become_guardian,
+    execute,
+    exit_code,
+    explain,
+    kill_descendants,
+    name_process,
+)
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import Process, boot_id, open_process, read_stat
+
+_TIOCSPTLCK, _TIOCGPTPEER = 0x4004_5431, 0x5441
+"""ioctl_tty(2): unlock a terminal; open the slave of a master, whatever is mounted where."""
+MESSAGE_BYTES = 512 * 1024
+
+
+def main(control_fd: int) -> None:
+    become_guardian()
+    name_process(b"gpu-exec")
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    order = json.loads(control.recv(MESSAGE_BYTES))
+    name = f"{records.EXEC_PREFIX}{order['id']}"
+    claim = records.take_claim(order["rank_dir"], name)
+    me = read_stat(os.getpid())
+    assert me is not None
+    if claim is None:
+        _tell(control, {"status": "ended"})
+        return
+    records.name_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+    try:
+        _run(order, control)
+    except OSError as error:  # no more processes, or the fence fell while we entered it
+        _tell(control, {"status": "error", "message": error.strerror or str(error)})
+    except Exception:
+        with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
+            traceback.print_exc(file=file)
+        _tell(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
+    # With a control that reached another program the lock would outlive us; the file is what counts.
+    if kill_descendants():
+        os.unlink(os.path.join(order["rank_dir"], name))
+
+
+class _Program(NamedTuple):
+    pid: int
+    fd: int
+    """pidfd"""
+    told: tuple[str, int] | None
+    """The step and errno at which it failed to execute."""
+
+
+def _run(order: dict[str, Any], control: socket.socket) -> None:
+    rank_dir = order["rank_dir"]
+    started = records.read_record(os.path.join(rank_dir, records.STARTED))
+    rank = None
+    if started is not None and started["boot_id"] == boot_id():
+        rank = open_process(Process(started["pid"], started["started"]))
+    of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
+    # Looked for after the claim was taken, as a supervisor does: stop sees our claim, or we see that it closed.
+    closed = os.path.exists(os.path.join(order["attempt_dir"], records.CLOSED))
+    if rank is None or of_rank is None or closed:
+        _tell(control, {"status": "ended"})
+        return
+    env = {**of_rank["env"], **({"TERM": order["term"]} if order["term"] else {})}
+    wanted = {**of_rank, "argv": order["argv"], "env": env}
+    fence = RankFence(wanted, join=True) if wanted["fence"] else None
+    terminal = _open_terminal(fence, order["rows"], order["columns"]) if order["tty"] else None
+    program = _fork(wanted, fence, terminal)
+    if program.told is not None:
+        message = explain(wanted, *program.told)["message"]
+        _tell(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
+        return
+    _tell(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1, 2):  # only the program holds these now: their end is its end
+        os.dup2(null, fd)
+    if terminal is not None:
+        os.close(terminal.master)
+        os.close(terminal.slave)
+    reason = _watch(program, rank, control)
+    if reason is not None:
+        kill_descendants()
+        _tell(control, {"status": "exited", "exit_code": 128 + 9, "reason": reason})
+        return
+    code = _wait(program)
+    kill_descendants()
+    _tell(control, {"status": "exited", "exit_code": code, "reason": None})
+
+
+class _Terminal(NamedTuple):
+    master: int
+    slave: int
+
+
+def _open_terminal(fence: RankFence | None, rows: int, columns: int) -> _Terminal:
+    """Of the rank's own devpts, so that the program finds its terminal under the name that it has there."""
+    multiplexer = "/dev/ptmx" if fence is None else f"{fence.root}/dev/pts/ptmx"
+    master = os.open(multiplexer, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+    slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
+        os.fchown(slave, fence.user[0], fence.user[1])
+    return _Terminal(master, slave)
+
+
+def _fork(order: dict[str, Any], fence: RankFence | None, terminal: _Terminal | None) -> _Program:
+    hear, tell = os.pipe()
+    pid = os.fork() if fence is None else fence.fork()
+    if pid == 0:
+        _become_program(order, fence, terminal, tell)
+    fd = os.pidfd_open(pid)
+    os.close(tell)
+    with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
+        told = file.read()
+    return _Program(pid, fd, tuple(json.loads(told)) if told else None)
+
+
+def _become_program(order: dict[str, Any], fence: RankFence | None, terminal: _Terminal | None, tell: int) -> NoReturn:
+    try:
+        os.setsid()
+        if fence is not None:
+            fence.cgroup.enter()
+        if terminal is not None:
+            fcntl.ioctl(terminal.slave, termios.TIOCSCTTY, 0)
+    except OSError as error:
+        os.write(tell, json.dumps(["sandbox", error.errno]).encode())
+        os._exit(126)
+    slave = None if terminal is None else terminal.slave
+    execute(order, fence, (0, 1, 2) if slave is None else (slave, slave, slave), tell)
+
+
+def _watch(program: _Program, rank: int, control: socket.socket) -> str | None:
+    """Returns when the program has ended, or why it has to."""
+    poll = select.poll()
+    for fd in (program.fd, rank, control.fileno()):
+        poll.register(fd, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if program.fd in ready:
+            return None
+        if rank in ready:
+            return "its rank has ended"
+        if not control.recv(MESSAGE_BYTES):
+            return "nobody listens to it any more"
+
+
+def _wait(program: _Program) -> int:
+    _, status = os.waitpid(program.pid, 0)
+    return exit_code(status)
+
+
+def _tell(control: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
+    try:
+        data = json.dumps(message).encode()
+        if fd is None:
+            control.send(data)
+        else:
+            socket.send_fds(control, [data], [fd])
+    except (BrokenPipeError, ConnectionResetError):  # the node worker is gone
+        return

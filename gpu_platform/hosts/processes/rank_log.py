@@ -1,0 +1,220 @@
+"""A rank's log on disk: files that follow one another, of which the oldest go, so that no rank fills the disk.
+
+::
+
+    output.log             bytes 0 to N of everything that was written
+    output.log.N           from byte N on; the last one is being written
+
+A file's name says where it begins, so readers need nothing else, and an offset means the same byte whatever was
+removed meanwhile. Files end at the end of a line. Standard library only: the supervisor imports it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from _thread import allocate_lock, start_new_thread
+from typing import NamedTuple
+
+from gpu_platform.hosts.system.records import LOG
+
+READ_BYTES = 64 * 1024
+"""What the rank wrote is taken in pieces of at most so much."""
+_PIPE_BYTES = 256 * 1024
+_LONGEST_LINE_BYTES = 64 * 1024
+"""A longer line may be cut by the end of a file."""
+_F_SETPIPE_SZ = 1031
+_MARGIN_BYTES = 64 << 20
+_MARGIN_SHARE = 16
+_TRIES = 20
+
+
+class LogBounds(NamedTuple):
+    """Survives JSON."""
+
+    file_bytes: int
+    files: int
+    """At least 2: when one is full, the one before it stays."""
+
+
+class Extract(NamedTuple):
+    data: bytes
+    offset: int
+    """Where it begins; later than asked for if that was removed."""
+    size: int
+    """Of all that was ever written."""
+
+
+def segments(directory: str) -> list[tuple[int, str]]:
+    """(first byte, path) of each file, in order."""
+    found: list[tuple[int, str]] = []
+    for name in os.listdir(directory):
+        start = name.removeprefix(f"{LOG}.")
+        if name == LOG:
+            found.append((0, os.path.join(directory, name)))
+        elif start != name and start.isdigit():
+            found.append((int(start), os.path.join(directory, name)))
+    return sorted(found)
+
+
+def read_log(directory: str, offset: int, limit: int) -> Extract:
+    """Up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
+    for _ in range(_TRIES):
+        try:
+            return _read(directory, offset, limit)
+        except _Moved:  # a file went while we read: there is a new oldest one
+            continue
+    raise OSError(f"{directory}: the log changes faster than it can be read")
+
+
+def is_full(directory: str, wanted_bytes: int = 0) -> bool:
+    """Would the disk then have too little left for what matters more than output: records of how ranks end?
+
+    Logs leave 64 MiB free, or a sixteenth of a small disk.
+    """
+    disk = os.statvfs(directory)
+    margin = min(_MARGIN_BYTES, disk.f_blocks * disk.f_frsize // _MARGIN_SHARE)
+    return disk.f_bavail * disk.f_frsize < margin + wanted_bytes
+
+
+class LogWriter:
+    """Appends to the log in ``directory``. Never raises: what the disk does not take is lost, and the log says so."""
+
+    def __init__(self, directory: str, bounds: LogBounds) -> None:
+        self._directory = directory
+        self._bounds = bounds
+        self._lock = allocate_lock()
+        self._lost = 0
+        self._why = ""
+        self._at_line_start = True
+        there = segments(directory)
+        self._start = there[-1][0] if there else 0
+        self._fd = self._open()
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            room = max(0, self._bounds.file_bytes - self._size)
+            if len(data) <= room:
+                return self._append(data)
+            cut = data.rfind(b"\n", 0, room) + 1
+            if not cut and not self._at_line_start:
+                cut = data.find(b"\n", 0, _LONGEST_LINE_BYTES) + 1
+            if not cut and not self._size:
+                cut = self._bounds.file_bytes
+            self._append(data[:cut])
+            data = data[cut:]
+            try:
+                self._rotate()
+            except OSError as error:
+                return self._lose(len(data), error)
+        return None
+
+    def _append(self, data: bytes) -> None:
+        if is_full(self._directory, len(data)):
+            return self._lose(len(data), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if self._lost and data:
+            note = f"\ngpu-platform: {self._lost} bytes of output are missing here: {self._why}\n".encode()
+            try:
+                self._size += os.write(self._fd, note)
+            except OSError as error:
+                return self._lose(len(data), error)
+            self._lost = 0
+        left = memoryview(data)
+        while left:
+            try:
+                written = os.write(self._fd, left)
+            except OSError as error:
+                return self._lose(len(left), error)
+            self._size += written
+            self._at_line_start = left[written - 1] == 10
+            left = left[written:]
+        return None
+
+    def _lose(self, size: int, error: OSError) -> None:
+        self._lost += size
+        self._why = error.strerror or str(error)
+
+    def _rotate(self) -> None:
+        before = self._fd, self._start
+        self._start += self._size
+        try:
+            self._fd = self._open()
+        except OSError:
+            self._start = before[1]
+            raise
+        os.close(before[0])
+        self._size = 0
+        for _, path in segments(self._directory)[: -self._bounds.files]:
+            os.unlink(path)
+
+    def _open(self) -> int:
+        name = LOG if self._start == 0 else f"{LOG}.{self._start}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(os.path.join(self._directory, name), flags, 0o644)
+
+
+class LogPump:
+    """A pipe whose one end a rank writes to, and a thread that brings what comes out of the other to its log."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+        self._out, self.write_end = os.pipe()
+        self._over = allocate_lock()
+        try:
+            fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:  # the user has many pipes: a smaller one does as well
+            return
+
+    def start(self) -> None:
+        """In the process that keeps the log; the write end is the rank's alone from here on."""
+        os.close(self.write_end)
+        self._over.acquire()
+        start_new_thread(self._run, ())
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait until everything that wrote to it is gone and all is in the log."""
+        self._over.acquire(timeout=timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while data := os.read(self._out, READ_BYTES):
+                self._writer.write(data)
+        finally:
+            self._over.release()
+
+
+class _Moved(Exception):
+    """What was listed is not there any more."""
+
+
+def _read(directory: str, offset: int, limit: int) -> Extract:
+    listed = segments(directory)
+    if not listed:
+        raise FileNotFoundError(2, "no log", directory)
+    last_start, last_path = listed[-1]
+    try:
+        size = last_start + os.stat(last_path).st_size
+    except FileNotFoundError as error:
+        raise _Moved from error
+    begin = max(offset if offset >= 0 else size + offset, listed[0][0])
+    ends = [start for start, _ in listed[1:]] + [size]
+    parts: list[bytes] = []
+    at, left = begin, limit
+    for (start, path), end in zip(listed, ends, strict=True):
+        if not start <= at < end or left <= 0:
+            continue
+        try:
+            with open(path, "rb") as file:
+                file.seek(at - start)
+                part = file.read(min(left, end - at))
+        except FileNotFoundError as error:
+            raise _Moved from error
+        parts.append(part)
+        at, left = at + len(part), left - len(part)
+    return Extract(b"".join(parts), begin, size)

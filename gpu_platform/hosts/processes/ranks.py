@@ -1,0 +1,164 @@
+"""One rank on this host as its records show it: never started, alive, ended, or vanished."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.attempt import RankExit, RankStarted
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.job import Failure
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
+
+VANISHED_CODE = 128 + 9
+_LAUNCH_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The rank whose records lie in ``directory``. Nothing is kept in memory: disk and kernel are asked."""
+
+    directory: Path
+    rank: int
+    host: str
+
+    @property
+    def started(self) -> RankStarted | None:
+        record = self._read(records.STARTED)
+        if record is None:
+            return None
+        return RankStarted(rank=self.rank, host=self.host, pid=record["pid"], started_at_ms=record["started_at_ms"])
+
+    @property
+    def ended(self) -> RankExit | None:
+        """The exit record, if its supervisor could write one."""
+        record = self._read(records.EXIT)
+        if record is None:
+            return None
+        failure = record["failure"]
+        return RankExit(
+            rank=self.rank,
+            host=self.host,
+            exit_code=record["exit_code"],
+            ended_at_ms=record["ended_at_ms"],
+            failure=Failure.model_validate({**failure, "rank": self.rank}) if failure else None,
+        )
+
+    @property
+    def used(self) -> dict[str, float] | None:
+        """CPU seconds and peak memory (``cpu_s``, ``peak_memory_mib``) once it has ended; see ``supervisor``."""
+        record = self._read(records.EXIT)
+        return None if record is None else record.get("usage")
+
+    @property
+    def is_claimed(self) -> bool:
+        """Does a supervisor live?"""
+        return records.is_claimed(str(self.directory))
+
+    @property
+    def left_nothing(self) -> bool:
+        """Ended, its supervisor saw that no descendant was left, and nothing is left of ``jobs exec`` either."""
+        record = self._read(records.EXIT)
+        return record is not None and record["alone"] and not self._exec_claims()
+
+    @property
+    def supervisor(self) -> Process | None:
+        """The living supervisor's process."""
+        record = self._read(records.CLAIM) if self.is_claimed else None
+        return _process(record)
+
+    @property
+    def exec_helpers(self) -> list[Process]:
+        """Living helpers that run other programs beside the rank."""
+        claims = [name for name in self._exec_claims() if records.is_claimed(str(self.directory), name)]
+        return [process for name in claims if (process := _process(self._read(name))) is not None]
+
+    @property
+    def main_process(self) -> Process | None:
+        """The rank's own process while it lives, supervised or not."""
+        process = _process(self._read(records.STARTED))
+        return process if process is not None and is_alive(process) else None
+
+    async def wait_started(self) -> None:
+        """A supervisor that has the claim writes ``started.json`` or goes, within milliseconds."""
+        deadline = time.monotonic() + _LAUNCH_PATIENCE_S
+        while self.is_launching:
+            if time.monotonic() > deadline:
+                raise HostUnavailable(f"the supervisor in {self.directory} neither starts its rank nor ends")
+            await asyncio.sleep(0.002)
+
+    @property
+    def is_launching(self) -> bool:
+        return self.is_claimed and self._read(records.STARTED) is None
+
+    async def wait_ended(self) -> RankExit:
+        """Wait, without polling, until the supervisor is gone; then say how the rank ended."""
+        await self.wait_started()
+        supervisor = self.supervisor
+        if supervisor is not None:
+            await wait_gone([supervisor])
+        return self.exit_now()
+
+    def exit_now(self) -> RankExit:
+        """How the rank ended, given that its supervisor is gone."""
+        return self.ended or RankExit(
+            rank=self.rank,
+            host=self.host,
+            exit_code=VANISHED_CODE,
+            ended_at_ms=time.time_ns() // 1_000_000,
+            vanished=True,
+        )
+
+    def _exec_claims(self) -> list[str]:
+        return [path.name for path in self.directory.glob(f"{records.EXEC_PREFIX}*")]
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        return records.read_record(str(self.directory / name))
+
+
+def _process(record: dict[str, Any] | None) -> Process | None:
+    """None as well when the record is from before a reboot: its pids mean nothing now."""
+    if record is None or record["boot_id"] != boot_id():
+        return None
+    return Process(record["pid"], record["started"])
+
+
+def wait_record(rank: Rank) -> RankStarted:
+    """The record, which another node worker's launch may be about to write."""
+    deadline = time.monotonic() + _LAUNCH_PATIENCE_S
+    while (started := rank.started) is None:
+        if time.monotonic() > deadline:
+            raise HostUnavailable(f"rank {rank.rank} on {rank.host} is being started by someone else, without end")
+        time.sleep(0.002)
+    return started
+
+
+async def wait_gone(processes: list[Process], timeout_s: float | None = None) -> bool:
+    """Wait by pidfd until every one of ``processes`` has ended; False when time is up."""
+    loop = asyncio.get_running_loop()
+    fds = [fd for fd in map(open_process, processes) if fd is not None]
+    futures: list[asyncio.Future[None]] = []
+    try:
+        for fd in fds:
+            future: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(fd, _ended, loop, fd, future)
+            futures.append(future)
+        if futures:
+            _, late = await asyncio.wait(futures, timeout=timeout_s)
+            return not late
+        return True
+    finally:
+        for fd in fds:
+            loop.remove_reader(fd)
+            os.close(fd)
+
+
+def _ended(loop: asyncio.AbstractEventLoop, fd: int, future: asyncio.Future[None]) -> None:
+    loop.remove_reader(fd)
+    if not future.done():
+        future.set_result(None)

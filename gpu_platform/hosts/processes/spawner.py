@@ -1,0 +1,108 @@
+"""A small fork server: starting a rank costs a fork, not the start of a Python program.
+
+It is single-threaded and imports little, so its forks are quick, small and safe; the node
+worker (threads, Temporal, NVML) must not fork. Orders come on stdin, each a length of four
+bytes and JSON; answers go to stdout, one line each, written by the supervisors themselves.
+It ends when the node worker is gone. Supervisors do not need it once they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from typing import Any
+
+from gpu_platform.hosts.isolation.jail import raise_fence
+from gpu_platform.hosts.processes.supervisor import name_process, supervise
+from gpu_platform.hosts.system.process_tree import boot_id
+
+ORDERS, ANSWERS = 0, 1
+_MESSAGE_CHARACTERS = 500
+"""At most six bytes each in JSON: an answer stays below PIPE_BUF, so that lines do not mix (pipe(7))."""
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is the node worker's
+    name_process(b"gpu-spawner")
+    os.chdir("/")
+    boot_id()  # read once here, known to every fork
+    gc.freeze()  # what stands now is never collected: forks share its pages
+    poll = select.poll()
+    poll.register(ORDERS, select.POLLIN)
+    running: dict[int, tuple[int, int]] = {}  # pidfd -> (pid of the supervisor, number of the order)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == ORDERS:
+                order = _read_order()
+                if order is None:
+                    return
+                pid = os.fork()
+                if pid == 0:
+                    _become_supervisor(order)
+                pidfd = os.pidfd_open(pid)
+                running[pidfd] = (pid, order["number"])
+                poll.register(pidfd, select.POLLIN)
+            else:
+                poll.unregister(fd)
+                os.close(fd)
+                pid, number = running.pop(fd)
+                os.waitpid(pid, 0)
+                _answer(number, {"status": "ended"})
+
+
+def _read_order() -> dict[str, Any] | None:
+    """None when the node worker is gone."""
+    head = _read_exactly(4)
+    body = _read_exactly(int.from_bytes(head)) if head else None
+    return json.loads(body) if body else None
+
+
+def _read_exactly(size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = os.read(ORDERS, size - len(parts))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def _answer(number: int, answer: dict[str, Any]) -> None:
+    line = json.dumps({"number": number, **answer}).encode() + b"\n"
+    with contextlib.suppress(BrokenPipeError):  # the node worker is gone; its successor reads the records
+        os.write(ANSWERS, line)
+
+
+def _become_supervisor(order: dict[str, Any]) -> None:
+    def reply(answer: dict[str, Any]) -> None:
+        if "failure" in answer:
+            answer = {
+                **answer,
+                "failure": {**answer["failure"], "message": answer["failure"]["message"][:_MESSAGE_CHARACTERS]},
+            }
+        _answer(order["number"], answer)
+        for fd in (0, 1, 2):  # hold nothing of the node worker's any longer
+            os.dup2(null, fd)
+
+    try:
+        os.closerange(3, 1 << 20)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        if order["kind"] == "fence":
+            raise_fence(order, reply)
+        else:
+            supervise(order, reply)
+    except BaseException:
+        with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
+            traceback.print_exc(file=file)
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

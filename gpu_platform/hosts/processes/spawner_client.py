@@ -1,0 +1,143 @@
+"""The node worker's side of the spawner: starts it, talks to it, replaces it when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import gpu_platform
+from gpu_platform.domain.errors import HostUnavailable
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_platform.hosts.processes.spawner import main; main()"
+_ANSWER_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 2.0
+_TRIES = 3
+
+
+class SpawnerClient:
+    """Thread-safe. ``start_rank`` may be called again after any failure: a rank starts only once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+
+    def start_ranks(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One answer for each order; see :func:`gpu_platform.hosts.processes.supervisor.supervise`.
+
+        Raises :class:`HostUnavailable` when spawner after spawner dies or stays silent.
+        """
+        answers: list[dict[str, Any] | None] = [None] * len(orders)
+        for _ in range(_TRIES):
+            open_orders = [i for i, answer in enumerate(answers) if answer is None]
+            if not open_orders:
+                break
+            connection = self._connect()
+            futures = [(i, connection.send(orders[i])) for i in open_orders]
+            for i, future in futures:
+                try:
+                    answers[i] = future.result(_ANSWER_TIMEOUT_S)
+                except _Gone:
+                    continue
+                except TimeoutError:
+                    connection.process.kill()
+                    raise HostUnavailable(f"the spawner did not answer within {_ANSWER_TIMEOUT_S:g} s") from None
+        result = [answer for answer in answers if answer is not None]
+        if len(result) < len(orders):
+            raise HostUnavailable("the process that starts ranks was killed each time it was started")
+        return result
+
+    @property
+    def pid(self) -> int:
+        """The spawner's process, started if there is none."""
+        return self._connect().process.pid
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _connect(self) -> _Connection:
+        with self._lock:
+            if self._connection is None or self._connection.gone:
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection = _Connection()
+            return self._connection
+
+
+class _Gone(Exception):
+    """The spawner, or the supervisor before it answered, has died."""
+
+
+class _Connection:
+    def __init__(self) -> None:
+        root = str(Path(gpu_platform.__file__).parent.parent)
+        # No site packages and an empty environment: a small process, and nothing leaks into supervisors.
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={},
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._orders, self._answers = self.process.stdin, self.process.stdout
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._count = 0
+        self.gone = False
+        self._reader = threading.Thread(target=self._read, name="spawner", daemon=True)
+        self._reader.start()
+
+    def send(self, order: dict[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            self._count += 1
+            number = self._count
+            body = json.dumps({**order, "number": number}).encode()
+            if self.gone:
+                future.set_exception(_Gone())
+                return future
+            self._waiting[number] = future
+            with contextlib.suppress(BrokenPipeError):  # the reader sees the end too, after what still comes
+                self._orders.write(len(body).to_bytes(4) + body)
+                self._orders.flush()
+        return future
+
+    def close(self) -> None:
+        """Let the spawner end; ranks and their supervisors go on."""
+        with self._lock:
+            self.gone = True
+            with contextlib.suppress(BrokenPipeError):
+                self._orders.close()
+        try:
+            self.process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _read(self) -> None:
+        with self._answers as answers:
+            for line in answers:
+                answer = json.loads(line)
+                with self._lock:
+                    future = self._waiting.pop(answer.pop("number"), None)
+                if future is None:
+                    continue  # an "ended" after the real answer
+                if answer["status"] == "ended":
+                    future.set_exception(_Gone())
+                else:
+                    future.set_result(answer)
+        with self._lock:
+            self.gone = True
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(_Gone())
+        self.process.wait()

@@ -1,0 +1,155 @@
+"""Ending every process of an attempt on this host, and being sure of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.hosts.isolation.jail import Fence, fence_lock
+from gpu_platform.hosts.processes.environment import marker
+from gpu_platform.hosts.processes.ranks import Rank, wait_gone
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.paths import attempt_dir
+from gpu_platform.hosts.system.process_tree import (
+    Process,
+    all_processes,
+    boot_id,
+    descendants,
+    has_environ,
+    is_alive,
+    send_signal,
+)
+
+log = structlog.get_logger(__name__)
+
+_SUPERVISOR_PATIENCE_S = 5.0
+_MAX_ROUND_S = 1.0
+
+
+def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> None:
+    """Durably refuse any later start, and tell supervisors how long leftovers may live. May be repeated."""
+    path = attempt_dir(home, key) / records.CLOSED
+    kill_at = records.boot_clock_s() + grace_s
+    old = records.read_record(str(path))
+    if old is not None and old["boot_id"] == boot_id() and old["kill_at_boot_s"] <= kill_at:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "reason": reason if old is None else old["reason"],
+        "at_ms": time.time_ns() // 1_000_000 if old is None else old["at_ms"],
+        "kill_at_boot_s": kill_at,
+        "boot_id": boot_id(),
+    }
+    records.write_record(str(path), record, durable=True)
+
+
+def is_closed(home: Path, key: AttemptKey) -> bool:
+    return (attempt_dir(home, key) / records.CLOSED).exists()
+
+
+def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
+    """Attempts that were not finished, and finished ones of which a process is left -> rendezvous port, if prepared."""
+    found: dict[AttemptKey, int | None] = {}
+    for directory in home.glob("jobs/*/*"):
+        key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
+        fence = Fence.of(str(directory))
+        if (directory / records.PLAN).exists() and not (directory / records.FINISHED).exists():
+            prepared = records.read_record(str(directory / records.PREPARED))
+            found[key] = None if prepared is None else prepared["rendezvous_port"]
+        elif any(records.is_claimed(str(rank)) for rank in directory.glob("rank-*")) or (fence and fence.stands):
+            found[key] = None
+    return found
+
+
+def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
+    """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
+
+    All that descends from one of those (none can leave it: it is a subreaper), and what a killed
+    supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
+    nothing in its environment tells), and all that carries the attempt's name there; with descendants.
+    All that is in the cgroups of a fenced attempt, which nothing can leave.
+    """
+    guardians = _guardians(ranks)
+    own = {rank.main_process for rank in ranks} - {None}
+    pids = {process.pid for process in own if process is not None}
+    if (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
+        pids |= fence.rank_pids()
+    entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
+    return descendants(
+        (process.pid for process in guardians),
+        all_processes(),
+        also=lambda pid: pid in pids or has_environ(pid, entries),
+    )
+
+
+async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
+    """SIGTERM to all, ``grace_s``, SIGKILL until nothing is left. The attempt is closed already.
+
+    Returns how many processes had to be ended. Waits for as long as a process refuses to die
+    (it hangs in the kernel): a GPU must not be given away under it.
+    """
+    await asyncio.to_thread(_wait_for_fence, home, key)
+    for rank in ranks:
+        await rank.wait_started()
+    killed = await _end_ranks(home, key, ranks, grace_s)
+    fence = Fence.of(str(attempt_dir(home, key)))
+    while fence is not None and not await asyncio.to_thread(fence.take_down):
+        log.error("a fence cannot be taken down", job=key.job_id, cgroup=fence.cgroup.name)
+    return killed
+
+
+async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
+    if all(rank.left_nothing and not rank.is_claimed for rank in ranks):
+        return 0
+    seen: set[Process] = set()
+    if grace_s > 0:
+        living = await _signal_all(home, key, ranks, signal.SIGTERM, seen)
+        await wait_gone([*living, *_guardians(ranks)], grace_s)
+    pause_s = 0.05
+    while living := await _signal_all(home, key, ranks, signal.SIGKILL, seen):
+        if not await wait_gone(list(living), pause_s):
+            pause_s = min(2 * pause_s, _MAX_ROUND_S)
+            if pause_s == _MAX_ROUND_S:
+                log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
+    guardians = _guardians(ranks)
+    if not await wait_gone(guardians, _SUPERVISOR_PATIENCE_S):
+        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(guardians))
+        for process in guardians:
+            send_signal(process, signal.SIGKILL)
+        await wait_gone(guardians)
+    return len(seen)
+
+
+async def _signal_all(
+    home: Path, key: AttemptKey, ranks: Sequence[Rank], number: int, seen: set[Process]
+) -> set[Process]:
+    living = await asyncio.to_thread(attempt_processes, home, key, ranks)
+    seen |= living
+    if number == signal.SIGKILL and (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
+        await asyncio.to_thread(fence.kill)
+    # Parents first: a shell whose child was killed would otherwise go on, and end as if nothing had been.
+    for process in sorted(living, key=lambda process: process.pid):
+        send_signal(process, number)
+    return living
+
+
+def _wait_for_fence(home: Path, key: AttemptKey) -> None:
+    """The attempt is closed: after this nobody raises a fence for it any more."""
+    with fence_lock(str(attempt_dir(home, key))):
+        pass
+
+
+def _guardians(ranks: Sequence[Rank]) -> list[Process]:
+    """Living supervisors, and helpers of ``jobs exec``."""
+    found = [process for rank in ranks for process in (rank.supervisor, *rank.exec_helpers)]
+    return [process for process in found if process is not None and is_alive(process)]
+
+
+def _pids(processes: Sequence[Process] | set[Process]) -> list[int]:
+    return sorted(process.pid for process in processes)

@@ -1,0 +1,350 @@
+"""One rank's guardian: a process that starts it, outlives everything of ours, and records how it ended.
+
+The spawner forks it. It is a session of its own and a child subreaper (prctl(2)), so that
+whatever the rank forks, double-forked daemons included, stays below it. It also keeps the rank's log
+(``rank_log``): a rank neither fills the disk nor fails because the disk is full. A rank whose supervisor
+was killed counts as vanished, so a pipe to it costs nothing that was not lost. Standard library only.
+
+Order of events, each safe against SIGKILL before and after it::
+
+    claim the rank -> attempt not closed? -> fork -> the child writes started.json and executes
+    -> answer -> wait for the end -> write exit.json -> kill what is left -> go
+
+The child writes its record itself, so a program that ran has one, whenever the supervisor dies;
+and it holds a copy of the claim until it executes, so nobody else starts the rank meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from gpu_platform.hosts.isolation.jail import RankFence
+from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
+from gpu_platform.hosts.system import lease_file, records
+from gpu_platform.hosts.system.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
+
+Reply = Callable[[dict[str, Any]], None]
+
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_RECORD = "record"
+_FENCE = "fence"
+_LEASE = "lease"
+_UNKILLABLE_S = 10.0
+"""A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
+_DISK_FULL_PATIENCE_S = 60.0
+_LOG_PATIENCE_S = 10.0
+"""What the rank wrote last may take so long to be written; somebody else may hold the pipe for ever."""
+_LEASE_LOOK_S = 5.0
+"""A planned restart makes a lease long, and the node worker that comes back makes it short again."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def supervise(order: dict[str, Any], reply: Reply) -> None:
+    """Run one rank to its end.
+
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None),
+    lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``,
+    cpus (that a rank without a fence is bound to; or None).
+    ``reply`` is called once, as soon as the rank executes or cannot:
+    ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
+    """
+    os.setsid()
+    os.umask(0o022)
+    name_process(b"gpu-supervisor")
+    become_guardian()
+
+    rank_dir = order["rank_dir"]
+    try:
+        os.makedirs(rank_dir, exist_ok=True)
+        claim = records.take_claim(rank_dir)
+        if claim is None or os.path.exists(os.path.join(rank_dir, records.STARTED)):
+            return reply({"status": "taken"})
+        me = read_stat(os.getpid())
+        assert me is not None
+        records.name_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+        closed = os.path.join(order["attempt_dir"], records.CLOSED)
+        if os.path.exists(closed):
+            return reply({"status": "closed"})
+        lease = order.get("lease")
+        # The node worker may have been frozen since it sent the order.
+        if lease is not None and (why := lease_file.why_not_start(lease["path"], lease["term"])) is not None:
+            return reply({"status": "error", "message": why})
+        # It holds the job's environment, which may be secret.
+        records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
+        fence = RankFence(order) if order["fence"] else None
+        writer = LogWriter(rank_dir, LogBounds(*order["log"]))
+        pump = LogPump(writer)
+        child = _fork(order, fence, pump.write_end)
+    except OSError as error:  # disk full, no permission, no more processes
+        return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
+    pump.start()
+    failure: dict[str, Any] | None = None
+    if child.told is not None:
+        step, number = child.told
+        if step in (_RECORD, _FENCE, _LEASE):  # it did not execute, and may be started again
+            return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
+        failure = explain(order, step, number)
+    else:
+        reply({"status": "started", "pid": child.pid})
+
+    status = _wait_for(child.pid, lease["path"] if lease and lease["ends_rank"] else None)
+    if status is None:
+        failure = _lease_ended(order)
+        writer.write(f"gpu-platform: {failure['message']}\n".encode())
+        status = _end_rank(child.pid, fence)
+    code = exit_code(status)
+    if fence is not None and fence.cgroup.out_of_memory_kills():
+        writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
+    alone = not _reap() if fence is None else fence.cgroup.is_empty
+    record = {
+        "exit_code": code,
+        "ended_at_ms": time.time_ns() // 1_000_000,
+        "failure": failure,
+        "alone": alone,
+        "usage": _usage(fence),
+    }
+    _record_exit(os.path.join(rank_dir, records.EXIT), record)
+    if failure is not None and child.told is not None:
+        reply({"status": "failed", "failure": failure, "exit_code": code})
+    if not alone:
+        _end_leftovers(closed, fence)
+    if fence is not None:
+        fence.cgroup.remove()
+    pump.finish(_LOG_PATIENCE_S)
+    os.unlink(os.path.join(rank_dir, records.ORDER))
+    return None
+
+
+def become_guardian() -> None:
+    """All that children fork stays below this process, and nobody but SIGKILL ends it."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+
+
+def name_process(name: bytes) -> None:
+    """What ``ps -o comm`` and ``top`` show, at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
+
+
+class _Child(NamedTuple):
+    pid: int
+    told: tuple[str, int] | None
+    """The step and errno at which it failed to execute."""
+
+
+def _fork(order: dict[str, Any], fence: RankFence | None, log: int) -> _Child:
+    """Fork, and wait until the child executes its program or tells why it cannot."""
+    if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
+        os.fchown(log, fence.user[0], fence.user[1])  # so that it can open its /dev/stdout
+    hear, tell = os.pipe()
+    pid = os.fork() if fence is None else fence.fork()
+    if pid == 0:
+        _become_rank(order, fence, log, tell)
+    os.close(tell)
+    with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
+        told = file.read()
+    return _Child(pid, tuple(json.loads(told)) if told else None)
+
+
+def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell: int) -> NoReturn:
+    step = _FENCE
+    try:
+        os.setsid()
+        if fence is not None:
+            fence.cgroup.enter()
+        step = _LEASE
+        lease = order.get("lease")
+        # Once more: on a busy host the fence and the fork may have taken longer than the lease lasted.
+        if lease is not None and lease_file.why_not_start(lease["path"], lease["term"]) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        step = _RECORD
+        me = read_stat("self")
+        assert me is not None
+        record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
+        # Not fsynced: only a power loss could undo it, and that ends the rank as well.
+        records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
+    except OSError as error:
+        os.write(tell, json.dumps([step, error.errno]).encode())
+        os._exit(126)
+    execute(order, fence, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
+
+
+def execute(order: dict[str, Any], fence: RankFence | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
+    """Become the program ``order["argv"]`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
+    step = "sandbox"
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        for target, source in enumerate(stdio):
+            os.dup2(source, target)
+        if fence is not None:
+            fence.enter()
+        bind_to(order.get("cpus"))
+        step = "workdir"
+        if order["workdir"] is not None:
+            os.chdir(order["workdir"])
+        elif os.path.isdir(order["env"].get("HOME", "")):
+            os.chdir(order["env"]["HOME"])
+        step = "command"
+        os.execvpe(order["argv"][0], order["argv"], order["env"])
+    except OSError as error:
+        os.write(tell, json.dumps([step, error.errno]).encode())
+        os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
+    finally:
+        os._exit(126)
+
+
+def bind_to(cpus: list[int] | None) -> None:
+    """Run on those of ``cpus`` that this process may use; on all it may if there are none, as CPUs can be offline."""
+    if cpus and (allowed := os.sched_getaffinity(0) & set(cpus)):
+        os.sched_setaffinity(0, allowed)
+
+
+def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
+    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    host, reason = order["host"], os.strerror(number)
+    inside = ", inside the fence" if order["fence"] else ""
+    if step == "sandbox":
+        return {"kind": "hardware", "message": f"the rank could not be fenced in on {host}: {reason}", "host": host}
+    if step == "workdir":
+        message = f"the working directory {order['workdir']!r} cannot be entered on {host}{inside}: {reason}"
+    else:
+        program = order["argv"][0]
+        texts = {
+            errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found "
+            f"on {host}{inside} (PATH is {order['env'].get('PATH', '')!r})",
+            errno.EACCES: f"the program {program!r} is not executable on {host}",
+            errno.ENOEXEC: f"the program {program!r} cannot run on {host}: "
+            "it is no binary of this machine and has no '#!' line",
+            errno.E2BIG: f"the command and its environment are larger than the kernel of {host} takes: "
+            "put large values into a file",
+        }
+        message = texts.get(number, f"the program {program!r} cannot be executed on {host}: {reason}")
+    return {"kind": "user", "message": message, "host": host}
+
+
+def _usage(fence: RankFence | None) -> dict[str, float]:
+    """Of the whole fence; without one of all that was reaped here, and the memory of the largest process."""
+    if fence is not None:
+        return {"cpu_s": fence.cgroup.cpu_s(), "peak_memory_mib": fence.cgroup.peak_memory_bytes() >> 20}
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_memory_mib": usage.ru_maxrss >> 10}
+
+
+def _wait_for(child: int, lease: str | None) -> int | None:
+    """The child's wait status; None when the lease in the file ``lease`` ended first. Reaps descendants meanwhile."""
+    while True:
+        status = _reap_until(child)
+        if status is not None:
+            return status
+        if lease is None:
+            signal.sigwait({signal.SIGCHLD})
+            continue
+        left_s = lease_file.ends_in_s(lease)
+        if left_s <= 0:
+            return None
+        signal.sigtimedwait({signal.SIGCHLD}, min(left_s, _LEASE_LOOK_S))
+
+
+def _reap_until(child: int) -> int | None:
+    """Reap what has ended; the child's wait status if it is among it."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return status
+        if pid == 0:
+            return None
+
+
+def _end_rank(child: int, fence: RankFence | None) -> int:
+    """SIGKILL to everything of the rank; returns the child's wait status."""
+    if fence is not None:
+        fence.cgroup.kill()
+    while True:
+        for process in descendants([os.getpid()], all_processes()):
+            send_signal(process, signal.SIGKILL)
+        status = _reap_until(child)
+        if status is not None:
+            return status
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _lease_ended(order: dict[str, Any]) -> dict[str, Any]:
+    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    host = order["host"]
+    message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
+    return {"kind": "hardware", "message": message, "host": host}
+
+
+def exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _reap() -> bool:
+    """Reap what has ended; is anything left?"""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+
+
+def _record_exit(path: str, record: dict[str, Any]) -> None:
+    """A full disk may be emptied; without a record the rank counts as vanished."""
+    give_up = records.boot_clock_s() + _DISK_FULL_PATIENCE_S
+    while True:
+        try:
+            return records.write_record(path, record, durable=True)
+        except OSError:
+            if records.boot_clock_s() > give_up:
+                raise
+            time.sleep(1.0)
+
+
+def _end_leftovers(closed: str, fence: RankFence | None) -> None:
+    """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
+    stop = records.read_record(closed)
+    grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0
+    if fence is not None:
+        if not fence.cgroup.wait_empty(grace):
+            fence.cgroup.kill()
+            fence.cgroup.wait_empty(_UNKILLABLE_S)
+        return
+    _wait_until_alone(grace)
+    kill_descendants()
+
+
+def kill_descendants() -> bool:
+    """SIGKILL to all that is below this process, until nothing is left; False if something does not die."""
+    patience = records.boot_clock_s() + _UNKILLABLE_S
+    while _reap():
+        if records.boot_clock_s() > patience:
+            return False
+        for process in descendants([os.getpid()], all_processes()):
+            send_signal(process, signal.SIGKILL)
+        _wait_until_alone(0.05)  # again, for what was forked meanwhile
+    return True
+
+
+def _wait_until_alone(seconds: float) -> None:
+    deadline = records.boot_clock_s() + seconds
+    while _reap():
+        remaining = deadline - records.boot_clock_s()
+        if remaining <= 0:
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, remaining)

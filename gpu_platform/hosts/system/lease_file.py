@@ -1,0 +1,68 @@
+"""The host's lease on disk, so that ranks end with it even while the node worker is frozen or dead.
+
+The node worker writes it; the supervisor of each rank reads it and ends its rank when the lease has ended. Times are
+of the boot clock (``records.boot_clock_s``), which all processes of a host share. Standard library only: the spawner
+imports it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from gpu_platform.domain.lease_protocol import may_start
+from gpu_platform.hosts.system import records
+from gpu_platform.hosts.system.process_tree import boot_id
+
+FILE = "lease.json"
+
+
+class Lease(NamedTuple):
+    run_until_s: float
+    """Ranks must end then."""
+    leased_until_s: float
+    """No rank is started later."""
+    term: int
+    """Of the host, when the lease was given: a newer one after each time that it was declared LOST."""
+
+
+def lease_path(home: str) -> str:
+    """``home``: see ``paths.node_dir``."""
+    return os.path.join(home, FILE)
+
+
+def write_lease(path: str, lease: Lease) -> None:
+    records.write_record(path, {**lease._asdict(), "boot_id": boot_id()}, durable=False)
+
+
+def read_lease(path: str) -> Lease | None:
+    """None: there was never one in this boot, so nothing can run under it."""
+    record = records.read_record(path)
+    if record is None or record["boot_id"] != boot_id():
+        return None
+    return Lease(record["run_until_s"], record["leased_until_s"], record["term"])
+
+
+def why_not_start(path: str, term: int) -> str | None:
+    """Why a rank that was planned in ``term`` of this host must not start now. ``term`` 0: in no certain one."""
+    lease = read_lease(path)
+    now = records.boot_clock_s()
+    if lease is not None and may_start(now, lease.leased_until_s, lease.term, term):
+        return None
+    if lease is None or now >= lease.leased_until_s:
+        return "the host has no valid lease: it does not reach the control plane"
+    return f"the host was declared LOST since the launch was planned (term {term}, now {lease.term})"
+
+
+def may_come(path: str, term: int) -> bool:
+    """Can a rank that was planned in ``term`` and must not start now start later, once the host is answered?"""
+    lease = read_lease(path)
+    if lease is None:
+        return True
+    return term > lease.term or (term in (0, lease.term) and records.boot_clock_s() >= lease.leased_until_s)
+
+
+def ends_in_s(path: str) -> float:
+    """Seconds until ranks must end; 0.0 when they must end now."""
+    lease = read_lease(path)
+    return 0.0 if lease is None else max(0.0, lease.run_until_s - records.boot_clock_s())

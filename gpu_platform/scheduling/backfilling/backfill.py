@@ -1,0 +1,254 @@
+"""When a waiting gang will start at the latest, and what others must leave alone until then.
+
+A dated reservation follows from the time limits of the jobs that run and from the reservations of those ahead. Others
+pass the job on GPUs that it does not need then, or if they end before. So it never starts later than promised, as long
+as limits are kept, hosts stay healthy and nobody comes in before it.
+
+**EASY** (Lifka, "The ANL/IBM SP scheduling system", 1995) promises a date to the first job that has to wait.
+**Conservative** backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) promises one to every job up to a depth.
+Its promises are remembered: a job may move forward only where that puts nobody else's promise off.
+
+A job without a time limit never ends before a date. Passing a gang that has none yet, it could keep it from ever
+having one. So with EASY, too, the next jobs get dates: **tentative** ones, which bind only jobs without a limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import Placement, ReasonCode
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.candidates import Candidates, ask_of, shape_of
+from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.framework import CODES, Framework
+from gpu_platform.topology.machine import members
+from gpu_platform.topology.subsets import best_subset
+
+BACKFILLS = ("easy", "conservative", "keep", "none")
+MAX_REMEMBERED = 32
+_KEPT = CODES.index(ReasonCode.KEPT)
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """GPUs for one waiting job, from ``start`` to ``end``."""
+
+    job_id: str
+    start: float
+    end: float
+    """Infinite for a job without a time limit."""
+    hosts: Slots
+    gpus: GpuSets
+    """Of each of ``hosts``."""
+    firm: bool = True
+    """Else it is tentative: binds only jobs without a time limit."""
+    host_room: NDArray[np.bool_] | None = None
+    """Of each of ``hosts``: are CPUs or memory reserved there? None: nowhere."""
+
+    def binds(self, row: QueueRow, now: float) -> bool:
+        """Might ``row``, started now, still run at the start, and must it not?"""
+        return row.time_limit_s is None or (self.firm and now + row.time_limit_s > self.start)
+
+
+def taken_by(
+    placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
+) -> tuple[Slots, GpuSets, NDArray[np.bool_]]:
+    """What a reservation of the placement covers: hosts, and of each the GPUs, and whether CPUs or memory.
+
+    ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
+    """
+    gpus, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+    for part in placement.slices:
+        slot = snapshot.slot(part.host)
+        assert slot is not None, "it was just placed there"
+        for uuid in part.gpu_uuids:
+            place = snapshot.locate(uuid)
+            assert place is not None, "it was just placed there"
+            gpus[slot] |= np.uint64(1 << place[1])
+        if part.cpus or part.ram_mib:
+            room[slot] = True
+            if whole_hosts and part.gpu_uuids:
+                gpus[slot] = snapshot.everything[slot]  # others would need what it needs of the host
+    hosts = np.flatnonzero((gpus != 0) | room)
+    return hosts, gpus[hosts], room[hosts]
+
+
+class Backfill:
+    """Per host the time when it could take a slice of a gang; brought up to date by what changed."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot, ledger: Ledger) -> None:
+        self._framework, self._snapshot, self._ledger = framework, snapshot, ledger
+        self._known: dict[tuple[object, ...], _Forecast] = {}
+        self.promised: dict[str, Reservation] = {}
+        """By job, as of the last decision; only with conservative backfill."""
+        self.waited: frozenset[str] = frozenset()
+        """Who waited then, with a promise or without: they may put none of ``promised`` off."""
+
+    def reserve(
+        self,
+        row: QueueRow,
+        candidates: Candidates,
+        now: float,
+        others: Sequence[Reservation] = (),
+        firm: bool = True,
+    ) -> Reservation | None:
+        """The earliest start of the gang beside the reservations of ``others``.
+
+        None if it depends on jobs without a time limit.
+        """
+        request = row.gpus
+        forecast = self._forecast(row, candidates)
+        ready_at, gpus = np.maximum(forecast.ready_at, now), forecast.gpus
+        booked = _by_host(others)
+        if booked:
+            gpus = gpus.copy()
+            touched = np.array(sorted(booked), np.intp)
+            touched = touched[ready_at[touched] < math.inf]
+            usable = self._usable(row, touched)
+            for slot in touched.tolist():
+                ready_at[slot], gpus[slot] = self._first_fit(row, slot, usable[slot], now, booked[slot])
+        else:
+            usable = {}
+        while True:
+            chosen = self._earliest(request, ready_at)
+            if chosen is None:
+                return None
+            start = float(ready_at[chosen].max())
+            # What is free before a reservation need not be free when the last host is.
+            early = [slot for slot in chosen.tolist() if slot in usable and ready_at[slot] < start]
+            for slot in early:
+                ready_at[slot], gpus[slot] = self._first_fit(row, slot, usable[slot], start, booked[slot])
+            if all(ready_at[slot] == start for slot in early):
+                end = math.inf if row.time_limit_s is None else start + row.time_limit_s
+                return Reservation(row.job_id, start, end, chosen, gpus[chosen], firm)
+
+    def around(self, reservations: Iterable[Reservation], row: QueueRow, candidates: Candidates) -> Candidates:
+        """``candidates`` without what is reserved."""
+        snapshot = self._snapshot
+        reserved, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+        for reservation in reservations:
+            reserved[reservation.hosts] |= reservation.gpus
+            if reservation.host_room is not None and row.takes_host_room:
+                room[reservation.hosts] |= reservation.host_room
+        closed = np.flatnonzero(room & candidates.fits)
+        touched = np.flatnonzero(candidates.offers.gpus & reserved)
+        touched = touched[candidates.fits[touched] & ~room[touched]]
+        if not len(touched) and not len(closed):
+            return candidates
+        open_gpus = snapshot.free[touched] & ~snapshot.held[touched]
+        if row.gpus.share is not None:
+            open_gpus |= snapshot.shared.partly[touched]
+        left = open_gpus & ~reserved[touched]
+        enough = np.bitwise_count(left) >= row.gpus.gpus_per_host
+        result = candidates.resized(len(candidates.after_use))
+        result.offers.code[closed] = _KEPT
+        result.offers.code[touched[~enough]] = _KEPT
+        again = touched[enough]
+        ask = ask_of(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})
+        result.offers.put(again, self._framework.examine(ask, snapshot, again))
+        return result
+
+    def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> Slots | None:
+        """The hosts of the domain that is the first to have enough of them."""
+        hosts = np.flatnonzero(ready_at < math.inf)
+        if len(hosts) < request.hosts:
+            return None
+        domain = domains_of(request, self._snapshot, hosts)
+        order = np.lexsort((ready_at[hosts], domain))
+        first = np.flatnonzero(np.diff(domain[order], prepend=-1))
+        last = first + request.hosts - 1
+        whole = last < np.append(first[1:], len(order))
+        if not whole.any():
+            return None
+        best = int(np.argmin(ready_at[hosts[order[last[whole]]]]))
+        return hosts[order[first[whole][best] : last[whole][best] + 1]]
+
+    def _usable(self, row: QueueRow, slots: Slots) -> dict[int, int]:
+        """Slot -> GPUs that could serve the job once all others have ended."""
+        ask = ask_of(self._snapshot, row)
+        usable = self._framework.usable(ask, self._snapshot, slots, Change.USE)
+        return dict(zip(slots.tolist(), usable.tolist(), strict=True))
+
+    def _forecast(self, row: QueueRow, candidates: Candidates) -> _Forecast:
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        forecast = self._known.pop(key, None) or _Forecast()
+        if len(self._known) >= MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = forecast
+        self._bring_up_to_date(forecast, row, candidates)
+        return forecast
+
+    def _bring_up_to_date(self, forecast: _Forecast, row: QueueRow, candidates: Candidates) -> None:
+        snapshot, known = self._snapshot, len(forecast.ready_at)
+        if known < len(snapshot):
+            more = len(snapshot) - known
+            forecast.ready_at = np.concatenate([forecast.ready_at, np.full(more, math.inf)])
+            forecast.gpus = np.concatenate([forecast.gpus, np.zeros(more, np.uint64)])
+        changed = np.flatnonzero(snapshot.changed_at[Change.USE] > forecast.seen)
+        forecast.ready_at[changed] = math.inf
+        changed = changed[candidates.after_use[changed]]
+        for slot, gpus in self._usable(row, changed).items():
+            forecast.ready_at[slot], forecast.gpus[slot] = self._first_fit(row, slot, gpus)
+        forecast.seen = snapshot.version
+
+    def _first_fit(
+        self, row: QueueRow, slot: int, usable: int, not_before: float = -math.inf, booked: Sequence[_Booking] = ()
+    ) -> tuple[float, int]:
+        """When, and on which GPUs, a slice fits on a host whose jobs end when they must, for as long as it may run."""
+        snapshot, request = self._snapshot, row.gpus
+        machine = snapshot.machines[snapshot.machine[slot]]
+        free = int(snapshot.free[slot] & ~snapshot.held[slot]) & usable
+        ends = {not_before: 0}
+        for position in members(usable & ~free):
+            end = max(not_before, self._ledger.free_at(snapshot.uuid(slot, position)))
+            ends[end] = ends.get(end, 0) | 1 << position
+        for _, end, _ in booked:
+            ends.setdefault(max(not_before, end), 0)
+        for start in sorted(ends):
+            if start == math.inf:
+                break
+            free |= ends[start]
+            until = math.inf if row.time_limit_s is None else start + row.time_limit_s
+            left = free
+            for begins, ended, gpus in booked:
+                if begins < until and start < ended:
+                    left &= ~gpus
+            best = best_subset(
+                machine,
+                left,
+                request.gpus_per_host,
+                request.allow_cross_numa,
+                request.required_level,
+                request.preferred_level,
+            )
+            if best is not None:
+                return start, best.gpus
+        return math.inf, 0
+
+
+_Booking = tuple[float, float, int]
+"""(start, end, GPUs) on one host."""
+
+
+def _by_host(reservations: Iterable[Reservation]) -> dict[int, list[_Booking]]:
+    booked: dict[int, list[_Booking]] = {}
+    for reservation in reservations:
+        for slot, gpus in zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True):
+            booked.setdefault(slot, []).append((reservation.start, reservation.end, gpus))
+    return booked
+
+
+@dataclass
+class _Forecast:
+    seen: int = 0
+    ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """By slot; infinite if no time is known, minus infinite if at once."""
+    gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))

@@ -1,0 +1,68 @@
+"""When a gang of groups, or a total, will start at the latest: found by letting jobs end one after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation, taken_by
+from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.gangs import GangPlacer
+
+
+class GangDates:
+    """As :meth:`Backfill.reserve`, for gangs that are more than equal slices."""
+
+    def __init__(
+        self, placer: GangPlacer, snapshot: Snapshot, ledger: Ledger, candidates: CandidateIndex, backfill: Backfill
+    ) -> None:
+        self._placer, self._snapshot, self._ledger = placer, snapshot, ledger
+        self._candidates, self._backfill = candidates, backfill
+
+    def reserve(
+        self, row: QueueRow, now: float, others: Sequence[Reservation] = (), firm: bool = True
+    ) -> Reservation | None:
+        """The earliest start of the whole gang by time limits; None if it depends on jobs without one."""
+        ending: dict[float, list[RunningRow]] = {}
+        for job in self._ledger:
+            if job.time_limit_s is not None:
+                ending.setdefault(max(now, job.started_at + job.time_limit_s), []).append(job)
+        booked = {max(now, other.end) for other in others if other.end < math.inf}
+        ends = sorted({now, *ending, *booked})
+
+        def at(number: int, others: Sequence[Reservation]) -> Reservation | None:
+            ended = [job for end in ends[: number + 1] for job in ending.get(end, ())]
+            return self._at(row, ended, ends[number], others, firm)
+
+        low, high = 0, len(ends)
+        while low < high:  # what fits early also fits when more jobs have ended
+            middle = (low + high) // 2
+            low, high = (low, middle) if at(middle, ()) is not None else (middle + 1, high)
+        for number in range(low, len(ends)):  # but a reservation may begin in between
+            found = at(number, others)
+            if found is not None:
+                return found
+        return None
+
+    def _at(
+        self, row: QueueRow, ended: list[RunningRow], start: float, others: Sequence[Reservation], firm: bool
+    ) -> Reservation | None:
+        end = math.inf if row.time_limit_s is None else start + row.time_limit_s
+        meanwhile = [other for other in others if other.start < end and start < other.end]
+
+        def asking(part: QueueRow) -> Candidates:
+            candidates = self._candidates.of(part)
+            return self._backfill.around(meanwhile, part, candidates) if meanwhile else candidates
+
+        with Statement(self._snapshot) as attempt:
+            for job in ended:
+                attempt.end(job)
+            placement = self._placer.seat(row, attempt, asking)
+            if placement is None:
+                return None
+        hosts, gpus, room = taken_by(placement, self._snapshot, whole_hosts=True)
+        return Reservation(row.job_id, start, end, hosts, gpus, firm, room)

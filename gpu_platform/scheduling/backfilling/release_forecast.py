@@ -1,0 +1,307 @@
+"""When GPUs become free, if every job that runs does so to its time limit; and who has them until then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import Holder
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.backfilling.running_jobs import Key, Ledger
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.placing.candidates import ask_of, shape_of
+from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.framework import Ask, Framework
+from gpu_platform.topology.machine import Machine, members
+from gpu_platform.topology.subsets import best_subset
+
+Times = NDArray[np.float64]
+MAX_SHAPES = 64
+HOLDERS = 5
+"""So many are named."""
+TRIES = 4
+
+
+@dataclass
+class Readiness:
+    """Of one shape of request; by slot."""
+
+    usable: GpuSets
+    """GPUs that may serve once nobody has them."""
+    at: Times
+    """From when a host has enough of them, connected or not; minus infinity: now, infinity: nobody knows."""
+    seen: int = 0
+    in_the_way: dict[int, tuple[int, dict[Key, int] | None]] = field(default_factory=dict)
+    """Host -> (version of the snapshot, who must end there): see :meth:`Outlook.holders`."""
+
+    def copy(self) -> Readiness:
+        return Readiness(self.usable.copy(), self.at.copy(), self.seen)
+
+
+class Outlook:
+    """Brought up to date by what changed."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot, ledger: Ledger) -> None:
+        self._framework, self._snapshot, self._ledger = framework, snapshot, ledger
+        self._ends: Times = np.zeros((0, 0))
+        self._unknown: GpuSets = np.zeros(0, np.uint64)
+        """GPUs that are taken, nobody knows by whom."""
+        self._seen = 0
+        self._known: dict[tuple[object, ...], Readiness] = {}
+
+    def ends(self) -> Times:
+        """[hosts, GPUs of the largest]: from when each GPU is free; minus infinity: now, infinity: nobody knows."""
+        snapshot = self._snapshot
+        shape = (len(snapshot), int(snapshot.size.max(initial=0)))
+        if self._ends.shape != shape:
+            self._ends, self._unknown, self._seen = np.full(shape, math.inf), np.zeros(shape[0], np.uint64), 0
+            self._known.clear()
+        if self._seen != snapshot.version:
+            for slot in np.flatnonzero(snapshot.changed_at[Change.USE] > self._seen).tolist():
+                free, row, unknown = int(snapshot.free[slot] & ~snapshot.held[slot]), self._ends[slot], 0
+                row[:] = math.inf
+                for position in range(int(snapshot.size[slot])):
+                    if free >> position & 1:
+                        row[position] = -math.inf
+                    elif not self._ledger.holders(uuid := snapshot.uuid(slot, position)):
+                        unknown |= 1 << position
+                    else:
+                        row[position] = self._ledger.free_at(uuid)
+                self._unknown[slot] = unknown
+            self._seen = snapshot.version
+        return self._ends
+
+    def readiness(self, row: QueueRow) -> Readiness:
+        """Not to be written to."""
+        snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
+        known = self._known.pop(key, None)
+        if known is None:
+            if len(self._known) >= MAX_SHAPES:
+                del self._known[next(iter(self._known))]
+            known = Readiness(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
+        self._known[key] = known
+        if known.seen != snapshot.version:
+            changed = np.flatnonzero(snapshot.changed_at[Change.USE] > known.seen)
+            known.usable[changed] = self._framework.usable(
+                Ask(row.gpus, tenant=row.tenant), snapshot, changed, Change.USE
+            )
+            renew(known, ends, changed, row.gpus.gpus_per_host)
+            known.seen = snapshot.version
+        ask = ask_of(snapshot, row)
+        if ask.excluded:
+            known, hosts = known.copy(), np.array(sorted(ask.excluded), np.intp)
+            known.usable[hosts] = self._framework.usable(ask, snapshot, hosts, Change.USE)
+            renew(known, ends, hosts, row.gpus.gpus_per_host)
+        return known
+
+    def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[Holder], int]:
+        """Jobs without which ``row`` could start, the first HOLDERS to end of them, and how many more there are.
+
+        A smallest choice on each host, on the hosts that are free first; where nobody knows when, on those that lack
+        least. ``able`` by slot: hosts that could serve it once all jobs have ended.
+        """
+        request, snapshot, ready = row.gpus, self._snapshot, self.readiness(row)
+        free = np.bitwise_count(ready.usable & snapshot.free & ~snapshot.held)
+        known = np.bitwise_count(ready.usable & ~self._unknown) >= request.gpus_per_host
+        hosts = np.flatnonzero(able & known)
+        order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), ready.at[hosts]))
+        rank = np.full(len(snapshot), math.inf)
+        rank[hosts[order]] = np.arange(len(hosts))
+        for _ in range(TRIES):
+            chosen = soonest(request, snapshot, rank)
+            if chosen is None:
+                break
+            found = {slot: self._in_the_way(request, slot, ready) for slot in chosen.tolist()}
+            impossible = [slot for slot, holders in found.items() if holders is None]
+            if not impossible:
+                return self._describe({slot: holders for slot, holders in found.items() if holders})
+            rank[impossible] = math.inf  # what is left without the GPUs that nobody knows of is not connected
+        return [], 0
+
+    def first_fit(self, request: GpuRequest, slot: int, usable: int, ends: Times, after: float) -> tuple[float, int]:
+        """When, not before ``after``, and on which GPUs a host has a slice whose GPUs are connected as asked.
+
+        ``ends`` as :meth:`ends`, of this host. (infinity, 0) if nobody knows.
+        """
+        machine = self._snapshot.machines[self._snapshot.machine[slot]]
+        row = ends.tolist()
+        for end in sorted({max(end, after) for end in row if end < math.inf}):
+            there = usable & sum(1 << position for position, at in enumerate(row) if at <= end)
+            gpus = _best(machine, there, request)
+            if gpus:
+                return end, gpus
+        return math.inf, 0
+
+    def _in_the_way(self, request: GpuRequest, slot: int, ready: Readiness) -> dict[Key, int] | None:
+        """Who must end so that a slice fits on the host, with the number of their GPUs there.
+
+        None if that would not help. Remembered until something changes on the host.
+        """
+        seen, holders = ready.in_the_way.get(slot, (-1, None))
+        if seen < int(self._snapshot.changed_at[Change.USE][slot]):
+            holders = self._find_in_the_way(request, slot, int(ready.usable[slot]))
+            ready.in_the_way[slot] = (self._snapshot.version, holders)
+        return holders
+
+    def _find_in_the_way(self, request: GpuRequest, slot: int, usable: int) -> dict[Key, int] | None:
+        snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[slot]]
+        free = int(snapshot.free[slot] & ~snapshot.held[slot]) & usable
+        if _best(machine, free, request):
+            return {}
+        theirs: dict[Key, int] = {}
+        jobs: dict[Key, RunningRow] = {}
+        of_gpu: dict[int, set[Key]] = {}
+        for position in members(usable & ~free):
+            for holder in self._ledger.holders(snapshot.uuid(slot, position)):
+                key = (holder.job_id, holder.attempt)
+                jobs[key], theirs[key] = holder, theirs.get(key, 0) | 1 << position
+                of_gpu.setdefault(position, set()).add(key)
+
+        def enough(ended: Sequence[Key]) -> bool:
+            """A GPU that several share is free once all of them have ended."""
+            freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
+            return _best(machine, free | freed, request) != 0
+
+        chosen: list[Key] = []
+        for key in sorted(jobs, key=lambda key: (ends_by(jobs[key]), -theirs[key].bit_count(), key)):
+            if enough(chosen):
+                break
+            chosen.append(key)
+        if not enough(chosen):
+            return None
+        for key in chosen[::-1]:
+            without = [other for other in chosen if other != key]
+            if enough(without):
+                chosen = without
+        return {key: theirs[key].bit_count() for key in chosen}
+
+    def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[Holder], int]:
+        gpus: dict[Key, int] = {}
+        hosts: dict[Key, list[str]] = {}
+        for slot, holders in found.items():
+            for key, count in holders.items():
+                gpus[key] = gpus.get(key, 0) + count
+                hosts.setdefault(key, []).append(self._snapshot.names[slot])
+        ends = {key: ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
+        order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
+        named = [
+            Holder(
+                job_id=key[0],
+                attempt=key[1],
+                gpus=gpus[key],
+                hosts=sorted(hosts[key]),
+                ends_by=ends[key] if ends[key] < math.inf else None,
+            )
+            for key in order[:HOLDERS]
+        ]
+        return named, len(order) - len(named)
+
+
+@dataclass
+class Future:
+    """How GPUs become free, from an outlook on, as more jobs are thought to start. Writes nothing but itself."""
+
+    outlook: Outlook
+    snapshot: Snapshot
+    ends: Times
+    known: dict[tuple[object, ...], tuple[Readiness, GpuRequest]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, outlook: Outlook, snapshot: Snapshot) -> Future:
+        return cls(outlook, snapshot, outlook.ends().copy())
+
+    def earliest(self, row: QueueRow) -> tuple[float, Mapping[int, int]] | None:
+        """When the gang could start at the earliest, and where: slot -> GPUs; None if nobody knows."""
+        request, ready = row.gpus, self._readiness(row)
+        while (chosen := soonest(request, self.snapshot, ready.at)) is not None:
+            late = False
+            for slot in chosen.tolist():
+                at = float(ready.at[slot])
+                ready.at[slot], _ = self._first_fit(request, slot, ready, at)
+                late |= bool(ready.at[slot] > at)
+            if not late:
+                start = float(ready.at[chosen].max())
+                return start, {slot: self._first_fit(request, slot, ready, start)[1] for slot in chosen.tolist()}
+        return None
+
+    def take(self, gpus: Mapping[int, int], until: float) -> None:
+        """Somebody has these GPUs until then."""
+        for slot, chosen in gpus.items():
+            self.ends[slot, members(chosen)] = until
+        hosts = np.array(sorted(gpus), np.intp)
+        for ready, request in self.known.values():
+            renew(ready, self.ends, hosts, request.gpus_per_host)
+
+    def close(self, hosts: Slots) -> None:
+        """Nobody knows when these hosts are free."""
+        self.ends[hosts] = math.inf
+        for ready, _ in self.known.values():
+            ready.at[hosts] = math.inf
+
+    def _first_fit(self, request: GpuRequest, slot: int, ready: Readiness, after: float) -> tuple[float, int]:
+        return self.outlook.first_fit(request, slot, int(ready.usable[slot]), self.ends[slot], after)
+
+    def _readiness(self, row: QueueRow) -> Readiness:
+        key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
+        if key not in self.known:
+            ready = self.outlook.readiness(row).copy()
+            renew(ready, self.ends, np.arange(len(self.snapshot)), row.gpus.gpus_per_host)
+            self.known[key] = ready, row.gpus
+        return self.known[key][0]
+
+
+def renew(ready: Readiness, ends: Times, hosts: Slots, count: int) -> None:
+    """Look again at ``hosts``, for slices of ``count`` GPUs."""
+    width = ends.shape[1]
+    if count > width:
+        ready.at[hosts] = math.inf
+        return
+    usable = (ready.usable[hosts, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+    times = np.where(usable != 0, ends[hosts], math.inf)
+    ready.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
+
+
+def soonest(request: GpuRequest, snapshot: Snapshot, at: Times) -> Slots | None:
+    """As many hosts as the gang needs, in one domain of the level that it requires, so that the last is ready soonest.
+
+    ``at`` by slot: when, or in which order, hosts are ready; infinity: never.
+    """
+    hosts = np.flatnonzero(at < math.inf)
+    if len(hosts) < request.hosts:
+        return None
+    name = snapshot.by_name[hosts]
+    if request.hosts == 1:
+        first = np.flatnonzero(at[hosts] == at[hosts].min())
+        return hosts[first[[np.argmin(name[first])]]]
+    domain = domains_of(request, snapshot, hosts)
+    order = np.lexsort((name, at[hosts], domain))
+    first = np.flatnonzero(np.diff(domain[order], prepend=-1))
+    last = first + request.hosts - 1
+    whole = last < np.append(first[1:], len(order))
+    if not whole.any():
+        return None
+    first, last = first[whole], last[whole]
+    best = int(np.lexsort((name[order[first]], at[hosts[order[last]]]))[0])
+    return hosts[order[first[best] : last[best] + 1]]
+
+
+def _best(machine: Machine, free: int, request: GpuRequest) -> int:
+    best = best_subset(
+        machine,
+        free,
+        request.gpus_per_host,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+    )
+    return 0 if best is None else best.gpus
+
+
+def ends_by(row: RunningRow) -> float:
+    """By its time limit; infinity if it has none."""
+    return math.inf if row.time_limit_s is None else row.started_at + row.time_limit_s

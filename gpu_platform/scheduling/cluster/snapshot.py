@@ -1,0 +1,418 @@
+"""The cluster as the scheduler sees it: arrays over hosts, updated in place from the change feed.
+
+Hosts have *slots* 0, 1, 2, … in the order they came; array element ``s`` belongs to slot ``s``. The
+GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of its
+:class:`~gpu_platform.topology.machine.Machine`. An update costs its own size, whatever the cluster's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.cuda import accepts_cuda
+from gpu_platform.domain.domain_loss import DomainLoss
+from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
+from gpu_platform.domain.share import GpuUse
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.cluster.host_arrays import Change, GpuSets, HostArrays, Slots
+from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, Promised, SharedGpus
+from gpu_platform.topology.fabric import Fabric, FabricConfig
+from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
+from gpu_platform.topology.machine import Machine, machine_of, members
+
+__all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]
+
+MAX_GPUS = 64
+MAX_QUESTIONS = 10_000
+LOAD_STEP, HEAT_STEP_C, SPEED_STEP = 0.1, 5.0, 0.05
+SPEED_WEIGHT = 0.2
+"""Of the newest job in the average."""
+_FIRST_CAPACITY = 64
+_STAKES = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
+"""What trying things changes."""
+_WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
+
+
+Stakes = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
+"""What jobs and proposals have of one host."""
+
+
+class Snapshot(HostArrays):
+    """Read the arrays; write only through the methods.
+
+    ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
+    """
+
+    def __init__(self, fabric: FabricConfig | None = None) -> None:
+        self.version = 0
+        self.facts_version = 0
+        """``version`` at the last change of any machine's facts."""
+        self.names: list[str] = []
+        self.machines: list[Machine] = []
+        self.states: list[HostState] = []
+        self._slot_of: dict[str, int] = {}
+        self._mean_speed: dict[tuple[int, int], float] = {}
+        """Of jobs that ran on this (leaf, kind of GPU), against what was expected of them."""
+        self._inventories: list[HostInventory] = []
+        self._uuids: list[list[str]] = []
+        self._gpus: dict[str, GpuFlags] = {}
+        self._fabric = Fabric(fabric)
+        self._rows: list[HostRow] = []
+        self._kinds: dict[frozenset[str], int] = {}
+        self._cuda_bits: dict[str, int] = {}
+        self._machine_number: dict[Machine, int] = {}
+        self._matching: dict[Hashable, list[int]] = {}
+        self._ranks: NDArray[np.int64] | None = None
+        self.shared = SharedGpus()
+        self.facts = GpuFacts()
+        self._resetting: set[str] = set()
+        self._lost_domains: list[DomainLoss] | None = None
+        super().__init__(self._fabric.levels, _FIRST_CAPACITY)
+        self.shared.resize(_FIRST_CAPACITY, 0)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def by_name(self) -> NDArray[np.int64]:
+        """Each host's place in alphabetical order: what decides between equals, whatever order hosts came in."""
+        if self._ranks is None:
+            self._ranks = np.empty(len(self.names), np.int64)
+            self._ranks[sorted(range(len(self.names)), key=self.names.__getitem__)] = np.arange(len(self.names))
+        return self._ranks
+
+    def slot(self, host: str) -> int | None:
+        return self._slot_of.get(host)
+
+    def locate(self, gpu_uuid: str) -> tuple[int, int] | None:
+        """(slot, bit) of a GPU; None while its host is unknown."""
+        flags = self._gpus.get(gpu_uuid)
+        return None if flags is None or flags.slot < 0 else (flags.slot, flags.bit)
+
+    def gpus_of(self, slot: int, gpus: int) -> list[tuple[str, int]]:
+        """(uuid, index in the host's inventory) of a set of a host's GPUs."""
+        machine = self.machines[self.machine[slot]]
+        return [(self._uuids[slot][p], machine.gpus[p].index) for p in members(gpus)]
+
+    def is_free(self, gpu_uuid: str) -> bool:
+        """As far as the store told."""
+        flags = self._gpus.get(gpu_uuid)
+        return flags is not None and flags.free
+
+    def domain_name(self, level: str, slot: int) -> str:
+        """Of the host's domain of that level, in words."""
+        return self._fabric.name(int(self.domains[level][slot]))
+
+    def host_row(self, host: str) -> HostRow:
+        return self._rows[self._slot_of[host]]
+
+    def being_reset(self, hosts: Slots) -> list[str]:
+        """GPUs of ``hosts`` that remediation is healing, as ``host:index``."""
+        places = (place for uuid in self._resetting if (place := self.locate(uuid)) is not None)
+        wanted, machines = set(hosts.tolist()), self.machines
+        return sorted(
+            f"{self.names[slot]}:{machines[self.machine[slot]].gpus[bit].index}"
+            for slot, bit in places
+            if slot in wanted
+        )
+
+    def lost_domains(self) -> list[DomainLoss]:
+        """What explains that hosts are LOST, where one thing does."""
+        if self._lost_domains is None:
+            lost = {name for name, state in zip(self.names, self.states, strict=True) if state is HostState.LOST}
+            known = failure_domains(self._rows, self._fabric.config) if len(lost) > 1 else {}
+            self._lost_domains = recognise_domain_loss(lost, known)
+        return self._lost_domains
+
+    def uuid(self, slot: int, position: int) -> str:
+        return self._uuids[slot][position]
+
+    def inventory(self, slot: int) -> HostInventory:
+        return self._inventories[slot]
+
+    def matching(self, question: Hashable, accepts: Callable[[GpuInfo], bool]) -> GpuSets:
+        """Per machine the GPUs whose facts ``accepts``; remembered under ``question``."""
+        if len(self._matching) > MAX_QUESTIONS:
+            self._matching.clear()
+        known = self._matching.setdefault(question, [])
+        for machine in self.machines[len(known) :]:
+            known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
+        return np.array(known, np.uint64)
+
+    def rewire(self, config: FabricConfig) -> None:
+        """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
+        self._fabric = self._fabric.rewired(config)
+        self._lost_domains = None
+        kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
+        for key in kept:
+            del self._arrays[key]
+        for level in self._fabric.levels:
+            unknown = np.full(len(self._arrays["ready"]), -1, np.intp)
+            self._arrays[f"in_{level}"] = kept.get(f"in_{level}", unknown)
+        self._point(len(self.names), self._fabric.levels)
+        for slot in range(len(self)):
+            self._locate(slot)
+
+    def upsert_host(self, row: HostRow) -> None:
+        """Raises ValueError for a host with more than 64 GPUs."""
+        slot = self._slot_of.get(row.name)
+        if slot is None:
+            slot = self._append(row)
+            self._install(slot, row.inventory)
+        elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
+            self._install(slot, row.inventory)
+        self._rows[slot] = row
+        self._lost_domains = None
+        self._locate(slot)
+        if self.states[slot] != row.state:
+            self.states[slot] = row.state
+            self.ready[slot] = row.state is HostState.READY
+            self._touch(slot, Change.HEALTH)
+
+    def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
+        """A GPU whose host is not known yet is remembered until it is."""
+        for row in rows:
+            flags = self._gpus.setdefault(row.uuid, GpuFlags())
+            if (row.state is GpuState.RESETTING) != (row.uuid in self._resetting):
+                self._resetting ^= {row.uuid}
+                if flags.slot >= 0:
+                    self._touch(flags.slot, Change.HEALTH)
+            working = row.state in _WORKING
+            free = row.free and row.state is GpuState.AVAILABLE
+            if (flags.working, flags.free, flags.use) == (working, free, row.use):
+                continue
+            changed_health = flags.working != working
+            flags.working, flags.free, flags.use = working, free, row.use
+            if flags.slot >= 0:
+                self._show(flags)
+                self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
+
+    def upsert_use(self, rows: Iterable[HostUse]) -> None:
+        """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
+        for row in rows:
+            slot = self._slot_of.get(row.host)
+            if slot is None or (self.cpus_used[slot], self.ram_mib_used[slot]) == (row.cpus, row.ram_mib):
+                continue
+            self.cpus_used[slot], self.ram_mib_used[slot] = row.cpus, row.ram_mib
+            self._touch(slot, Change.USE)
+
+    def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
+        """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
+        slot = self._slot_of.get(host)
+        if slot is None:
+            return
+        hot, heat, loads = 0, 0, []
+        for gpu in telemetry:
+            place = self.locate(gpu.uuid)
+            if gpu.temperature_c is not None and place is not None:
+                heat = max(heat, gpu.temperature_c)
+                hot |= (gpu.temperature_c > max_temperature_c) << place[1]
+            loads.append((gpu.utilization_percent or 0) / 100.0)
+        load = round(sum(loads) / max(len(loads), 1) / LOAD_STEP) * LOAD_STEP
+        seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))
+        if int(self.hot[slot]) != hot:
+            self.hot[slot] = hot
+            self._touch(slot, Change.HEALTH)
+        if (self.load[slot], self.heat[slot]) != seen:
+            self.load[slot], self.heat[slot] = seen
+            self._touch(slot, Change.USE)
+
+    def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
+        """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
+        slots = [slot for host in hosts if (slot := self._slot_of.get(host)) is not None]
+        for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
+            mean = self._mean_speed.get((leaf, kind), 1.0)
+            mean = self._mean_speed[leaf, kind] = mean + SPEED_WEIGHT * (speed - mean)
+            shown = round(mean / SPEED_STEP) * SPEED_STEP
+            # In steps, as a change makes every host under the leaf be looked at again.
+            alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind) & (self.speed != shown))
+            self.speed[alike] = shown
+            for slot in alike.tolist():
+                self._touch(slot, Change.USE)
+
+    def hold(self, part: HostSlice, namespace: str) -> None:
+        """Keep what a proposal takes of a host."""
+        slot = self._slot_of[part.host]
+        self.cpus_held[slot] += part.cpus
+        self.ram_mib_held[slot] += part.ram_mib
+        held = 0
+        for uuid in part.gpu_uuids:
+            held |= 1 << self._gpus[uuid].bit
+        self.held[slot] |= np.uint64(held)
+        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+            flags = self._gpus[uuid]
+            flags.promised += ((grant, namespace),)
+            self._show_parts(flags)
+        self.uses[slot] += 1
+        self._touch(slot, Change.USE)
+
+    def let_go(self, part: HostSlice, namespace: str) -> None:
+        """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
+        slot = self._slot_of[part.host]
+        self.cpus_held[slot] -= part.cpus
+        self.ram_mib_held[slot] -= part.ram_mib
+        self._touch(slot, Change.USE)
+        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+            self._gpus[uuid].forget(grant, namespace)
+        for uuid in part.gpu_uuids:
+            flags = self._gpus[uuid]
+            if flags.slot >= 0 and not flags.promised:
+                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
+            if flags.slot >= 0 and part.shares:
+                self._show_parts(flags)
+                self._touch(flags.slot, Change.USE)
+
+    def slots_of(self, job: RunningRow) -> set[int]:
+        """Of the known hosts, those where the job has something."""
+        there = (self._gpus[uuid].slot for uuid in job.gpu_uuids if uuid in self._gpus)
+        with_room = (self._slot_of.get(use.host, -1) for use in job.host_use)
+        return {slot for slot in (*there, *with_room) if slot >= 0}
+
+    def imagine_ended(self, job: RunningRow) -> None:
+        """As if the job had ended: only between :meth:`stakes` and :meth:`restore`."""
+        for place, uuid in enumerate(job.gpu_uuids):
+            flags = self._gpus.get(uuid)
+            if flags is None or flags.slot < 0:
+                continue
+            grant = job.shares[place] if job.shares else None
+            if grant is not None:
+                flags.without(grant, job.namespace)
+                self._show_parts(flags)
+            if not (flags.use or flags.promised):
+                self.free[flags.slot] |= np.uint64(1 << flags.bit) & self.working[flags.slot]
+                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
+        for use in job.host_use:
+            slot = self._slot_of.get(use.host)
+            if slot is not None:
+                self.cpus_used[slot] -= use.cpus
+                self.ram_mib_used[slot] -= use.ram_mib
+        for slot in self.slots_of(job):
+            self._touch(slot, Change.USE)
+
+    def imagine_empty(self, slot: int) -> None:
+        """As if every job on the host had ended: only between :meth:`stakes` and :meth:`restore`."""
+        for name in _STAKES:
+            if name not in ("free", "uses"):
+                self._arrays[name][slot] = 0
+        self.free[slot] = self.working[slot]
+        for uuid in self._uuids[slot]:
+            self._gpus[uuid].use, self._gpus[uuid].promised = None, ()
+        self.shared.clear(slot)
+        self._touch(slot, Change.USE)
+
+    def stakes(self, slot: int) -> Stakes:
+        """Who has what of a host, for :meth:`restore`."""
+        parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[slot]]
+        return tuple(self._arrays[name][slot].copy() for name in _STAKES), parts
+
+    def restore(self, slot: int, stakes: Stakes) -> None:
+        """It counts as a change: what others computed in between is not valid any more."""
+        for name, value in zip(_STAKES, stakes[0], strict=True):
+            self._arrays[name][slot] = value
+        for uuid, parts in zip(self._uuids[slot], stakes[1], strict=True):
+            flags = self._gpus[uuid]
+            if (flags.use, flags.promised) != parts:
+                flags.use, flags.promised = parts
+                self._show_parts(flags)
+        self._touch(slot, Change.USE)
+
+    def _locate(self, slot: int) -> None:
+        row = self._rows[slot]
+        told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        domains = self._fabric.locate(row.name, told, row.inventory.nvlink_domain)
+        if domains != tuple(int(array[slot]) for array in self.domains.values()):
+            for array, domain in zip(self.domains.values(), domains, strict=True):
+                array[slot] = domain
+            # What the host can offer stays the same; what that is worth may not.
+            self._touch(slot, Change.USE)
+
+    def cuda_bits(self, wanted: str) -> np.uint64:
+        """The bits of ``cuda`` of all installations that meet ``wanted``."""
+        bits = {self._cuda_bit(version) for version in list(self._cuda_bits) if accepts_cuda(wanted, version)}
+        return np.uint64(sum(1 << bit for bit in bits))
+
+    def _cuda_bit(self, version: str) -> int:
+        """Which bit of ``cuda`` stands for this installation. A cluster has far fewer than 64."""
+        return self._cuda_bits.setdefault(version, len(self._cuda_bits)) % 64
+
+    def touch(self, gpu_uuids: Iterable[str]) -> None:
+        """Something changed about who has these GPUs, though not whether anybody has."""
+        for uuid in gpu_uuids:
+            place = self.locate(uuid)
+            if place is not None:
+                self._touch(place[0], Change.USE)
+
+    def _append(self, row: HostRow) -> int:
+        slot, name = len(self.names), row.name
+        if slot == len(self._arrays["ready"]):
+            self._arrays = {
+                key: np.concatenate([a, np.ones_like(a) if key == "speed" else np.zeros_like(a)])
+                for key, a in self._arrays.items()
+            }
+            self.shared.resize(len(self._arrays["ready"]), 0)
+        self._slot_of[name] = slot
+        self.names.append(name)
+        self._rows.append(row)
+        self.states.append(HostState.LOST)
+        self._inventories.append(HostInventory(machine="", gpus=[]))
+        self._uuids.append([])
+        self._ranks = None
+        self._point(len(self.names), self._fabric.levels)
+        for array in self.domains.values():
+            array[slot] = -1
+        return slot
+
+    def _install(self, slot: int, inventory: HostInventory) -> None:
+        if len(inventory.gpus) > MAX_GPUS:
+            raise ValueError(f"{self.names[slot]} has {len(inventory.gpus)} GPUs; at most {MAX_GPUS} are supported")
+        machine = machine_of(inventory)
+        number = self._machine_number.setdefault(machine, len(self.machines))
+        if number == len(self.machines):
+            self.machines.append(machine)
+            self.shared.resize(0, machine.size)
+            self.facts.add(machine.gpus, self.shared.width)
+        held = {uuid for uuid in self._uuids[slot] if int(self.held[slot]) >> self._gpus[uuid].bit & 1}
+        for uuid in self._uuids[slot]:
+            self._gpus[uuid].slot = -1
+        self._inventories[slot] = inventory
+        self._uuids[slot] = [gpu.uuid for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
+        self.working[slot] = self.free[slot] = self.held[slot] = 0
+        self.shared.clear(slot)
+        self.cpus[slot], self.ram_mib[slot] = inventory.cpus or 0, inventory.ram_mib or 0
+        self.mps[slot] = inventory.mps
+        self.cuda[slot] = sum(1 << self._cuda_bit(version) for version in inventory.cuda_installations)
+        for bit, uuid in enumerate(self._uuids[slot]):
+            flags = self._gpus.setdefault(uuid, GpuFlags())
+            flags.slot, flags.bit = slot, bit
+            self._show(flags)
+            if uuid in held:
+                self.held[slot] |= np.uint64(1 << bit)
+        self.machine[slot] = number
+        self.everything[slot] = machine.everything
+        self.size[slot] = machine.size
+        self.kind[slot] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
+        self._touch(slot, Change.FACTS)
+
+    def _show(self, flags: GpuFlags) -> None:
+        bit = np.uint64(1 << flags.bit)
+        for array, on in ((self.working, flags.working), (self.free, flags.free)):
+            array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
+        if flags.use is not None or flags.promised or self.shared.partly[flags.slot] & bit:
+            self._show_parts(flags)
+
+    def _show_parts(self, flags: GpuFlags) -> None:
+        free = bool(int(self.free[flags.slot]) >> flags.bit & 1)
+        self.shared.show(flags.slot, flags.bit, flags.total(free))
+
+    def _touch(self, slot: int, change: Change) -> None:
+        self.version += 1
+        if change is Change.FACTS:
+            self.facts_version = self.version
+        for finer in range(change + 1):
+            self.changed_at[Change(finer)][slot] = self.version

@@ -1,0 +1,81 @@
+"""Trying things on a snapshot: every step can be taken back, so that nothing is ever half done.
+
+The idea is that of a transaction's savepoints (and of KAI-Scheduler's ``framework/statement.go``)::
+
+    with Statement(snapshot) as attempt:
+        attempt.hold(HostSlice(host="a", …), namespace)
+        before = attempt.checkpoint()
+        attempt.hold(HostSlice(host="b", …), namespace)
+        attempt.rollback(before)
+        attempt.commit()
+
+What is not committed is undone at the end of the block. Nothing else may write to the snapshot meanwhile.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.rows import RunningRow
+from gpu_platform.scheduling.cluster.snapshot import Snapshot, Stakes
+
+
+class Statement:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._log: list[tuple[int, Stakes]] = []
+        self._version = snapshot.version
+
+    def __enter__(self) -> Statement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rollback()
+
+    def hold(self, part: HostSlice, namespace: str) -> None:
+        """Take a part of a host."""
+        slot = self._snapshot.slot(part.host)
+        assert slot is not None, f"{part.host} is not known"
+        self._remember(slot)
+        self._snapshot.hold(part, namespace)
+        self._version = self._snapshot.version
+
+    def end(self, job: RunningRow) -> None:
+        """As if the job had ended. What it has on unknown hosts is ignored."""
+        for slot in self._snapshot.slots_of(job):
+            self._remember(slot)
+        self._snapshot.imagine_ended(job)
+        self._version = self._snapshot.version
+
+    def empty(self, slot: int) -> None:
+        """As if every job on a host had ended."""
+        self._remember(slot)
+        self._snapshot.imagine_empty(slot)
+        self._version = self._snapshot.version
+
+    def checkpoint(self) -> int:
+        """A mark to :meth:`rollback` to."""
+        return len(self._log)
+
+    def rollback(self, to: int = 0) -> None:
+        """Undo what was done since the mark; without one, everything."""
+        self._check()
+        while len(self._log) > to:
+            self._snapshot.restore(*self._log.pop())
+        self._version = self._snapshot.version
+
+    def commit(self) -> None:
+        """Let what was done stand."""
+        self._check()
+        self._log.clear()
+
+    def _remember(self, slot: int) -> None:
+        self._check()
+        self._log.append((slot, self._snapshot.stakes(slot)))
+
+    def _check(self) -> None:
+        if self._log and self._snapshot.version != self._version:
+            raise RuntimeError("the snapshot was changed by somebody else while a statement tried things on it")

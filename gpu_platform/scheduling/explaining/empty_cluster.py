@@ -1,0 +1,86 @@
+"""Could a job ever start? Asked of the registered hosts as if all of them were back, healthy and empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpu_platform.domain.capacity import describe, largest_gang
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import Reason, WaitCode
+from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.explaining.explain import explain, unknown_level
+from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.domains import together
+from gpu_platform.scheduling.placing.gangs import GangPlacer, parts_of
+from gpu_platform.scheduling.policy import Policy, framework_of
+
+_MANY_CPUS, _MUCH_MIB = 4096, 2**31 - 1
+
+
+class EmptyCluster:
+    """``incomplete``: hosts of which GPUs have vanished -> their inventory with those GPUs. They may come back, but
+    what connects them is not known, so such a host is taken to hold whatever its number of GPUs allows.
+    """
+
+    def __init__(
+        self, hosts: Iterable[HostRow], policy: Policy, incomplete: Mapping[str, HostInventory] | None = None
+    ) -> None:
+        self._snapshot = Snapshot(policy.fabric)
+        framework = framework_of(policy)
+        self._candidates = CandidateIndex(framework, self._snapshot)
+        self._placer = GangPlacer(framework, self._snapshot, self._candidates, 0)
+        self._incomplete = incomplete or {}
+        for row in hosts:
+            self._snapshot.upsert_host(replace(row, state=HostState.READY, inventory=_generous(row.inventory)))
+            self._snapshot.upsert_gpus(
+                GpuRow(gpu.uuid, row.name, gpu.index, GpuState.AVAILABLE, free=True) for gpu in row.inventory.gpus
+            )
+
+    def refusal(self, row: QueueRow) -> str | None:
+        """Why the job can never start: what was asked, what there is, what would do. None if it can, or if no host is
+        registered yet."""
+        if not len(self._snapshot):
+            return None
+        for part in parts_of(row):
+            if unknown := unknown_level(part.request, self._snapshot):
+                group = f"group {part.group} " if part.group else ""
+                return f"{group}asked for {describe(part.request)}; {unknown}"
+        reason = self._plain(row) if row.is_plain else self._gang(row)
+        return reason.next_step if reason is not None and reason.code is WaitCode.NEVER_FITS else None
+
+    def _plain(self, row: QueueRow) -> Reason | None:
+        answers = self._candidates.of(row)
+        able = answers.after_health.copy()
+        for name in self._incomplete:
+            slot = self._snapshot.slot(name)
+            if slot is not None:
+                able[slot] |= self._may_hold(name, row.gpus)
+        if int(together(row.gpus, self._snapshot, able).sum()) >= row.gpus.hosts:
+            return None
+        return explain(row.gpus, self._snapshot, answers, None)
+
+    def _gang(self, row: QueueRow) -> Reason | None:
+        if self._incomplete or self._placer.fits(row):
+            return None
+        return explain_gang(row, self._snapshot, self._candidates, self._placer, lambda *_: None)
+
+    def _may_hold(self, host: str, request: GpuRequest) -> bool:
+        level = request.required_level if request.hosts == 1 else None
+        one = request.model_copy(update={"hosts": 1, "required_level": level})
+        return largest_gang([self._incomplete[host]], one).fits
+
+
+def _generous(inventory: HostInventory) -> HostInventory:
+    """A host that has not told its CPUs or memory may have enough."""
+    if inventory.cpus is not None and inventory.ram_mib is not None:
+        return inventory
+    told = {
+        "cpus": _MANY_CPUS if inventory.cpus is None else inventory.cpus,
+        "ram_mib": _MUCH_MIB if inventory.ram_mib is None else inventory.ram_mib,
+    }
+    return inventory.model_copy(update=told)

@@ -1,0 +1,323 @@
+"""Why a job waits, as data and in one sentence. All wording about waiting is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.capacity import capability, describe, describe_room, describe_share, largest_gang
+from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.domain.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
+from gpu_platform.domain.states import HostState
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.placing.candidates import Candidates
+from gpu_platform.scheduling.placing.domains import is_between_hosts, together
+from gpu_platform.scheduling.placing.framework import CODES, FITS
+from gpu_platform.scheduling.queueing.quota import Denial
+
+NAMED = 3
+"""Of several GPUs so many are named."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Hosts that fit but are kept for a job ahead in the queue."""
+
+    hosts: NDArray[np.bool_]
+    """By slot."""
+    job_id: str
+    """The first of those jobs."""
+
+
+def explain(
+    request: GpuRequest,
+    snapshot: Snapshot,
+    candidates: Candidates,
+    kept: Kept | None,
+    starts_by: float | None = None,
+) -> Reason:
+    """Why ``request`` was not placed on ``snapshot``."""
+    fits = int(candidates.fits.sum())
+    counts = _counts(request, snapshot, candidates, kept)
+    if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
+        if len(snapshot) == 0:
+            code, next_step = WaitCode.NO_HOSTS, "start a node worker: no host is registered yet"
+        else:
+            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot, candidates.after_health)
+    elif not snapshot.ready.any():
+        code, next_step = WaitCode.NO_HOSTS, "a host must become ready: start its node worker, or end its drain"
+    elif kept is not None and fits >= request.hosts:
+        code, next_step = WaitCode.BEHIND_HIGHER_PRIORITY, f"starts once {kept.job_id}, ahead in the queue, has started"
+    else:
+        code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
+    free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
+    message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
+    parts = [_PHRASES[count.code](count) for count in counts]
+    if free:
+        parts.append(f"{free} free")
+    return Reason(
+        code=code,
+        message=f"{message}; {', '.join(parts)}" if parts else message,
+        counts=counts,
+        next_step=next_step,
+        starts_by=starts_by,
+    )
+
+
+def behind_lost_jobs(reason: Reason) -> Reason:
+    """The same, for a moment after several hosts were lost together: see ``RoomMaker.bar``."""
+    return reason.model_copy(
+        update={
+            "code": WaitCode.BEHIND_HIGHER_PRIORITY,
+            "next_step": "several hosts were lost: their jobs come back into the queue now, the most important first; "
+            "this takes about 2 seconds",
+        }
+    )
+
+
+def over_quota(request: GpuRequest, denial: Denial) -> Reason:
+    """Its namespace or user has what it may have, or may never have this."""
+    return Reason(
+        code=WaitCode.OVER_QUOTA,
+        message=f"needs {_needs(request)}: {denial.message}",
+        next_step=denial.next_step,
+    )
+
+
+def stopping_others(reason: Reason, at: float) -> Reason:
+    """The same, if jobs that run will be stopped for it at that time (Unix seconds)."""
+    return reason.model_copy(
+        update={
+            "estimated_start": at,
+            "estimate": EstimateBasis.MAKING_ROOM,
+            "next_step": "nothing: jobs are stopped for it once they have run for the policy's min_run_s",
+        }
+    )
+
+
+def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> list[HostCount]:
+    offers, counts = candidates.offers, []
+    for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
+        hosts = np.flatnonzero(offers.code == number)
+        code = CODES[number]
+        asked, available = _ASKED[code](request), _available(code, snapshot, hosts, int(offers.left[hosts].max()))
+        counts.append(HostCount(code=code, hosts=len(hosts), asked=asked, available=available))
+    if kept is not None:
+        hosts = int((candidates.fits & kept.hosts).sum())
+        if hosts:
+            asked = _asked(request)
+            counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
+    return counts
+
+
+def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
+    """The best of ``hosts``, in the terms of ``code``."""
+    if code is ReasonCode.HOST_NOT_READY:
+        return _not_ready(snapshot, hosts)
+    if code in _BEST_FACT:
+        machines = (snapshot.machines[number] for number in np.unique(snapshot.machine[hosts]).tolist())
+        return _BEST_FACT[code]([gpu for machine in machines for gpu in machine.gpus])
+    if code in _AMOUNTS:
+        return _AMOUNTS[code](snapshot, hosts)
+    return _gpus(left)
+
+
+def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    """In which states they are; hosts that were lost with a leaf, rack or power feed are counted with it."""
+    states = [snapshot.states[host] for host in hosts.tolist()]
+    told = [f"{states.count(state)} {state.lower()}" for state in HostState if state in states]
+    names = {snapshot.names[host] for host in hosts.tolist()}
+    losses = [str(loss) for loss in snapshot.lost_domains() if names.intersection(loss.hosts)]
+    return ", ".join(told) + (f"; lost with {' and '.join(losses)}" if losses else "")
+
+
+def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+    """What must happen, when the machines themselves would do."""
+    if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
+        if int(candidates.fits.sum()) >= request.hosts:
+            if request.required_level is None:
+                return "the hosts that fit are reserved for jobs ahead, which start before this one would end"
+            return f"running jobs must free hosts {_within(request)}"
+        missing = request.hosts - int(candidates.fits.sum())
+        waiting_for = np.flatnonzero(candidates.after_use & ~candidates.fits)
+        if not request.gpus_per_host:
+            return f"running jobs must free {_asked(request)} on {'a host' if missing == 1 else f'{missing} hosts'}"
+        best = int(candidates.offers.left[waiting_for].max())
+        short = request.gpus_per_host - best
+        what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
+        return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
+    unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
+    lacking = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
+    steps = [step for code, step in _REMEDIES.items() if code in lacking]
+    if ReasonCode.HOST_NOT_READY in lacking and (losses := snapshot.lost_domains()):
+        steps = [step for step in steps if step != _REMEDIES[ReasonCode.HOST_NOT_READY]]
+        steps.insert(0, f"{' and '.join(f'{loss.level} {loss.name}' for loss in losses)} must come back")
+    healing = snapshot.being_reset(unfit)
+    if healing and ReasonCode.UNHEALTHY in lacking | {ReasonCode.EXCLUDED}:
+        steps.insert(0, _healing(healing))
+    return " or ".join(steps) or "wait for hosts to come back"
+
+
+def _healing(gpus: list[str]) -> str:
+    named = ", ".join(gpus[:NAMED]) + (", …" if len(gpus) > NAMED else "")
+    what = f"{_plural(len(gpus), 'GPU')} ({named}) {'is' if len(gpus) == 1 else 'are'} being reset"
+    return f"{what}: usable again as soon as the check after it passes, usually within a minute"
+
+
+def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
+    """What to say of a required level that the fabric does not have; empty if it has it."""
+    level = request.required_level
+    if level in INSIDE_ONE_HOST or not is_between_hosts(level) or level in snapshot.domains:
+        return ""
+    known = ", ".join(["numa", "socket", "host", *snapshot.domains, "any"])
+    return f"there is no level {level!r}: require one of {known}, or none"
+
+
+def _smaller(request: GpuRequest, snapshot: Snapshot, able: NDArray[np.bool_]) -> str:
+    """What was asked, what there is, what would do. ``able``, by slot: hosts that could hold one slice."""
+    capacity = largest_gang([snapshot.inventory(slot) for slot in range(len(snapshot))], request)
+    if not capacity.fits:
+        return capacity.message
+    count, level = int(able.sum()), request.required_level
+    asked = f"asked for {describe(request)}"
+    if request.hosts > 1 and (unknown := unknown_level(request, snapshot)):
+        return f"{asked}; {unknown}"
+    if count >= request.hosts and level is not None:
+        most = int(np.bincount(snapshot.domains[level][able]).max(initial=0))
+        near = "NVLink domain" if level == "nvlink" else level
+        return (
+            f"{asked} {_within(request)}; of {_plural(count, 'such host')}, at most {most} "
+            f"{'is' if most == 1 else 'are'} in one {near}: "
+            f"ask for at most {_plural(most, 'host')}, or require no {level}"
+        )
+    there = f"only {_plural(count, 'host')} can" if count else "no host can"
+    if level in _INSIDE:
+        return f"{asked}{_INSIDE[level]}; {there} give that: ask for fewer GPUs per host, or require no {level}"
+    if not request.allow_cross_numa:
+        return (
+            f"{asked}; {there} give so many on one NVLink ring or socket: "
+            "ask for fewer GPUs per host, or allow_cross_numa (--allow-cross-numa)"
+        )
+    return f"{asked}; {there} give that, even when empty: ask for less per host"
+
+
+def _needs(request: GpuRequest) -> str:
+    place = ""
+    if request.gpus_per_host > 1:
+        anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
+        place = _INSIDE.get(request.required_level or "", anywhere)
+    if request.hosts > 1 and is_between_hosts(request.required_level):
+        place += f" {_within(request)}"
+    return describe(request) + place
+
+
+def _within(request: GpuRequest) -> str:
+    return "of one NVLink domain" if request.required_level == "nvlink" else f"under one {request.required_level}"
+
+
+def _gpus(count: int) -> str:
+    return _plural(count, "GPU")
+
+
+def _asked(request: GpuRequest) -> str:
+    """Of each host."""
+    return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_room(request)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _share(request: GpuRequest) -> str:
+    return describe_share(request.share) if request.share else "a share"
+
+
+def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    inventories = [snapshot.inventory(slot) for slot in hosts.tolist()]
+    found = {version for one in inventories for version in one.cuda_installations}
+    too_new = {version for one in inventories for version in one.unusable_cuda}
+    usable, unusable = (", ".join(sorted(versions, key=capability)) for versions in (found, too_new))
+    return (usable or "none") + (f"; too new for the driver: {unusable}" if unusable else "")
+
+
+def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
+    """Of the GPUs that are shared already the one with most percent left; MIG may lack a place all the same."""
+    shared = snapshot.shared
+    taken = np.where(shared.percent[hosts] > 0, shared.percent[hosts], np.int16(100))
+    return f"{100 - min(int(taken.min()), 100)} %"
+
+
+_AMOUNTS: dict[ReasonCode, Callable[[Snapshot, NDArray[np.intp]], str]] = {
+    ReasonCode.CPUS: lambda snapshot, hosts: (
+        f"{int((snapshot.cpus - snapshot.cpus_used - snapshot.cpus_held)[hosts].max())} CPUs"
+    ),
+    ReasonCode.RAM: lambda snapshot, hosts: (
+        f"{int((snapshot.ram_mib - snapshot.ram_mib_used - snapshot.ram_mib_held)[hosts].max())} MiB"
+    ),
+    ReasonCode.TOO_LITTLE_SHARE: _least_taken,
+    ReasonCode.NO_CUDA: _cuda_versions,
+}
+
+_INSIDE = {
+    "nvlink": " of one NVLink ring",
+    "numa": " of one NUMA node",
+    "socket": " of one socket",
+}
+
+_REMEDIES = {
+    ReasonCode.UNHEALTHY: "GPUs must come back to health (or online, if drained)",
+    ReasonCode.TOO_HOT: "GPUs must cool down",
+    ReasonCode.HOST_NOT_READY: "hosts must come back or end their drain",
+    ReasonCode.EXCLUDED: "other GPUs than those that the earlier attempt failed on must become free; "
+    "after a few seconds it takes any",
+}
+
+_ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
+    ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
+    ReasonCode.EXCLUDED: lambda request: f"{_asked(request)} without an earlier failure",
+    ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",
+    ReasonCode.TOO_LITTLE_MEMORY: lambda request: f"{request.memory_mib} MiB",
+    ReasonCode.COMPUTE_CAPABILITY: lambda request: request.min_compute_capability or "any",
+    ReasonCode.NO_CUDA: lambda request: f"CUDA {request.cuda}",
+    ReasonCode.SHARING_UNSUPPORTED: lambda request: _share(request),
+    ReasonCode.TOO_FEW_GPUS: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.CPUS: lambda request: f"{request.cpus_per_host} CPUs",
+    ReasonCode.RAM: lambda request: f"{request.ram_mib_per_host} MiB",
+    ReasonCode.UNHEALTHY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.TOO_HOT: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.BUSY: lambda request: _gpus(request.gpus_per_host),
+    ReasonCode.SHARED_BY_ANOTHER: lambda request: _share(request),
+    ReasonCode.TOO_LITTLE_SHARE: lambda request: _share(request),
+    ReasonCode.TOPOLOGY: lambda request: f"{_gpus(request.gpus_per_host)} together",
+    ReasonCode.KEPT: _asked,
+}
+
+_BEST_FACT: dict[ReasonCode, Callable[[list[GpuInfo]], str]] = {
+    ReasonCode.OTHER_MODEL: lambda gpus: ", ".join(sorted({gpu.model for gpu in gpus})),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda gpus: f"{max(gpu.memory_mib for gpu in gpus)} MiB",
+    ReasonCode.COMPUTE_CAPABILITY: lambda gpus: max((gpu.compute_capability for gpu in gpus), key=capability),
+}
+
+_PHRASES: dict[ReasonCode, Callable[[HostCount], str]] = {
+    ReasonCode.HOST_NOT_READY: lambda count: f"{count.hosts} not ready ({count.available})",
+    ReasonCode.EXCLUDED: lambda count: f"{count.hosts} excluded after a failure there",
+    ReasonCode.OTHER_MODEL: lambda count: f"{count.hosts} other model",
+    ReasonCode.TOO_LITTLE_MEMORY: lambda count: f"{count.hosts} too little memory (best has {count.available})",
+    ReasonCode.COMPUTE_CAPABILITY: lambda count: f"{count.hosts} lower compute capability (best has {count.available})",
+    ReasonCode.NO_CUDA: lambda count: f"{count.hosts} without {count.asked} (there is {count.available})",
+    ReasonCode.SHARING_UNSUPPORTED: lambda count: f"{count.hosts} cannot share so",
+    ReasonCode.CPUS: lambda count: f"{count.hosts} too few CPUs (best has {count.available})",
+    ReasonCode.RAM: lambda count: f"{count.hosts} too little memory (best has {count.available})",
+    ReasonCode.TOO_FEW_GPUS: lambda count: f"{count.hosts} too small (largest has {count.available.split()[0]})",
+    ReasonCode.UNHEALTHY: lambda count: f"{count.hosts} unhealthy or drained (best has {count.available} working)",
+    ReasonCode.TOO_HOT: lambda count: f"{count.hosts} too hot (best has {count.available} cool)",
+    ReasonCode.BUSY: lambda count: f"{count.hosts} busy (best has {count.available.split()[0]} free)",
+    ReasonCode.SHARED_BY_ANOTHER: lambda count: f"{count.hosts} shared by others",
+    ReasonCode.TOO_LITTLE_SHARE: lambda count: f"{count.hosts} too full (best has {count.available})",
+    ReasonCode.TOPOLOGY: lambda count: f"{count.hosts} free but apart (best has {count.available.split()[0]} free)",
+    ReasonCode.KEPT: lambda count: f"{count.hosts} kept for {count.available}",
+}

@@ -1,0 +1,112 @@
+"""Why a gang of groups, or a total, waits: which part of it has no place, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_platform.domain.capacity import describe
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.domain.placement import Reason, WaitCode
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.explaining.explain import Kept, explain, unknown_level
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.domains import is_between_hosts
+from gpu_platform.scheduling.placing.gangs import GangPlacer, Part, parts_of
+from gpu_platform.scheduling.placing.splitting import capacities, holds, slices_of
+
+
+def explain_gang(
+    row: QueueRow,
+    snapshot: Snapshot,
+    candidates: CandidateIndex,
+    placer: GangPlacer,
+    kept: Callable[[QueueRow, Candidates], Kept | None],
+    starts_by: float | None = None,
+) -> Reason:
+    """Why ``row`` was not placed on ``snapshot``. ``kept`` says which hosts jobs ahead keep from a plain request."""
+    lacking = placer.lacking(row)
+    if lacking is not None:
+        reason = _part(lacking, snapshot, candidates, placer, kept)
+        which = f"group {lacking.group} " if lacking.group else ""
+        step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
+        update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
+        return reason.model_copy(update=update)
+    asked = " and ".join(f"{part.group} {describe(part.request)}" for part in parts_of(row))
+    whole = placer.fits(row)
+    held_back = next((k for part in parts_of(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
+    if held_back is not None:
+        code = WaitCode.BEHIND_HIGHER_PRIORITY
+        message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"
+    elif not placer.fits_empty(row):
+        code, message = WaitCode.NEVER_FITS, ", each of which would fit, but never all at once"
+        step = f"asked for {asked}{message}: ask for less, or add hosts"
+    else:
+        code, message = WaitCode.WAITING_FOR_GPUS, ", each of which would fit, but not all at once"
+        step = "running jobs must free GPUs that two groups want"
+    return Reason(code=code, message=f"needs {asked}{message}", next_step=step, starts_by=starts_by)
+
+
+def _part(
+    part: Part,
+    snapshot: Snapshot,
+    candidates: CandidateIndex,
+    placer: GangPlacer,
+    kept: Callable[[QueueRow, Candidates], Kept | None],
+) -> Reason:
+    if part.request.total is None:
+        answers = candidates.of(part.row)
+        return explain(part.request, snapshot, answers, kept(part.row, answers))
+    one, answers = _example(part, candidates)
+    reason = explain(one.gpus, snapshot, answers, kept(one, answers))
+    free = capacities(part.row, snapshot, lambda row: candidates.of(row).fits)
+    able = capacities(part.row, snapshot, lambda row: candidates.of(row).after_health)
+    message = f"needs {describe(part.request)}{_where(part.request)}: {len(snapshot)} hosts; "
+    message += (
+        f"{int(free.sum())} free on {int(np.count_nonzero(free))} hosts, at most {int(free.max(initial=0))} together"
+    )
+    update: dict[str, object] = {"message": message}
+    if reason.code is not WaitCode.NO_HOSTS:
+        if holds(part.request, snapshot, able).any():
+            update |= {
+                "code": WaitCode.WAITING_FOR_GPUS,
+                "next_step": f"running jobs must free GPUs, or hosts come back: {int(able.sum())} could serve in all",
+            }
+        else:
+            update |= {
+                "code": WaitCode.NEVER_FITS,
+                "next_step": _less(part.request, snapshot, able),
+            }
+    return reason.model_copy(update=update)
+
+
+def _example(part: Part, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
+    """A plain request of the kind, with its answers."""
+    row = part.row if part.request.total is None else replace(part.row, gpus=slices_of(part.request, 1))
+    return row, candidates.of(row)
+
+
+def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
+    """What was asked, what there is, what would do. ``able``: what each host could give, by slot."""
+    asked = f"asked for {describe(request)}{_where(request)}; "
+    if unknown := unknown_level(request, snapshot):
+        return asked + unknown
+    level = request.required_level
+    if level in INSIDE_ONE_HOST:
+        most = int(able.max(initial=0))
+    elif level is not None and is_between_hosts(level):
+        most = int(np.bincount(snapshot.domains[level], weights=able, minlength=1).max())
+    else:
+        most = int(able.sum())
+        return f"{asked}all hosts together could give {most}: ask for at most {most} GPUs"
+    return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or require no {level}"
+
+
+def _where(request: GpuRequest) -> str:
+    level = request.required_level
+    if level in INSIDE_ONE_HOST:
+        return f" of one {level}"
+    return f" under one {level}" if is_between_hosts(level) else ""

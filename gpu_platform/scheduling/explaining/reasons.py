@@ -1,0 +1,227 @@
+"""What waiting jobs are told: deciding never waits for it, and it is never old for long.
+
+A decision that changes anything may change every reason, and there may be thousands. So each one renews only a few:
+those of new classes of jobs, those whose promise changed, and then, in turn, as many others as the rate allows.
+Two passes follow each other: the first estimates when jobs will start, the second puts the reasons together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.backfilling.release_forecast import Outlook
+from gpu_platform.scheduling.explaining.earliest_start import find_opening
+from gpu_platform.scheduling.explaining.explain import Kept, behind_lost_jobs, explain, over_quota, stopping_others
+from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
+from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, is_foreseeable
+from gpu_platform.scheduling.placing.candidates import Candidates
+from gpu_platform.scheduling.rounds import Round, State, Waiting
+
+SLICE, IDLE_SLICE = 8, 256
+"""So many jobs are looked at beside a decision, and when there is nothing to decide."""
+RATE_PER_S, BURST = 256.0, 64.0
+"""So many are looked at beside decisions in the long run, and at once."""
+FORESEEN_UP_TO = 400
+"""With more hosts and running jobs, who will be stopped for a job is found out only for who asks about that job."""
+
+Foreseen = Callable[[Round], tuple[str, float] | None]
+"""For whom others will be stopped next, and when: ``RoomMaker.foreseen``."""
+
+
+class ReasonBook:
+    """Per class of waiting jobs its reason, as last told."""
+
+    def __init__(self, state: State, foreseen: Foreseen) -> None:
+        self._state, self._foreseen = state, foreseen
+        self.outlook = Outlook(state.framework, state.snapshot, state.ledger)
+        self._told: dict[str, Reason] = {}
+        self._new: deque[str] = deque()
+        self._due: deque[str] = deque()
+        self._estimates: Estimates | None = None
+        self._estimating: Estimates | None = None
+        self._promised: dict[str, float] = {}
+        self._seen = (-1, -1)
+        self._facts = -1
+        self._allowance, self._at = BURST, 0.0
+
+    def current(self) -> dict[str, Reason]:
+        return {key: self._told[key] for key in self._state.queue.classes() if key in self._told}
+
+    def pending(self) -> bool:
+        """Is there more to say about what has happened?"""
+        return bool(self._new or self._due or self._estimating or self._seen != self._stamp())
+
+    def renew(self, found: Round, now: float, idle: bool = False) -> dict[str, Reason]:
+        """A slice of it, as things stand after ``found``; returns what is new. ``idle``: nothing was decided."""
+        self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
+        self._at = now
+        self._new.extend(self._state.queue.take_new_classes())
+        self._look_ahead(found, now, idle)
+        keys = dict.fromkeys(self._promises(found))
+        for _ in range(min(IDLE_SLICE if idle else SLICE, len(self._new))):
+            keys[self._new.popleft()] = None
+        for _ in range(self._spend(idle, len(self._due))):
+            keys[self._due.popleft()] = None
+        return self._tell(keys, found)
+
+    def renew_all(self, found: Round, now: float) -> None:
+        """Every reason as things stand."""
+        self._new.clear()
+        self._due.clear()
+        self._state.queue.take_new_classes()
+        self._estimates, self._estimating = self._begin(found, now), None
+        while self._estimates.advance(IDLE_SLICE):
+            pass
+        self._seen = self._stamp()
+        self._tell(dict.fromkeys(self._state.queue.classes()), found)
+
+    def why(self, row: QueueRow, found: Round, now: float) -> Reason:
+        """Of one waiting job, not of its class, as things stand."""
+        estimates = self._begin(found, now)
+        while estimates.get(row) is None and estimates.advance(1):
+            pass
+        given = found.waiting.get(row.class_key)
+        if given is None or given.row.job_id != row.job_id:
+            given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
+        reason = self.reason(given, found, estimates)
+        if reason.code is WaitCode.WAITING_FOR_GPUS and not is_foreseeable(row):
+            reason = self._tried(reason, row, now)
+        return self._if_others_stop(reason, row, found, math.inf)
+
+    def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
+        opening = find_opening(row, self._state, now)
+        if opening is None:
+            return reason
+        update: dict[str, object] = {"holders": opening.holders, "more_holders": opening.more_holders}
+        if reason.starts_by is None:
+            basis = EstimateBasis.ALONE if opening.start is not None else EstimateBasis.NO_TIME_LIMIT
+            update |= {"estimated_start": opening.start, "estimate": basis}
+        return reason.model_copy(update=update)
+
+    def reason(self, entry: Waiting, found: Round, estimates: Estimates | None) -> Reason:
+        """Why a job waits, whatever it was told before."""
+        state, row = self._state, entry.row
+        if entry.denial is not None:
+            reason = over_quota(row.gpus, entry.denial)
+            at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
+            update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
+            return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
+        if row.is_plain:
+            candidates = state.candidates.of(row)
+            kept = _kept(entry, found, row, candidates)
+            reason = explain(row.gpus, state.snapshot, candidates, kept, entry.starts_by)
+        else:
+            kept_of = partial(_kept, entry, found)
+            reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
+        if row.priority <= found.bar and reason.code is WaitCode.WAITING_FOR_GPUS:
+            reason = behind_lost_jobs(reason)
+        update: dict[str, object] = {"first_job": row.job_id}
+        estimate = _estimate(row, reason, estimates)
+        if estimate is not None:
+            update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
+        if reason.code is WaitCode.WAITING_FOR_GPUS and is_foreseeable(row):
+            able = state.candidates.of(row).after_use
+            update["holders"], update["more_holders"] = self.outlook.holders(row, able)
+        if any(claim.job_id == row.job_id for claim in found.claims):
+            # Time limits do not decide any more: jobs were told to stop for it.
+            update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.MAKING_ROOM}
+        return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
+
+    def _if_others_stop(self, reason: Reason, row: QueueRow, found: Round, up_to: float) -> Reason:
+        """What is said if running jobs will be stopped for it before it would start anyway.
+
+        ``up_to``: with so many hosts and running jobs it is found out.
+        """
+        too_many = len(self._state.snapshot) + len(self._state.ledger) > up_to
+        foreseen = None if too_many else self._foreseen(found)
+        if foreseen is None or foreseen[0] != row.job_id:
+            return reason
+        other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
+        return reason if other is not None and other <= foreseen[1] else stopping_others(reason, foreseen[1])
+
+    def _look_ahead(self, found: Round, now: float, idle: bool) -> None:
+        """Begin with what has changed, once all is said about what had changed before."""
+        if not self._state.queue:
+            self._told, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
+            return
+        if self._estimating is not None and self._facts != self._state.snapshot.facts_version:
+            self._estimating = self._begin(found, now)
+        elif self._estimating is None and not self._due and self._seen != self._stamp():
+            self._told = self.current()
+            self._seen = self._stamp()
+            self._estimating = self._begin(found, now)
+        if self._estimating is not None:
+            jobs = self._spend(idle, self._estimating.left)
+            if not self._estimating.advance(jobs):
+                self._estimates, self._estimating = self._estimating, None
+                self._due.extend(self._state.queue.classes())
+
+    def _begin(self, found: Round, now: float) -> Estimates:
+        self._facts = self._state.snapshot.facts_version
+        return Estimates(self._state, self.outlook, found.denial, now)
+
+    def _spend(self, idle: bool, wanted: int) -> int:
+        """How many of ``wanted`` may be looked at now."""
+        if idle:
+            return min(wanted, IDLE_SLICE)
+        spent = min(wanted, SLICE, int(self._allowance))
+        self._allowance -= spent
+        return spent
+
+    def _promises(self, found: Round) -> list[str]:
+        """Classes whose promised date is another one now."""
+        promised = found.told
+        changed = [key for key in {**self._promised, **promised} if self._promised.get(key) != promised.get(key)]
+        self._promised = dict(promised)
+        return changed
+
+    def _tell(self, keys: dict[str, None], found: Round) -> dict[str, Reason]:
+        changed, before = {}, self._stamp()
+        for key in keys:
+            entry = found.entry(key)
+            if entry is None:
+                self._told.pop(key, None)
+                continue
+            reason = self.reason(entry, found, self._estimates)
+            if self._told.get(key) != reason:
+                self._told[key] = changed[key] = reason
+        if self._seen == before:
+            self._seen = self._stamp()  # what was only tried counts as a change to the snapshot, too
+        return changed
+
+    def _stamp(self) -> tuple[int, int]:
+        return self._state.snapshot.version, self._state.queue.version
+
+
+def _kept(entry: Waiting, found: Round, row: QueueRow, candidates: Candidates) -> Kept | None:
+    """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
+    keeper = found.closed_by(entry.row)
+    shut = keeper < entry.turn
+    ahead = [int(keeper[shut].min())] if shut.any() else []
+    for turn, reservation in found.reservations:
+        if turn < entry.turn and reservation.binds(row, found.now):
+            around = found.state.backfill.around([reservation], row, candidates)
+            closed = candidates.fits & ~around.fits
+            if closed.any():
+                shut = shut | closed
+                ahead.append(turn)
+    for claim in found.claims:
+        if claim.job_id != entry.row.job_id:
+            closed = candidates.fits & ~found.state.backfill.around([claim], row, candidates).fits
+            if closed.any() and not ahead:
+                return Kept(shut | closed, claim.job_id)
+            shut = shut | closed
+    return Kept(shut, found.names[min(ahead)]) if ahead else None
+
+
+def _estimate(row: QueueRow, reason: Reason, estimates: Estimates | None) -> Estimate | None:
+    if reason.starts_by is not None:
+        return Estimate(reason.starts_by, EstimateBasis.PROMISED)
+    if reason.code in (WaitCode.NEVER_FITS, WaitCode.NO_HOSTS):
+        return Estimate(None, EstimateBasis.REPAIR)
+    return estimates.get(row) if estimates is not None else None

@@ -1,0 +1,117 @@
+"""When waiting jobs will probably start: the jobs that run, and then those ahead, all run to their time limits.
+
+Jobs are thought to start in order, each as early as what is left to it allows; nobody passes, so the gaps that backfill
+fills stay open. Jobs that end early, and backfill, make a job start before its estimate; jobs that come in before it
+and hosts that fail, after. No estimate is earlier than the time limits of the running jobs allow.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placement import EstimateBasis
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.backfilling.release_forecast import Future, Outlook
+from gpu_platform.scheduling.placing.domains import together
+from gpu_platform.scheduling.queueing.job_queue import JobQueue
+from gpu_platform.scheduling.queueing.quota import Denial
+from gpu_platform.scheduling.rounds import State
+
+AHEAD = 256
+"""So many jobs are looked at, in order; nobody knows about those behind them."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    start: float | None
+    """Seconds, on the clock of ``Scheduler.decide``."""
+    basis: EstimateBasis
+
+
+class Estimates:
+    """One look into the future, job after job. ``denial``: why a job may not have GPUs, or None."""
+
+    def __init__(self, state: State, outlook: Outlook, denial: Callable[[QueueRow], Denial | None], now: float) -> None:
+        self._state, self._denial, self._now = state, denial, now
+        # Where no job that runs has a time limit, nobody knows anything.
+        self._limited, self._cut = state.ledger.limited > 0, len(state.queue) > AHEAD
+        self._future = Future.of(outlook, state.snapshot) if self._limited else None
+        self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
+        self._of: dict[str, Estimate] = {}
+
+    @property
+    def left(self) -> int:
+        """Jobs still to be looked at."""
+        return len(self._jobs)
+
+    def advance(self, jobs: int) -> bool:
+        """Look at so many more; False when there is nothing left to look at."""
+        for _ in range(min(jobs, len(self._jobs))):
+            row = self._state.queue.get(self._jobs.popleft())
+            if row is not None:
+                self._of[row.job_id] = self.look(row)
+        return bool(self._jobs)
+
+    def get(self, row: QueueRow) -> Estimate | None:
+        """None if it was not there yet, or its turn has not come."""
+        if row.job_id in self._of:
+            return self._of[row.job_id]
+        if not self._limited:
+            return Estimate(None, EstimateBasis.REPAIR if self._able(row) is None else EstimateBasis.NO_TIME_LIMIT)
+        return Estimate(None, EstimateBasis.TOO_FAR) if self._cut and not self._jobs else None
+
+    def look(self, row: QueueRow) -> Estimate:
+        """At the next one in order; what it takes is gone for those that follow."""
+        if self._denial(row) is not None:
+            return Estimate(None, EstimateBasis.QUOTA)
+        able = self._able(row)
+        if able is None:
+            return Estimate(None, EstimateBasis.REPAIR)
+        assert self._future is not None, "nobody is looked at where nothing is known"
+        found = self._future.earliest(row) if is_foreseeable(row) else None
+        if found is None:
+            self._future.close(np.flatnonzero(able))  # kept for it, until whenever that is
+            return Estimate(None, EstimateBasis.NO_TIME_LIMIT if is_foreseeable(row) else EstimateBasis.PARTS)
+        start, gpus = max(found[0], self._now), found[1]
+        self._future.take(gpus, start + (row.time_limit_s or math.inf))
+        return Estimate(start, EstimateBasis.TIME_LIMITS)
+
+    def _able(self, row: QueueRow) -> NDArray[np.bool_] | None:
+        """Hosts that could serve it once all jobs have ended; None if they are too few."""
+        state = self._state
+        if not row.is_plain:
+            return state.gangs.useful(row, lambda candidates: candidates.after_use)
+        able = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
+        return able if np.count_nonzero(able) >= row.gpus.hosts else None
+
+
+def is_foreseeable(row: QueueRow) -> bool:
+    """Equal slices of whole GPUs."""
+    return row.is_plain and not row.takes_parts
+
+
+def in_order(queue: JobQueue) -> Iterator[str]:
+    """The ids of the waiting jobs, those that are served first first; where shares decide, by arrival.
+
+    The queue must not change meanwhile.
+    """
+    sources = [need.groups for need in queue.needs()]
+    heap = [(groups[0][0], number, 0, 0) for number, groups in enumerate(sources)]
+    heapq.heapify(heap)
+    while heap:
+        order, number, at, member = heapq.heappop(heap)
+        yield order[2]
+        groups = sources[number]
+        if member == 0 and at + 1 < len(groups):
+            heapq.heappush(heap, (groups[at + 1][0], number, at + 1, 0))
+        members = queue.members(groups[at][1])
+        if member + 1 < len(members):
+            heapq.heappush(heap, (members[member + 1], number, at, member + 1))

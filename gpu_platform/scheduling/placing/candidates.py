@@ -1,0 +1,167 @@
+"""Which hosts could take a job: remembered per shape of request, brought up to date by what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.cluster.snapshot import Change, Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import FITS, THE_HOST, Ask, Framework, Offers, resized
+
+MAX_SHAPES = 512
+"""Shapes remembered; about 40 bytes per host each."""
+MAX_OVERLAYS = 10_000
+
+
+@dataclass
+class Candidates:
+    """One request against every host; arrays by slot."""
+
+    offers: Offers
+    after_use: NDArray[np.bool_]
+    """Could serve once all jobs have ended."""
+    after_health: NDArray[np.bool_]
+    """Could serve once all hosts and GPUs are back as well."""
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        return self.offers.code == FITS
+
+    def resized(self, n: int) -> Candidates:
+        return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
+
+
+def ask_of(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
+    """What a job asks of hosts; ``more``: GPUs that it must not get either, slot -> set."""
+    excluded = exclusions(snapshot, row)
+    for slot, gpus in (more or {}).items():
+        excluded[slot] = excluded.get(slot, 0) | gpus
+    return Ask(row.gpus, excluded, row.tenant)
+
+
+def shape_of(row: QueueRow) -> tuple[object, ...]:
+    """All that matters to one host, but for exclusions."""
+    request = row.gpus
+    return (
+        row.tenant,
+        request.share,
+        request.cpus_per_host,
+        request.ram_mib_per_host,
+        request.gpus_per_host,
+        request.model,
+        request.memory_mib,
+        request.min_compute_capability,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+        request.strategy,
+    )
+
+
+def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
+    """Slot -> GPUs that the job must not get there; for one without GPUs, see ``Ask.everything``."""
+    excluded: dict[int, int] = {}
+    if not row.gpus.gpus_per_host:
+        slots = (snapshot.slot(name) for name in row.excluded_hosts)
+        return {slot: int(THE_HOST) for slot in slots if slot is not None}
+    for name in row.excluded_hosts:
+        slot = snapshot.slot(name)
+        if slot is not None:
+            excluded[slot] = int(snapshot.everything[slot])
+    for uuid in row.excluded_gpus:
+        place = snapshot.locate(uuid)
+        if place is not None:
+            slot, bit = place
+            excluded[slot] = excluded.get(slot, 0) | 1 << bit
+    return excluded
+
+
+class CandidateIndex:
+    """Requests of one shape (all but the number of hosts) share their answers. Exclusions are laid over them."""
+
+    def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
+        self._framework = framework
+        self._snapshot = snapshot
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._overlays: dict[tuple[object, ...], _Overlay] = {}
+
+    def of(self, row: QueueRow) -> Candidates:
+        """Valid until the snapshot changes; not to be written to."""
+        key = shape_of(row)
+        shape = self._shapes.pop(key, None)
+        if shape is None:
+            if len(self._shapes) >= MAX_SHAPES:
+                del self._shapes[next(iter(self._shapes))]
+            shape = _Shape(self._framework, self._snapshot, row)
+        self._shapes[key] = shape  # last: the least recently used one is first
+        candidates = shape.current()
+        return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
+
+    def _without(self, candidates: Candidates, key: tuple[object, ...], row: QueueRow) -> Candidates:
+        key = (*key, row.excluded_gpus, row.excluded_hosts)
+        overlay = self._overlays.pop(key, None)
+        if overlay is None or not overlay.holds(self._snapshot):
+            if len(self._overlays) >= MAX_OVERLAYS:
+                del self._overlays[next(iter(self._overlays))]
+            overlay = _Overlay.of(self._framework, self._snapshot, row)
+        self._overlays[key] = overlay
+        return overlay.over(candidates)
+
+
+@dataclass(frozen=True)
+class _Overlay:
+    """What a job's exclusions change: the answers of the few hosts that they touch."""
+
+    seen: int
+    facts_at: int
+    hosts: Slots
+    offers: Offers
+    after_use: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
+        ask = ask_of(snapshot, row)
+        hosts = np.array(sorted(ask.excluded), np.intp)
+        offers = framework.examine(ask, snapshot, hosts)
+        after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)
+        return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """New facts anywhere may show where an excluded GPU is."""
+        changed_at = snapshot.changed_at[Change.USE][self.hosts].max(initial=0)
+        return snapshot.facts_version == self.facts_at and bool(changed_at <= self.seen)
+
+    def over(self, candidates: Candidates) -> Candidates:
+        result = candidates.resized(len(candidates.after_use))
+        result.offers.put(self.hosts, self.offers)
+        result.after_use[self.hosts] = self.after_use
+        return result
+
+
+class _Shape:
+    def __init__(self, framework: Framework, snapshot: Snapshot, row: QueueRow) -> None:
+        self._framework = framework
+        self._snapshot = snapshot
+        self._ask = Ask(row.gpus, tenant=row.tenant)
+        self._seen = 0
+        self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool))
+
+    def current(self) -> Candidates:
+        snapshot, seen = self._snapshot, self._seen
+        if seen != snapshot.version:
+            if len(self._candidates.after_use) != len(snapshot):
+                self._candidates = self._candidates.resized(len(snapshot))
+            used, healed, rebuilt = (np.flatnonzero(snapshot.changed_at[change] > seen) for change in Change)
+            self._candidates.offers.put(used, self._framework.examine(self._ask, snapshot, used))
+            for change, hosts, answers in (
+                (Change.USE, healed, self._candidates.after_use),
+                (Change.HEALTH, rebuilt, self._candidates.after_health),
+            ):
+                if len(hosts):
+                    answers[hosts] = self._framework.could_serve(self._ask, snapshot, hosts, change)
+            self._seen = snapshot.version
+        return self._candidates

@@ -1,0 +1,36 @@
+"""Domains of the fabric that a gang of several hosts must not cross: the required level of its request."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+
+
+def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of ``hosts`` (by slot) those in domains of the required level that have enough of them for the gang."""
+    slots = np.flatnonzero(hosts)
+    if request.hosts == 1:
+        return hosts
+    answer = np.zeros(len(hosts), bool)
+    if len(slots) >= request.hosts:
+        allowed = domains_of(request, snapshot, slots)
+        answer[slots[np.bincount(allowed)[allowed] >= request.hosts]] = True
+    return answer
+
+
+def is_between_hosts(level: str | None) -> bool:
+    """Does the level say anything about a gang of several hosts?"""
+    return level is not None and level != "any" and level not in INSIDE_ONE_HOST
+
+
+def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray[np.intp]:
+    """Numbers of the domains that the gang may not cross."""
+    level = request.required_level
+    if level is None or not is_between_hosts(level):
+        return np.zeros(len(hosts), np.intp)
+    if level not in snapshot.domains:  # nobody has a domain of an unknown level
+        return np.arange(len(hosts))
+    return snapshot.domains[level][hosts]

@@ -1,0 +1,257 @@
+"""Filter, score, choose: how one request meets all hosts.
+
+A **filter** narrows, on each host, the GPUs that are left; a host that has too few left is out, and the
+filter that took them is the reason. For a request without GPUs the host itself is what may be left. Of what
+is left the best-connected set is the host's **offer**.
+**Scores** between 0 and 1 rate offers; their weighted sum decides. **Choosing** takes one host, or
+the hosts of a gang.
+
+Plugins work on arrays: ``hosts`` are slots of the snapshot, answers are arrays of equal length. An answer
+for a host may depend on nothing but the request and that host's own row, so that after a change
+only the hosts that changed are asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ReasonCode, TopologyLevel
+from gpu_platform.scheduling.cluster.shared_gpus import as_rows
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.topology.machine import Machine
+from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
+
+_T = TypeVar("_T", bound=np.generic)
+FITS = -1
+THE_HOST = np.uint64(1)
+"""What filters pass on for a request without GPUs; see :meth:`Ask.everything`."""
+CODES = tuple(ReasonCode)
+_CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
+_LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, and what the snapshot calls the GPUs that it must not get: slot -> set."""
+
+    request: GpuRequest
+    excluded: Mapping[int, int] = field(default_factory=dict)
+    tenant: str = ""
+    """Whose GPUs it may share; see ``QueueRow.tenant``."""
+
+    @property
+    def wants_gpus(self) -> bool:
+        return self.request.gpus_per_host > 0
+
+    def everything(self, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+        """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
+        return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), THE_HOST)
+
+
+@dataclass
+class Offers:
+    """What each host offers, or why nothing; equally long arrays."""
+
+    code: NDArray[np.int8]
+    """FITS, or the reason's place in CODES."""
+    left: NDArray[np.int16]
+    """GPUs that remained when the reason was found."""
+    gpus: GpuSets
+    level: NDArray[np.int8]
+    """Place in HOST_LEVELS."""
+    bandwidth_gb_s: NDArray[np.float64]
+    stranded: NDArray[np.int16]
+    """Free GPUs left behind in the NUMA nodes that the offer opens."""
+    score: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n: int) -> Offers:
+        return cls(
+            code=np.full(n, FITS, np.int8),
+            left=np.zeros(n, np.int16),
+            gpus=np.zeros(n, np.uint64),
+            level=np.zeros(n, np.int8),
+            bandwidth_gb_s=np.zeros(n),
+            stranded=np.zeros(n, np.int16),
+            score=np.zeros(n),
+        )
+
+    def put(self, hosts: Slots, offers: Offers) -> None:
+        for name, array in vars(self).items():
+            array[hosts] = getattr(offers, name)
+
+    def of(self, hosts: Slots) -> Offers:
+        """Those of some hosts, in their order."""
+        return Offers(**{name: array[hosts] for name, array in vars(self).items()})
+
+    def resized(self, n: int) -> Offers:
+        """A copy; new elements have any value."""
+        return Offers(**{name: resized(array, n) for name, array in vars(self).items()})
+
+
+def resized(array: NDArray[_T], n: int) -> NDArray[_T]:
+    """A copy of length ``n``; new elements have any value."""
+    return array.copy() if len(array) == n else np.resize(array, n)
+
+
+class Filter(Protocol):
+    """Which of a host's GPUs may serve."""
+
+    @property
+    def code(self) -> ReasonCode: ...
+    @property
+    def lifted_by(self) -> Change:
+        """What has to change for it to let more through."""
+        ...
+
+    def concerns(self, ask: Ask) -> bool:
+        """False: it would let everything through, and is not asked."""
+        ...
+
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets: ...
+
+
+class Score(Protocol):
+    """How good each host's offer is, 0 to 1."""
+
+    name: str
+
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers
+    ) -> NDArray[np.float64]: ...
+
+
+class Choose(Protocol):
+    """Which of the open hosts get the gang: their slots in rank order, or None if they are too few."""
+
+    def __call__(self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots) -> Slots | None: ...
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The groups of hosts that could hold a gang."""
+
+    hosts: Slots
+    """Those of a group side by side, best first."""
+    starts: NDArray[np.intp]
+    """Of each group the place of its first host in ``hosts``."""
+    sizes: NDArray[np.intp]
+    best: NDArray[np.intp]
+    """The groups, best first."""
+    worth: NDArray[np.float64]
+    parts: dict[str, NDArray[np.float64]]
+    """What ``worth`` is the sum of, weighted."""
+
+
+class Rank(Protocol):
+    """Why those: the nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
+
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots
+    ) -> tuple[str | None, Ranking] | None: ...
+
+
+@dataclass(frozen=True)
+class Framework:
+    filters: Sequence[Filter]
+    scores: Sequence[tuple[Score, float]]
+    choose: Choose
+    rank: Rank
+
+    def examine(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> Offers:
+        """Ask ``hosts`` for their offers."""
+        offers = Offers.none(len(hosts))
+        gpus = self._narrow(ask, snapshot, hosts, self.filters, offers)
+        self._connect(ask.request, snapshot, hosts, gpus, offers)
+        for score, weight in self.scores:
+            offers.score += weight * score(ask.request, snapshot, hosts, offers)
+        return offers
+
+    def could_serve(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> NDArray[np.bool_]:
+        """Which hosts would have an offer once every change up to ``after`` has turned out well?
+
+        After USE: when all jobs have ended; after HEALTH: when all hosts and GPUs are back as well.
+        """
+        offers = Offers.none(len(hosts))
+        lasting = [step for step in self.filters if step.lifted_by > after]
+        gpus = self._narrow(ask, snapshot, hosts, lasting, offers)
+        self._connect(ask.request, snapshot, hosts, gpus, offers)
+        return offers.code == FITS
+
+    def usable(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> GpuSets:
+        """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
+        gpus = ask.everything(snapshot, hosts)
+        for step in self.filters:
+            if step.lifted_by > after and step.concerns(ask):
+                gpus = gpus & step(ask, snapshot, hosts)
+        return gpus
+
+    def _narrow(self, ask: Ask, snapshot: Snapshot, hosts: Slots, filters: Sequence[Filter], offers: Offers) -> GpuSets:
+        gpus = ask.everything(snapshot, hosts)
+        needed = max(ask.request.gpus_per_host, 1)
+        for step in filters:
+            if not step.concerns(ask):
+                continue
+            passed = gpus & step(ask, snapshot, hosts)
+            left = np.bitwise_count(passed)
+            # A host that had too few before is not this filter's doing; TooFew speaks for it.
+            out = (offers.code == FITS) & (left < needed)
+            if step.code is not ReasonCode.TOO_FEW_GPUS:
+                out &= passed != gpus
+            offers.code[out] = _CODE_NUMBER[step.code]
+            offers.left[out] = left[out]
+            gpus = passed
+        return gpus
+
+    def _connect(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers) -> None:
+        fitting = np.flatnonzero(offers.code == FITS)
+        if request.share is not None or not request.gpus_per_host:
+            self._share(request, snapshot, hosts, gpus, offers, fitting)
+            return
+        machines = snapshot.machine[hosts[fitting]].tolist()
+        for i, machine, free in zip(fitting.tolist(), machines, gpus[fitting].tolist(), strict=True):
+            _offer(offers, i, _best(request, snapshot.machines[machine], free), free)
+
+    def _share(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers, fitting: Slots
+    ) -> None:
+        """Parts of GPUs: of those that are shared already before any other is opened, the fullest first."""
+        slots, able = hosts[fitting], gpus[fitting]
+        offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if request.gpus_per_host else TopologyLevel.HOST]
+        if not request.gpus_per_host:
+            return
+        if request.gpus_per_host == 1:
+            width = snapshot.shared.width
+            taken = snapshot.shared.percent[slots]
+            rank = np.where(as_rows(able, width), taken, np.int16(-1))
+            offers.gpus[fitting] = np.uint64(1) << rank.argmax(axis=1).astype(np.uint64)
+            return
+        machines, partly = snapshot.machine[slots].tolist(), (able & snapshot.shared.partly[slots]).tolist()
+        for i, number, mine, opened in zip(fitting.tolist(), machines, able.tolist(), partly, strict=True):
+            machine = snapshot.machines[number]
+            _offer(offers, i, _best(request, machine, opened) or _best(request, machine, mine), mine)
+
+
+def _best(request: GpuRequest, machine: Machine, free: int) -> Subset | None:
+    return best_subset(
+        machine,
+        free,
+        request.gpus_per_host,
+        request.allow_cross_numa,
+        request.required_level,
+        request.preferred_level,
+    )
+
+
+def _offer(offers: Offers, i: int, best: Subset | None, free: int) -> None:
+    if best is None:
+        offers.code[i], offers.left[i] = _CODE_NUMBER[ReasonCode.TOPOLOGY], free.bit_count()
+    else:
+        offers.gpus[i], offers.level[i] = best.gpus, _LEVEL_NUMBER[best.level]
+        offers.bandwidth_gb_s[i], offers.stranded[i] = best.bandwidth_gb_s, best.stranded

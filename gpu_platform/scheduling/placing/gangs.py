@@ -1,0 +1,263 @@
+"""Gangs that are more than equal slices: groups with different needs, and totals that may split. All or none.
+
+Parts are seated one after another through a :class:`Statement`, the hardest first, so that nothing is held when
+one of them finds no place. The gang is kept together: of the domains (one NVLink domain, then one leaf, one spine,
+all hosts) the nearest level is taken in which all parts fit. Where hardest first fails, other orders are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
+from gpu_platform.scheduling.placing.domains import together
+from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, level_between, place
+from gpu_platform.scheduling.placing.splitting import Asking, Piece, capacities, holds, slices_of, split
+
+MAX_DOMAINS = 16
+"""Of each level, so many domains are tried, the fullest that could do first."""
+MAX_ORDERS = 12
+"""So many orders of seating the parts are tried on all hosts together."""
+
+
+@dataclass(frozen=True)
+class Part:
+    group: str | None
+    row: QueueRow
+    """The job, as if this part were all of it."""
+
+    @property
+    def request(self) -> GpuRequest:
+        return self.row.gpus
+
+
+def parts_of(row: QueueRow) -> list[Part]:
+    """In the order in which they were asked for."""
+    return [Part(group, replace(row, gpus=request, groups=())) for group, request in row.parts]
+
+
+class GangPlacer:
+    def __init__(self, framework: Framework, snapshot: Snapshot, candidates: CandidateIndex, epoch: int) -> None:
+        self._framework, self._snapshot, self._candidates, self._epoch = framework, snapshot, candidates, epoch
+
+    def place(
+        self, row: QueueRow, asking: Asking | None = None, shut: NDArray[np.bool_] | None = None
+    ) -> Placement | None:
+        """Hold a place for the whole gang and return it; None, with nothing held, if there is none.
+
+        ``asking`` answers for a plain request (default: what the hosts offer now); ``shut`` hosts are kept for others.
+        """
+        with Statement(self._snapshot) as attempt:
+            found = self.seat(row, attempt, asking, shut)
+            if found is not None:
+                attempt.commit()
+            return found
+
+    def fits(self, row: QueueRow) -> bool:
+        """Would it have a place as things stand? Nothing is held afterwards."""
+        with Statement(self._snapshot) as attempt:
+            return self.seat(row, attempt) is not None
+
+    def fits_empty(self, row: QueueRow) -> bool:
+        """Would it have a place if every job had ended?"""
+        with Statement(self._snapshot) as attempt:
+            for slot in range(len(self._snapshot)):
+                attempt.empty(slot)
+            return self.seat(row, attempt) is not None
+
+    def seat(
+        self,
+        row: QueueRow,
+        attempt: Statement,
+        asking: Asking | None = None,
+        shut: NDArray[np.bool_] | None = None,
+    ) -> Placement | None:
+        """As :meth:`place`, within a statement of the caller's; None has changed nothing."""
+        asking = asking or self._candidates.of
+        parts = parts_of(row)
+        anywhere = np.ones(len(self._snapshot), bool) if shut is None else ~shut
+        wanted = [self._could_serve(part, asking) & anywhere for part in parts]
+        if not all(part.any() for part in wanted):
+            return None
+        hardest = sorted(parts, key=lambda part: self._ease(part, wanted[parts.index(part)]))
+        seats = self._on_one_host(parts, attempt, asking, anywhere) if len(parts) == 1 else None
+        # Equal slices are kept together by ``choose`` itself.
+        for hosts in self._domains(parts, wanted) if seats is None and not row.is_plain else ():
+            seats = self._seat_all(hardest, attempt, asking, hosts & anywhere)
+            if seats is not None:
+                break
+        if seats is None:
+            for order in _orders(hardest):
+                seats = self._seat_all(order, attempt, asking, anywhere)
+                if seats is not None:
+                    break
+        return None if seats is None else self._merge(parts, seats)
+
+    def useful(self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]) -> NDArray[np.bool_] | None:
+        """Hosts (by slot) that some part could use, where ``lasting`` picks out what counts; None if a part has none.
+
+        It says nothing about the parts getting in each other's way.
+        """
+        useful = np.zeros(len(self._snapshot), bool)
+        for part in parts_of(row):
+            hosts = self._enough(part, lambda row: lasting(self._candidates.of(row)))
+            if not hosts.any():
+                return None
+            useful |= hosts
+        return useful
+
+    def lacking(self, row: QueueRow) -> Part | None:
+        """The first part that has no place even without the others; None if they are in each other's way."""
+        for part in parts_of(row):
+            if not self.fits(part.row):
+                return part
+        return None
+
+    # -- seating ---------------------------------------------------------------------------------
+
+    def _seat_all(
+        self, order: list[Part], attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+    ) -> dict[str | None, list[Placement]] | None:
+        before = attempt.checkpoint()
+        seats: dict[str | None, list[Placement]] = {}
+        for part in (_apart(part, seats) for part in order):
+            pieces = self._pieces(part, asking, hosts)
+            if pieces is None:
+                attempt.rollback(before)
+                return None
+            seats[part.group] = [self._hold(part, piece, attempt, asking, hosts) for piece in pieces]
+        return seats
+
+    def _on_one_host(
+        self, parts: list[Part], attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+    ) -> dict[str | None, list[Placement]] | None:
+        """One host anywhere is closer than any number of hosts."""
+        [part] = parts
+        piece = self._whole(part, asking, hosts)
+        return None if piece is None else {part.group: [self._hold(part, piece, attempt, asking, hosts)]}
+
+    def _pieces(self, part: Part, asking: Asking, hosts: NDArray[np.bool_]) -> list[Piece] | None:
+        if part.request.total is not None:
+            whole = self._whole(part, asking, hosts)
+            return [whole] if whole is not None else split(part.row, self._snapshot, asking, hosts)
+        offers = asking(part.row)
+        open_hosts = np.flatnonzero(offers.fits & hosts)
+        chosen = self._framework.choose(part.request, self._snapshot, offers.offers, open_hosts)
+        return None if chosen is None else [Piece(part.request, chosen)]
+
+    def _whole(self, part: Part, asking: Asking, hosts: NDArray[np.bool_]) -> Piece | None:
+        """A total on one host."""
+        if part.request.total is None or part.request.gpus > int(self._snapshot.size.max(initial=0)):
+            return None
+        request = slices_of(part.request, part.request.gpus)
+        offers = asking(replace(part.row, gpus=request))
+        chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
+        return None if chosen is None else Piece(request, chosen)
+
+    def _hold(
+        self, part: Part, piece: Piece, attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+    ) -> Placement:
+        offers = asking(replace(part.row, gpus=piece.request))
+        considered = int(np.count_nonzero(offers.fits & hosts))
+        placement = place(piece.request, self._snapshot, offers.offers, piece.hosts, considered, self._epoch)
+        for taken in placement.slices:
+            attempt.hold(taken, part.row.namespace)
+        return placement
+
+    # -- where to look ---------------------------------------------------------------------------
+
+    def _could_serve(self, part: Part, asking: Asking) -> NDArray[np.bool_]:
+        """Hosts that could take a slice now, if there are enough of them for the part."""
+        return self._enough(part, lambda row: asking(row).fits)
+
+    def _enough(self, part: Part, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        request, snapshot = part.request, self._snapshot
+        if request.total is not None:
+            return holds(request, snapshot, capacities(part.row, snapshot, answers))
+        hosts = together(request, snapshot, answers(part.row))
+        return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
+
+    def _ease(self, part: Part, hosts: NDArray[np.bool_]) -> tuple[int, int]:
+        """Sorts the hardest first: large slices, then little choice."""
+        needed = 1 if part.request.total is not None else part.request.hosts
+        return (-(part.request.total or part.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
+
+    def _domains(self, parts: list[Part], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
+        """Hosts of one domain, nearest levels first; of a level the smallest that could do, by name."""
+        for numbers in self._snapshot.domains.values():
+            counts = [np.bincount(numbers, weights=hosts, minlength=1) for hosts in wanted]
+            enough = np.ones(len(counts[0]), bool)
+            for part, count in zip(parts, counts, strict=True):
+                enough &= count >= (1 if part.request.total is not None else part.request.hosts)
+            able = np.flatnonzero(enough)
+            if not len(able):
+                continue
+            first_name = np.full(len(enough), len(self._snapshot), np.int64)
+            np.minimum.at(first_name, numbers, self._snapshot.by_name)
+            room = np.sum(counts, axis=0)
+            for domain in able[np.lexsort((first_name[able], room[able]))][:MAX_DOMAINS].tolist():
+                yield numbers == domain
+
+    # -- what comes of it ------------------------------------------------------------------------
+
+    def _merge(self, parts: list[Part], seats: dict[str | None, list[Placement]]) -> Placement:
+        pieces = [(part.group, placement) for part in parts for placement in seats[part.group]]
+        if len(pieces) == 1 and pieces[0][0] is None:
+            return pieces[0][1]
+        slices = [
+            HostSlice.model_validate({**piece.model_dump(), "group": group})
+            for group, placement in pieces
+            for piece in placement.slices
+        ]
+        slots = np.array(sorted({self._slot(piece.host) for piece in slices}), np.intp)
+        placements = [placement for _, placement in pieces]
+        level = level_between(self._snapshot, slots) if len(slots) > 1 else TopologyLevel.HOST
+        inside = [p.bandwidth_gb_s for p in placements if len(p.gpu_uuids) > 1]
+        network = [bandwidth_between(self._snapshot, slots, level)] if len(slots) > 1 else []
+        return Placement(
+            slices=slices,
+            level=level,
+            bandwidth_gb_s=min([*inside, *network], default=0.0),
+            score=round(float(np.mean([placement.score for placement in placements])), 6),
+            why=_why(pieces),
+            epoch=self._epoch,
+        )
+
+    def _slot(self, host: str) -> int:
+        slot = self._snapshot.slot(host)
+        assert slot is not None, "it was just placed there"
+        return slot
+
+
+def _apart(part: Part, seats: dict[str | None, list[Placement]]) -> Part:
+    """Of one GPU, a gang has one part at most: its ranks there would not know whose is whose."""
+    if part.request.share is None or not seats:
+        return part
+    taken = frozenset(uuid for placements in seats.values() for seat in placements for uuid in seat.gpu_uuids)
+    return Part(part.group, replace(part.row, excluded_gpus=part.row.excluded_gpus | taken))
+
+
+def _orders(hardest: list[Part]) -> Iterator[list[Part]]:
+    """Hardest first, then other orders; then all that again with every part on the emptiest hosts."""
+    yield from (list(order) for order in islice(permutations(hardest), MAX_ORDERS))
+    spread = [Part(p.group, replace(p.row, gpus=p.request.model_copy(update={"strategy": _other(p)}))) for p in hardest]
+    yield from (list(order) for order in islice(permutations(spread), MAX_ORDERS))
+
+
+def _other(part: Part) -> Strategy:
+    return Strategy.PACK if part.request.strategy is Strategy.SPREAD else Strategy.SPREAD
+
+
+def _why(pieces: list[tuple[str | None, Placement]]) -> str:
+    return "; ".join(f"{group}: {placement.why}" if group else placement.why for group, placement in pieces)

@@ -1,0 +1,77 @@
+"""Why there: what the winner and the runners-up were worth, score by score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ScoreRow, ScoreTable
+from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.placing.framework import Framework, Offers
+
+SHOWN = 3
+
+
+def score_table(
+    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, chosen: Slots, hosts: Slots
+) -> ScoreTable:
+    """Of ``chosen`` out of ``hosts``, which all had an offer. Before the GPUs are held: scores look at what is free.
+
+    Costs as many looks as rows are shown, whatever the number of hosts; for a gang as much as choosing once more.
+    """
+    return (
+        _of_domains(request, snapshot, framework, offers, hosts)
+        if len(chosen) > 1
+        else _of_hosts(request, snapshot, framework, offers, int(chosen[0]), hosts)
+    )
+
+
+def _of_hosts(
+    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: Slots
+) -> ScoreTable:
+    others = hosts[hosts != winner]
+    total = offers.score[others]
+    if len(others) > SHOWN:
+        # As good as the last one shown: among equals the name decides.
+        others = others[total >= np.partition(total, -SHOWN)[-SHOWN]]
+        total = offers.score[others]
+    best = others[np.lexsort((snapshot.by_name[others], -total))[: SHOWN - 1]]
+    shown = np.concatenate(([winner], best)).astype(np.intp)
+    these = offers.of(shown)
+    parts = {
+        score.name: (weight * score(request, snapshot, shown, these)).tolist() for score, weight in framework.scores
+    }
+    rows = [
+        ScoreRow(
+            candidate=snapshot.names[slot],
+            total=round(float(offers.score[slot]), 6),
+            parts={name: round(values[number], 6) for name, values in parts.items()},
+        )
+        for number, slot in enumerate(shown.tolist())
+    ]
+    return ScoreTable(rows=rows, others=len(hosts) - len(rows))
+
+
+def _of_domains(
+    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: Slots
+) -> ScoreTable:
+    found = framework.rank(request, snapshot, offers, hosts)
+    if found is None:
+        return ScoreTable()
+    level, ranking = found
+    shown = ranking.best[:SHOWN].tolist()
+    firsts = [int(ranking.hosts[ranking.starts[number]]) for number in shown]
+    labels = ["all hosts" if level is None else snapshot.domain_name(level, slot) for slot in firsts]
+    rows = [
+        ScoreRow(
+            candidate=label if labels.count(label) == 1 else f"{label}, {_model(snapshot, slot)}",
+            total=round(float(ranking.worth[number]), 6),
+            parts={name: round(float(values[number]), 6) for name, values in ranking.parts.items()},
+        )
+        for label, slot, number in zip(labels, firsts, shown, strict=True)
+    ]
+    return ScoreTable(rows=rows, others=len(ranking.best) - len(rows))
+
+
+def _model(snapshot: Snapshot, slot: int) -> str:
+    return " and ".join(sorted({gpu.model for gpu in snapshot.machines[snapshot.machine[slot]].gpus}))

@@ -1,0 +1,134 @@
+"""A total that may split: on one host if it fits there, else on as few as can be, in slices as uneven as need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.job import INSIDE_ONE_HOST, MAX_GPUS_PER_HOST, GpuRequest
+from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.placing.candidates import Candidates
+from gpu_platform.scheduling.placing.domains import domains_of
+
+MAX_MIXED = 64
+"""So many hosts are looked at when no host can take exactly what is left over."""
+
+Asking = Callable[[QueueRow], Candidates]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``request`` (of one plain shape) on ``hosts``."""
+
+    request: GpuRequest
+    hosts: Slots
+
+
+def slices_of(request: GpuRequest, gpus: int, hosts: int = 1) -> GpuRequest:
+    """``hosts`` slices of ``gpus`` each, out of a total."""
+    return request.model_copy(update={"total": None, "hosts": hosts, "gpus_per_host": gpus})
+
+
+def sizes_of(request: GpuRequest, snapshot: Snapshot) -> range:
+    """How large a slice can be, smallest first."""
+    largest = min(int(snapshot.size.max(initial=0)), MAX_GPUS_PER_HOST)
+    return range(1, min(request.gpus, largest) + 1)
+
+
+def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.intp]:
+    """By slot, the largest slice that a host could take; ``answers`` says by slot which hosts can take a plain one."""
+    most = np.zeros(len(snapshot), np.intp)
+    for size in sizes_of(row.gpus, snapshot):
+        most[answers(replace(row, gpus=slices_of(row.gpus, size)))] = size
+    return most
+
+
+def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Of hosts with ``capacity`` (by slot) those in a domain that together could hold the total."""
+    if request.required_level in INSIDE_ONE_HOST:
+        return capacity >= request.gpus
+    domain = domains_of(request, snapshot, np.arange(len(snapshot)))
+    together = np.bincount(domain, weights=capacity, minlength=1)
+    return (capacity > 0) & (together[domain] >= request.gpus)
+
+
+def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.bool_]) -> list[Piece] | None:
+    """The total over more than one of the ``usable`` hosts (by slot), largest slices first; None if they cannot.
+
+    Fewest hosts first; then that which leaves least of its last host unused.
+    """
+    request = row.gpus
+    if request.required_level in INSIDE_ONE_HOST:
+        return None
+    sizes = sizes_of(request, snapshot)
+    fits = {size: asking(replace(row, gpus=slices_of(request, size))).fits & usable for size in sizes}
+    capacity = np.zeros(len(snapshot), np.intp)
+    for size in sizes:
+        capacity[fits[size]] = size
+    hosts = np.flatnonzero(holds(request, snapshot, capacity))
+    domain = domains_of(request, snapshot, hosts)
+    best: tuple[tuple[int, int, int], dict[int, int]] | None = None
+    for number in np.unique(domain).tolist():
+        inside = hosts[domain == number]
+        order = inside[np.lexsort((snapshot.by_name[inside], -capacity[inside]))]
+        taken = _fewest(request.gpus, order, capacity, fits) or _mixed(request.gpus, order[:MAX_MIXED], fits)
+        if taken is not None:
+            unused = sum(int(capacity[slot]) - size for slot, size in taken.items())
+            worth = (len(taken), unused, int(snapshot.by_name[order[0]]))
+            if best is None or worth < best[0]:
+                best = (worth, taken)
+    return None if best is None else _pieces(request, snapshot, best[1])
+
+
+def _fewest(
+    total: int, order: Slots, capacity: NDArray[np.intp], fits: dict[int, NDArray[np.bool_]]
+) -> dict[int, int] | None:
+    """The largest hosts in full, and the rest on the host that it fills best."""
+    full = capacity[order]
+    count = int(np.searchsorted(np.cumsum(full), total)) + 1
+    if count > len(order):
+        return None
+    rest = total - int(full[: count - 1].sum())
+    last = [slot for slot in order[count - 1 :].tolist() if fits[rest][slot]]
+    if not last:
+        return None
+    tightest = min(last, key=lambda slot: int(capacity[slot]))
+    return {**dict(zip(order[: count - 1].tolist(), full.tolist(), strict=False)), tightest: rest}
+
+
+def _mixed(total: int, order: Slots, fits: dict[int, NDArray[np.bool_]]) -> dict[int, int] | None:
+    """Sizes that add up exactly, on fewest hosts: where, say, rings of two and four exist but none of three."""
+    never = len(order) + 1
+    fewest = np.full(total + 1, never)
+    fewest[0] = 0
+    chosen = np.zeros((len(order), total + 1), np.int16)
+    for number, slot in enumerate(order.tolist()):
+        before = fewest.copy()
+        for size, where in fits.items():
+            if where[slot]:
+                better = before[:-size] + 1 < fewest[size:]
+                fewest[size:][better] = before[:-size][better] + 1
+                chosen[number, size:][better] = size
+    if fewest[total] == never:
+        return None
+    taken: dict[int, int] = {}
+    left = total
+    for number in range(len(order) - 1, -1, -1):
+        if size := int(chosen[number, left]):
+            taken[int(order[number])] = size
+            left -= size
+    return taken
+
+
+def _pieces(request: GpuRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[Piece]:
+    pieces = []
+    for size in sorted(set(taken.values()), reverse=True):
+        hosts = np.array([slot for slot in taken if taken[slot] == size], np.intp)
+        near = [numbers[hosts] for numbers in snapshot.domains.values()]
+        hosts = hosts[np.lexsort((snapshot.by_name[hosts], *near))]
+        pieces.append(Piece(slices_of(request, size, len(hosts)), hosts))
+    return pieces

@@ -1,0 +1,29 @@
+"""Room for a gang that fits nowhere although enough GPUs are free: jobs that can go on elsewhere are moved together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.preempting.moves import Mover, Moves
+
+
+def defragment(
+    waiting: Sequence[QueueRow],
+    mover: Mover,
+    snapshot: Snapshot,
+    movable: Sequence[RunningRow],
+    budget: MoveBudget,
+    now: float,
+) -> tuple[QueueRow, Moves] | None:
+    """The first of ``waiting`` for which moving jobs helps, and which. Nobody is moved for a job of lower priority."""
+    for row in waiting:
+        allowed = [job for job in movable if job.priority <= row.priority]
+        with Statement(snapshot) as attempt:
+            moves = mover.smallest(row, allowed, budget, now, attempt)
+        if moves is not None:
+            return row, moves
+    return None

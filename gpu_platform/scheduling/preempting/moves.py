@@ -1,0 +1,230 @@
+"""The smallest set of running jobs to move so that a waiting gang fits, each of them with a new place.
+
+Smallest is, in this order: fewest jobs, then least work lost since their last checkpoints. A set counts only if
+the gang, in the topology that it requires, and then every moved job have a place at the same time: that is tried
+through a statement. Which sets are tried, and in what order, a solver says (:mod:`solver`): its model leaves out how
+GPUs are wired, so what it calls possible may fail, but nothing possible is left out; a set that failed
+is forbidden and the solver asked again. So the answer is the best there is. Where the model would be too large, only
+the hosts that cost least to clear are in it: then the answer is a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.cluster.snapshot import Snapshot
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.placing.candidates import CandidateIndex
+from gpu_platform.scheduling.placing.domains import domains_of
+from gpu_platform.scheduling.placing.framework import Framework
+from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, Model, cheapest_sets
+from gpu_platform.scheduling.preempting.preemption import Room, lost_work
+
+MAX_TRIES = 64
+"""So many sets are tried before the gang goes on waiting."""
+MAX_PAIRS = 4_000
+"""Jobs times hosts, up to which the whole cluster is solved; it takes about a second."""
+MAX_TARGETS = 40
+"""Of a larger cluster, so many of the hosts with most free GPUs may take what is moved."""
+MAX_SUBSETS_OF = 8
+"""Of the jobs of a host, up to so many, every subset is looked at."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """``jobs`` make room for the gang, which gets ``placement``."""
+
+    jobs: tuple[RunningRow, ...]
+    lost_gpu_s: float
+    placement: Placement
+    is_smallest: bool
+    """False: not all hosts were looked at, or the solver's time was up; there may be a smaller set."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    jobs: Sequence[RunningRow]
+    """Those that may be moved."""
+    targets: Sequence[int]
+    """Slots of the hosts to which they may go."""
+
+
+class Mover:
+    def __init__(
+        self, snapshot: Snapshot, framework: Framework, candidates: CandidateIndex, placer: GangPlacer
+    ) -> None:
+        self._snapshot, self._framework = snapshot, framework
+        self._candidates, self._placer = candidates, placer
+
+    def smallest(
+        self, row: QueueRow, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
+    ) -> Moves | None:
+        """For ``row``, out of ``movable``; None if no set within the budget would do. ``attempt`` is left as it was."""
+        jobs = sorted(
+            (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
+            key=lambda job: (lost_work(job, now), job.job_id),
+        )
+        if not jobs or (not row.takes_parts and self._free() < row.gpu_count):
+            return None  # those that are moved need as many GPUs elsewhere as they leave
+        whole = _Problem(jobs, range(len(self._snapshot)))
+        exact = len(whole.jobs) * len(whole.targets) <= MAX_PAIRS
+        problem = whole if exact else self._cheapest_part(row, jobs, now)
+        if problem is None:
+            return None
+        model = self._model(row, problem, budget, now)
+        for candidate in cheapest_sets(model, MAX_TRIES):
+            chosen = [problem.jobs[number] for number in candidate.jobs]
+            placement = self.try_moving(row, chosen, attempt)
+            if placement is not None:
+                lost = sum(lost_work(job, now) for job in chosen)
+                return Moves(tuple(chosen), lost, placement, exact and candidate.is_optimal)
+        return None
+
+    def try_moving(
+        self, row: QueueRow, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
+    ) -> Placement | None:
+        """Where the gang gets a place if ``jobs`` are moved and all of them find one, too.
+
+        With ``keep``, what was found stays held in ``attempt``.
+        """
+        before = attempt.checkpoint()
+        for job in jobs:
+            attempt.end(job)
+        placement = self._placer.seat(row, attempt)
+        largest_first = sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id))
+        found = placement is not None and all(self._placer.seat(again(job), attempt) for job in largest_first)
+        if not (found and keep):
+            attempt.rollback(before)
+        return placement if found else None
+
+    # -- which sets to try -----------------------------------------------------------------------
+
+    def _model(self, row: QueueRow, problem: _Problem, budget: MoveBudget, now: float) -> Model:
+        snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
+        held = [self._held(job) for job in jobs]
+        free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
+        hosts = [
+            HostModel(
+                free=int(free[slot]), freed={n: gpus[slot].bit_count() for n, gpus in enumerate(held) if slot in gpus}
+            )
+            for slot in range(len(snapshot))
+        ]
+        ways: dict[int, list[tuple[int, ...]]] | None = None
+        domains = [0] * len(snapshot)
+        if row.is_plain and not row.takes_parts:
+            ways = self._ways(row, jobs, held)
+            domains = domains_of(row.gpus, snapshot, np.arange(len(snapshot))).tolist()
+        return Model(
+            hosts=hosts,
+            jobs=[self._job(job, targets, now) for job in jobs],
+            ways=ways,
+            domains=domains,
+            gang_hosts=row.gpus.hosts,
+            gang_gpus_per_host=row.gpus.gpus_per_host,
+            max_moves=budget.jobs,
+            max_cost=budget.lost_gpu_s,
+        )
+
+    def _job(self, job: RunningRow, targets: set[int], now: float) -> JobModel:
+        row, lost = again(job), lost_work(job, now)
+        if not row.is_plain:
+            return JobModel(lost, 0, 0, [])
+        able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
+        return JobModel(lost, row.gpus.hosts, row.gpus.gpus_per_host, [slot for slot in able if slot in targets])
+
+    def _ways(
+        self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
+    ) -> dict[int, list[tuple[int, ...]]]:
+        """Slot -> the minimal sets of jobs without which the host could take a slice; () if it can now."""
+        room = Room(row, self._snapshot, self._framework, ())
+        ways: dict[int, list[tuple[int, ...]]] = {}
+        for slot in range(len(self._snapshot)):
+            there = [number for number, gpus in enumerate(held) if slot in gpus]
+            found: list[tuple[int, ...]] = []
+            sizes = range(len(there) + 1) if len(there) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(there))
+            for size in sizes:
+                for some in combinations(there, size):
+                    if any(set(less) <= set(some) for less in found):
+                        continue
+                    freed = 0
+                    for number in some:
+                        freed |= held[number][slot]
+                    if room.offers(slot, freed):
+                        found.append(some)
+            if found:
+                ways[slot] = found
+        return ways
+
+    def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _Problem | None:
+        """Of a large cluster, the hosts that cost least to clear, and those with most room for what was there."""
+        if not row.is_plain or row.takes_parts:
+            return None
+        held = [self._held(job) for job in jobs]
+
+        def cost(some: Sequence[int]) -> tuple[int, float]:
+            return len(some), sum(lost_work(jobs[number], now) for number in some)
+
+        ways = self._ways(row, jobs, held)
+        order = sorted(ways, key=lambda slot: (min(map(cost, ways[slot])), slot))
+        free = np.bitwise_count(self._snapshot.free & ~self._snapshot.held & self._snapshot.working)
+        roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
+        targets = set(roomy.tolist())
+        chosen: dict[int, None] = {}
+        for slot in order:
+            there = [number for number, gpus in enumerate(held) if slot in gpus]
+            if (len(chosen) + len(there)) * (len(targets) + 1) > MAX_PAIRS:
+                break
+            targets.add(slot)
+            chosen |= dict.fromkeys(there)
+        return _Problem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
+
+    def _held(self, job: RunningRow) -> dict[int, int]:
+        """Slot -> GPUs in working order that the job has there."""
+        found: dict[int, int] = {}
+        for uuid in job.gpu_uuids:
+            place = self._snapshot.locate(uuid)
+            if (
+                place is not None
+                and self._snapshot.ready[place[0]]
+                and int(self._snapshot.working[place[0]]) >> place[1] & 1
+            ):
+                found[place[0]] = found.get(place[0], 0) | 1 << place[1]
+        return found
+
+    def _free(self) -> int:
+        snapshot = self._snapshot
+        free: NDArray[np.uint64] = snapshot.free & ~snapshot.held & snapshot.working
+        return int((np.bitwise_count(free) * snapshot.ready).sum())
+
+
+def _can_move(job: RunningRow) -> bool:
+    """Parts of GPUs stay where they are: to move them makes no GPU whole unless all of its parts go.
+
+    So do jobs without GPUs: to move them frees none.
+    """
+    return job.gpus is not None and not job.shares and bool(job.gpu_uuids)
+
+
+def again(job: RunningRow) -> QueueRow:
+    """The job as it will wait once it was stopped."""
+    assert job.gpus is not None, "a job is moved only if its request is known"
+    return QueueRow(
+        job_id=job.job_id,
+        attempt=job.attempt + 1,
+        gpus=job.gpus,
+        priority=job.priority,
+        namespace=job.namespace,
+        user=job.user,
+        enqueued_at=job.started_at,
+        time_limit_s=job.time_limit_s,
+        groups=job.groups,
+    )

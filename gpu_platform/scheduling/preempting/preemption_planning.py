@@ -1,0 +1,297 @@
+"""Who is to make room for whom: victims of preemption, and jobs that are moved to another place.
+
+One gang at a time, and nothing new while those who were told still hold GPUs: it must get what it is given. What is
+cleared is **claimed** for the gang until it starts: nobody else may take it meanwhile, neither who waits ahead of it
+nor those who were moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.scheduling.backfilling.backfill import Reservation, taken_by
+from gpu_platform.scheduling.cluster.proposals import Proposals
+from gpu_platform.scheduling.cluster.statement import Statement
+from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.preempting.defragmentation import defragment
+from gpu_platform.scheduling.preempting.moves import Mover, Moves
+from gpu_platform.scheduling.preempting.preemption import (
+    MoveReason,
+    Preemption,
+    choose_victims,
+    eligible_victims,
+    first_chance,
+)
+from gpu_platform.scheduling.preempting.recovery import recover
+from gpu_platform.scheduling.rounds import Round, State, Waiting
+
+PREEMPTORS = 8
+"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+PREEMPT_AGAIN_S = 5.0
+"""Jobs get old enough to be stopped without anything else happening."""
+CLAIM_S = 600.0
+"""So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
+HEAL_PATIENCE_S = 30.0
+"""A reset and its check take less; moving other jobs costs them at least their grace and what they had not saved."""
+
+GATHER_S = 2.0
+"""After several hosts were lost, so long those behind wait for their jobs to come back into the queue."""
+RETURN_S = 30.0
+"""A job that lost its hosts is in the queue again within this, or has ended."""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    reservation: Reservation
+    until: float
+    facts_version: int
+    """Positions of GPUs may have changed after it."""
+
+
+@dataclass
+class _Displaced:
+    """A job that lost hosts or GPUs."""
+
+    not_before: float = -math.inf
+    """Others are moved for it from then on: its own GPUs may be healed sooner than that is done."""
+    gpus: set[str] = field(default_factory=set)
+    seen: float = -math.inf
+    """When it last held something or waited; between the two it does neither."""
+
+
+class RoomMaker:
+    def __init__(self, state: State, proposals: Proposals) -> None:
+        self._state, self._proposals = state, proposals
+        self._mover = Mover(state.snapshot, state.framework, state.candidates, state.gangs)
+        self._leaving: set[Key] = set()
+        """Who was told to make room and still holds GPUs."""
+        self._displaced: dict[str, _Displaced] = {}
+        """Jobs that lost hosts or GPUs and have no place again."""
+        self._claims: dict[str, _Claim] = {}
+        self._next_look = -math.inf
+        self._losses: list[float] = []
+        """When hosts were lost, of late."""
+        self._gather_until = -math.inf
+        self._returning: dict[str, int] = {}
+        """Jobs that lost hosts and are not in the queue yet, with their priorities."""
+        self._foreseen: tuple[Round, tuple[str, float] | None] | None = None
+        """Of the last round that was asked about."""
+        self._budget = state.policy.recovery_budget
+        """What is left of it for the jobs that are displaced now."""
+
+    def leaves(self, key: Key) -> None:
+        """It was told to make room before."""
+        self._leaving.add(key)
+
+    def lost(self, jobs: Iterable[RunningRow], now: float) -> None:
+        """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
+        for job in jobs:
+            self._displaced[job.job_id] = _Displaced(seen=now)
+            self._returning[job.job_id] = job.priority
+        self._losses = [*(at for at in self._losses if now - at < GATHER_S), now]
+        if len(self._losses) > 1:
+            self._gather_until = now + GATHER_S
+
+    def bar(self, now: float) -> float:
+        """Nobody of this priority or lower is served yet.
+
+        Jobs that lost several hosts together come back into the queue one by one, as their ranks end. Served as they
+        come, the quickest would get what is left of the cluster, and not the most important and oldest.
+        """
+        if now >= self._gather_until:
+            self._returning.clear()
+            return -math.inf
+        for job_id in [job_id for job_id in self._returning if job_id in self._state.queue]:
+            del self._returning[job_id]
+        return max(self._returning.values(), default=-math.inf)
+
+    def broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
+        """A GPU of these jobs left service. ``heals``: it may be back soon, so others are moved only after a while."""
+        for job in jobs:
+            known = self._displaced.get(job.job_id)
+            if known is None:
+                known = self._displaced[job.job_id] = _Displaced(now + HEAL_PATIENCE_S, seen=now)
+            known.gpus.add(gpu_uuid)
+        if not heals:
+            for displaced in self._displaced.values():
+                if gpu_uuid in displaced.gpus:
+                    displaced.not_before = -math.inf
+
+    def placed(self, job_id: str) -> None:
+        """Also: it waits no longer."""
+        self._displaced.pop(job_id, None)
+        self._claims.pop(job_id, None)
+
+    def claims(self, now: float) -> list[Reservation]:
+        facts = self._state.snapshot.facts_version
+        self._claims = {
+            job: claim for job, claim in self._claims.items() if claim.until > now and claim.facts_version == facts
+        }
+        return [claim.reservation for claim in self._claims.values()]
+
+    def make(self, found: Round, now: float) -> list[Preemption]:
+        """Who is to be stopped or moved now; told once."""
+        policy = self._state.policy
+        if not (policy.preemption or policy.defragmentation or policy.recovery):
+            return []
+        staying, leaving = self._running()
+        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
+        waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
+        decided = self._preempt(waiting, staying, leaving, now) if policy.preemption else None
+        waiting = [entry for entry in waiting if entry.denial is None]
+        if decided is None and not leaving and not self._claims:
+            decided = self._move(waiting, staying, now)
+        decided = decided or []
+        self._leaving |= {key for preemption in decided for key in preemption.victims}
+        return decided
+
+    def foreseen(self, found: Round) -> tuple[str, float] | None:
+        """(job, when): the waiting job for whom others will be stopped next, once they have run for ``min_run_s``.
+
+        None where nobody will be, or somebody is being stopped now: what follows then is not known.
+        """
+        if not self._state.policy.preemption:
+            return None
+        if self._foreseen is None or self._foreseen[0] is not found:
+            self._foreseen = found, self._foresee(found)
+        return self._foreseen[1]
+
+    def _foresee(self, found: Round) -> tuple[str, float] | None:
+        state, now = self._state, found.now
+        staying, leaving = self._running()
+        if leaving or self._claims:
+            return None
+        old_enough = {row.started_at + state.policy.min_run_s for row in staying if row.preemptible}
+        looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
+        moments = [now, *sorted(looks)]
+        excess, chances = state.quotas.excess(row.namespace for row in staying), list[tuple[float, float, str]]()
+        for entry in self._preemptors(sorted(found.waiting.values(), key=lambda entry: entry.turn), staying):
+            row = entry.row
+            eligible, allowed = partial(self._eligible, row, staying, excess), self._allowance(row)
+            at = first_chance(row, state.snapshot, state.framework, eligible, moments, state.gangs, allowed)
+            if at is not None:
+                chances.append((at, entry.turn, row.job_id))
+        at, _, job_id = min(chances, default=(now, 0.0, ""))
+        return (job_id, at) if at > now else None  # now: that is just being decided
+
+    def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
+        """Jobs that hold something and stay, and those that were told to make room."""
+        running = [row for row in self._state.ledger if (row.job_id, row.attempt) not in self._proposals]
+        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
+        return [row for row in running if (row.job_id, row.attempt) not in self._leaving], leaving
+
+    def _preemptors(self, waiting: list[Waiting], staying: list[RunningRow]) -> list[Waiting]:
+        """Out of ``waiting`` (in order), for whom others might be stopped."""
+        lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
+        # Who has no quota left may still have some made by jobs of lower priority.
+        return [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest][:PREEMPTORS]
+
+    def _eligible(
+        self, row: QueueRow, staying: list[RunningRow], excess: dict[str, int], at: float
+    ) -> list[RunningRow]:
+        """Who may be stopped for ``row`` at that time."""
+        quotas = self._state.quotas
+        reclaims = quotas.lends and quotas.is_guaranteed(row.namespace, row.gpu_count)
+        borrowed = None
+        if quotas.lends:
+            own = row.namespace if reclaims else None
+            borrowed = {name: more for name, more in excess.items() if name != own}
+        return eligible_victims(
+            row.priority, staying, self._state.policy.min_run_s, at, borrowed, reclaims, row.namespace
+        )
+
+    def _allowance(self, row: QueueRow) -> Callable[[Iterable[RunningRow]], bool] | None:
+        return None if self._state.quotas.idle else partial(self._allowed, row)
+
+    def _preempt(
+        self, waiting: list[Waiting], staying: list[RunningRow], leaving: list[RunningRow], now: float
+    ) -> list[Preemption] | None:
+        """Make room for the first job that waits and may have it made. None: there is none."""
+        state = self._state
+        excess = state.quotas.excess(row.namespace for row in staying)
+        for entry in self._preemptors(waiting, staying):
+            row = entry.row
+            eligible = self._eligible(row, staying, excess, now)
+            if not eligible:
+                continue
+            allowed = self._allowance(row)
+            victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs, allowed)
+            if victims:
+                self._claim_without(row, (*leaving, *victims), now)
+                return [Preemption(row.job_id, row.attempt, _keys(victims))]
+            if victims is not None and leaving:
+                return []  # it only has to wait for them
+        return None
+
+    def _allowed(self, row: QueueRow, ended: Iterable[RunningRow]) -> bool:
+        """Would the quotas allow ``row`` once these jobs have ended?"""
+        quotas, snapshot = self._state.quotas, self._state.snapshot
+        charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
+        free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum()) - sum(gpus for _, _, gpus in charges)
+        with quotas.supposing(charges):
+            return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
+
+    def _move(self, waiting: list[Waiting], staying: list[RunningRow], now: float) -> list[Preemption]:
+        policy = self._state.policy
+        movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
+        held = {row.job_id for row in staying}
+        for job_id, why in self._displaced.items():
+            if job_id in held or job_id in self._state.queue:
+                why.seen = now
+        self._displaced = {job: why for job, why in self._displaced.items() if now - why.seen < RETURN_S}
+        if not self._displaced:
+            self._budget = policy.recovery_budget
+        if policy.recovery and self._displaced and self.bar(now) == -math.inf:
+            due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
+            displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
+            moves = recover(displaced, self._mover, self._state.snapshot, movable, self._budget, now)
+            if moves:
+                spent = [found for _, found in moves]
+                self._budget = MoveBudget(
+                    self._budget.jobs - sum(len(found.jobs) for found in spent),
+                    self._budget.lost_gpu_s - sum(found.lost_gpu_s for found in spent),
+                )
+                return [self._moved(row, found, MoveReason.RECOVERY, now) for row, found in moves]
+        if policy.defragmentation and now >= self._next_look:
+            self._next_look = now + policy.defragment_every_s
+            rows = [e.row for e in waiting if now - e.row.enqueued_at >= policy.defragment_after_s]
+            moves = defragment(
+                rows[:PREEMPTORS], self._mover, self._state.snapshot, movable, policy.defragmentation_budget, now
+            )
+            if moves is not None:
+                return [self._moved(*moves, MoveReason.DEFRAGMENTATION, now)]
+        return []
+
+    def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
+        """Keep for ``row`` the place that it will have once ``jobs`` have ended, or another might take it."""
+        with Statement(self._state.snapshot) as attempt:
+            for job in jobs:
+                attempt.end(job)
+            placement = self._state.gangs.seat(row, attempt)
+        if placement is not None:
+            self._claim(row.job_id, placement, now)
+
+    def _claim(self, job_id: str, placement: Placement, now: float) -> None:
+        claim = self._reservation(job_id, placement)
+        self._claims[job_id] = _Claim(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+
+    def _moved(self, row: QueueRow, moves: Moves, reason: MoveReason, now: float) -> Preemption:
+        self._claim(row.job_id, moves.placement, now)
+        return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
+
+    def _reservation(self, job_id: str, placement: Placement) -> Reservation:
+        hosts, gpus, room = taken_by(placement, self._state.snapshot)
+        return Reservation(job_id, -math.inf, math.inf, hosts, gpus, host_room=room)
+
+
+def _keys(rows: Iterable[RunningRow]) -> tuple[Key, ...]:
+    return tuple((row.job_id, row.attempt) for row in rows)

@@ -1,0 +1,369 @@
+"""Jobs: from the submission to the terminal state."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import IdempotencyConflict, InvalidRequest, NotFound, Unavailable
+from gpu_platform.domain.job import Failure, Job, JobSpec, StoppedBy
+from gpu_platform.domain.placement import Placement, Reason
+from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
+from gpu_platform.store.database import Store, change, insert_new, reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.admission import check_possible, check_quotas
+from gpu_platform.store.jobs.checkpoints import saved_at
+from gpu_platform.store.jobs.queue import leave_queue
+from gpu_platform.store.jobs.queue_view import positions
+from gpu_platform.store.models import event, idempotency, job, queue_entry, waiting_reason
+
+MAX_PAGE = 1000
+_WITHDRAWN = "job.withdrawn"
+_TERMINAL = sorted(TERMINAL_JOB_STATES)
+
+
+@writing
+def submit_job(
+    session: Session,
+    job_id: str,
+    spec: JobSpec,
+    *,
+    actor: str,
+    now: datetime,
+    idempotency_key: str | None,
+) -> tuple[Job, bool]:
+    """Record a PENDING job. Returns it and whether it is new.
+
+    A key (or id) that was seen with the same specification returns the job it made; with another one it raises
+    :class:`IdempotencyConflict`. A new job that the quotas do not allow raises :class:`OverQuota`.
+    """
+    if idempotency_key is not None:
+        row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
+        if not insert_new(session, idempotency, row):
+            first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == idempotency_key))
+            return _same_submission(session, first, spec, f"idempotency key {idempotency_key!r}")
+    row = {
+        "id": job_id,
+        "state": JobState.PENDING.value,
+        "namespace": spec.namespace,
+        "user": spec.user,
+        "name": spec.name,
+        "priority": spec.priority,
+        "created_at": now,
+        "state_at": now,
+        "spec": spec.model_dump_json(),
+    }
+    if not insert_new(session, job, row):
+        return _same_submission(session, job_id, spec, f"job id {job_id!r}")
+    check_quotas(session, spec)
+    append_event(session, "job.submitted", actor, now, job_id=job_id, data={"name": spec.name, "gpus": spec.gpu_count})
+    return Job(id=job_id, spec=spec, state=JobState.PENDING, created_at=now), True
+
+
+@writing
+def withdraw_submission(session: Session, job_id: str, *, now: datetime | None = None) -> bool:
+    """Delete a PENDING job and its key, because its workflow could not be started. False if it went on meanwhile."""
+    if not change(session, delete(job).where(job.c.id == job_id, job.c.state == JobState.PENDING.value)):
+        return False
+    session.execute(delete(idempotency).where(idempotency.c.job_id == job_id))
+    append_event(session, _WITHDRAWN, "service", now or datetime.now(UTC), job_id=job_id)
+    return True
+
+
+@reading
+def was_withdrawn(session: Session, job_id: str) -> bool:
+    """Did the service take the submission back? A job without a row and without this is lost: see ``restoring``."""
+    which = (event.c.job_id == job_id) & (event.c.kind == _WITHDRAWN)
+    return session.scalar(select(event.c.seq).where(which).limit(1)) is not None
+
+
+def admit_job(store: Store, job_id: str, now: datetime) -> Job:
+    """PENDING -> QUEUED; a job that is past PENDING stays as it is.
+
+    :raises NotFound: it was withdrawn, or the database is older than the submission; see ``was_withdrawn``.
+    :raises ImpossibleRequest: all registered hosts together could never hold it; nothing is changed then.
+    :raises OverQuota: its namespace may not ask for it, or has too many jobs waiting; nothing is changed then.
+    """
+    return _admit_job(store, job_id, store, now)
+
+
+@writing
+def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
+    row = lock_job(session, job_id)
+    if row["state"] != JobState.PENDING:
+        return job_of(row)
+    spec = JobSpec.model_validate_json(row["spec"])
+    check_quotas(session, spec)
+    check_possible(store, session, spec)
+    return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
+
+
+@reading
+def get_job(session: Session, job_id: str) -> Job:
+    """The job with, while it is QUEUED, the reason and its place in the queue; while it has GPUs, its checkpoint."""
+    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    if row is None:
+        raise _no_such_job(job_id)
+    [found] = _jobs_with_reasons(session, [row])
+    if found.state.holds_gpus and found.placement is not None:
+        at = saved_at(session, found.placement.hosts).get(AttemptKey(job_id=job_id, attempt=found.attempt))
+        found.checkpoint_at = None if at is None else datetime.fromtimestamp(at, UTC)
+    return found
+
+
+@reading
+def list_jobs(
+    session: Session,
+    *,
+    states: Collection[JobState] | None = None,
+    namespace: str | None = None,
+    user: str | None = None,
+    name: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Job], str | None]:
+    """One page of jobs, newest first, and the cursor of the next page (None: this is the last)."""
+    query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
+    if states is not None:
+        query = query.where(job.c.state.in_([JobState(state).value for state in states]))
+    for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
+        if value is not None:
+            query = query.where(column == value)
+    if cursor is not None:
+        created_at, job_id = _read_cursor(cursor)
+        query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
+    limit = min(limit, MAX_PAGE)
+    rows = session.execute(query.limit(limit + 1)).all()
+    following = _cursor(rows[limit - 1]) if len(rows) > limit else None
+    return _jobs_with_reasons(session, rows[:limit]), following
+
+
+@writing
+def set_job_state(
+    session: Session,
+    job_id: str,
+    state: JobState,
+    *,
+    now: datetime,
+    actor: str,
+    attempt: int | None = None,
+    failure: Failure | None = None,
+    exit_code: int | None = None,
+    user_retries: int | None = None,
+    hardware_retries: int | None = None,
+    preemptions: int | None = None,
+    event_data: dict[str, Any] | None = None,
+) -> Job:
+    """Move the job along the transition table, with one event. Fields that are None stay as they are.
+
+    Repeating it is a no-op. A job that leaves QUEUED also leaves the queue. Raises :class:`NotFound` and
+    :class:`IllegalTransition`.
+    """
+    fields, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions, attempt)
+    data |= event_data or {}
+    return job_of(change_job(session, lock_job(session, job_id), state, now, actor, fields, data))
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    kind: tuple[str, str, str]
+    """Namespace, name and shape: runs of one kind should take equally long."""
+    hosts: list[str]
+    duration_s: float
+
+
+@reading
+def completed_runs(session: Session, job_ids: Collection[str] | None = None, limit: int = 5000) -> list[CompletedRun]:
+    """Runs that completed at the first attempt, oldest first: the newest ``limit``, or those of ``job_ids``."""
+    query = _COMPLETED if job_ids is None else _COMPLETED.where(job.c.id.in_(job_ids))
+    return [
+        CompletedRun(
+            (row.namespace, row.name, JobSpec.model_validate_json(row.spec).gpus.model_dump_json()),
+            Placement.model_validate_json(row.placement).hosts,
+            (row.finished_at - row.started_at).total_seconds(),
+        )
+        for row in reversed(session.execute(query.limit(limit)).all())
+    ]
+
+
+@reading
+def count_jobs_by_state(session: Session) -> dict[JobState, int]:
+    """How many jobs are in each state; every state is a key."""
+    counts = {row.state: row.jobs for row in session.execute(_COUNT_BY_STATE)}
+    return {state: counts.get(state, 0) for state in JobState}
+
+
+# ---- the steps, inside a transaction; attempts.py uses them too ----
+
+_LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
+_COMPLETED = (
+    select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
+    .where(
+        job.c.state == JobState.COMPLETED.value,
+        job.c.attempt == 1,
+        job.c.started_at.is_not(None),
+        job.c.placement.is_not(None),
+    )
+    .order_by(job.c.created_at.desc(), job.c.id.desc())
+)
+_UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
+
+_WITH_REASON = (
+    select(job, waiting_reason.c.reason)
+    .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
+    .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
+)
+
+_EVENT_KINDS = {
+    JobState.ALLOCATED: "job.placed",
+    JobState.STARTING: "job.starting",
+    JobState.RUNNING: "job.running",
+    JobState.COMPLETED: "job.completed",
+    JobState.FAILED: "job.failed",
+    JobState.CANCELLED: "job.cancelled",
+    JobState.PREEMPTED: "job.preempted",
+}
+
+
+def lock_job(session: Session, job_id: str) -> dict[str, Any]:
+    """The job's columns; nobody else changes them until the commit."""
+    row = session.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
+    if row is None:
+        raise _no_such_job(job_id)
+    return dict(row._mapping)
+
+
+def job_fields(
+    failure: Failure | None,
+    exit_code: int | None,
+    user_retries: int | None,
+    hardware_retries: int | None,
+    preemptions: int | None,
+    attempt: int | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was given, as columns and as data of the event."""
+    columns: dict[str, Any] = {
+        "attempt": attempt,
+        "failure": None if failure is None else failure.model_dump_json(),
+        "exit_code": exit_code,
+        "user_retries": user_retries,
+        "hardware_retries": hardware_retries,
+        "preemptions": preemptions,
+    }
+    data: dict[str, Any] = {
+        "failure": None if failure is None else failure.model_dump(mode="json", exclude_none=True),
+        "exit_code": exit_code,
+    }
+    return _given(columns), _given(data)
+
+
+def change_job(
+    session: Session,
+    row: dict[str, Any],
+    state: JobState,
+    now: datetime,
+    actor: str,
+    columns: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write state, times and ``columns`` of a locked row, and its event; returns the row as it is now."""
+    current = JobState(row["state"])
+    check_transition(f"job {row['id']}", current, state)
+    values = dict(columns or {})
+    if state is not current:
+        values |= {"state": state.value, "state_at": now}
+        if state is JobState.QUEUED and current in (JobState.PENDING, JobState.PREEMPTED):
+            values["queued_at"] = now
+        elif state is JobState.RUNNING:
+            values["started_at"] = now
+        elif state.is_terminal:
+            values["finished_at"] = now
+        if state is JobState.COMPLETED:
+            values["failure"] = None
+    if values:
+        session.execute(_UPDATE_JOB.values(values), {"job_id": row["id"]})
+    changed = {**row, **values}
+    if state is not current:
+        retries = state is JobState.QUEUED and current.holds_gpus
+        kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
+        append_event(session, kind, actor, now, job_id=row["id"], attempt=changed["attempt"] or None, data=data)
+        if current is JobState.QUEUED:
+            leave_queue(session, row["id"], now)
+    return changed
+
+
+def job_of(row: Mapping[str, Any]) -> Job:
+    return Job(
+        id=row["id"],
+        spec=JobSpec.model_validate_json(row["spec"]),
+        state=JobState(row["state"]),
+        attempt=row["attempt"],
+        placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
+        failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
+        stopped_by=None if row["stopped_by"] is None else StoppedBy.model_validate_json(row["stopped_by"]),
+        exit_code=row["exit_code"],
+        user_retries=row["user_retries"],
+        hardware_retries=row["hardware_retries"],
+        preemptions=row["preemptions"],
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        retry_at=row["retry_at"] if row["state"] == JobState.QUEUED else None,
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:
+    row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
+    if row is None:
+        raise Unavailable(f"the first submission with {what} is just being withdrawn; submit it again")
+    first = _jobs_with_reasons(session, [row])[0]
+    if first.spec != spec:
+        raise IdempotencyConflict(
+            f"{what} was used before for another specification (job {first.id}); use a new one", job_id=first.id
+        )
+    return first, False
+
+
+def _no_such_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}", job_id=job_id)
+
+
+def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
+    waiting = [row.id for row in rows if row.state == JobState.QUEUED and row.reason is not None]
+    places = positions(session, waiting)  # all at once: each would count who is ahead of it
+    found = [job_of(dict(row._mapping)) for row in rows]
+    for one, row in zip(found, rows, strict=True):
+        if one.id in places:
+            reason = Reason.model_validate_json(row.reason)
+            one.reason = reason.for_job(one.id, places[one.id])
+    return found
+
+
+def _cursor(row: Row[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        created_at, job_id = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        when = datetime.fromisoformat(created_at)
+        if when.tzinfo is None or not isinstance(job_id, str):
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew") from None
+    return when, job_id

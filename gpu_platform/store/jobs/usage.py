@@ -1,0 +1,128 @@
+"""What attempts used: one row each, written in the transaction that ends it, and sums over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import Row, Select, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.usage import (
+    AttemptUsage,
+    JobUsage,
+    RankUsage,
+    Totals,
+    UsageReport,
+    UserUsage,
+    mean_utilization,
+)
+from gpu_platform.store.database import insert_new, reading
+from gpu_platform.store.jobs.jobs import get_job
+from gpu_platform.store.models import allocation, job, usage
+
+_RANKS = TypeAdapter(list[RankUsage])
+_HELD = select(
+    allocation.c.host,
+    allocation.c.gpu_uuid,
+    allocation.c.reserved_at,
+    allocation.c.released_at,
+    allocation.c.sm_percent,
+).where(allocation.c.job_id == bindparam("key_job"), allocation.c.attempt == bindparam("key_attempt"))
+_OWNER = select(job.c.namespace, job.c.user).where(job.c.id == bindparam("key_job"))
+_SUMS = (
+    func.count().label("attempts"),
+    func.sum(usage.c.gpu_seconds).label("gpu_seconds"),
+    func.sum(usage.c.energy_j).label("energy_j"),
+    func.sum(usage.c.cpu_s).label("cpu_s"),
+    func.sum(usage.c.ecc_errors).label("ecc_errors"),
+    func.sum(usage.c.throttled_s).label("throttled_s"),
+)
+
+
+def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], now: datetime) -> None:
+    """Inside the transaction that has just released the attempt's GPUs. ``ranks``: what hosts measured.
+
+    GPU-seconds are what was held, from the reservation to the release, whether a host told anything or not.
+    """
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    held = session.execute(_HELD, ours).all()
+    owner = session.execute(_OWNER, ours).one()
+    told = {rank.host for rank in ranks}
+    insert_new(
+        session,
+        usage,
+        {
+            "job_id": key.job_id,
+            "attempt": key.attempt,
+            "namespace": owner.namespace,
+            "user": owner.user,
+            "ended_at": now,
+            "gpus": sum(row.gpu_uuid is not None for row in held),
+            "gpu_seconds": sum(_held_s(row, now) for row in held),
+            "mean_utilization_percent": mean_utilization(list(ranks)),
+            "peak_gpu_memory_mib": max(
+                (rank.peak_gpu_memory_mib for rank in ranks if rank.peak_gpu_memory_mib is not None), default=None
+            ),
+            "energy_j": sum(rank.energy_j for rank in ranks),
+            "cpu_s": sum(rank.cpu_s for rank in ranks),
+            "peak_memory_mib": max((rank.peak_memory_mib for rank in ranks), default=0),
+            "ecc_errors": sum(rank.ecc_errors for rank in ranks),
+            "throttled_s": sum(rank.throttled_s for rank in ranks),
+            "unmeasured_hosts": json.dumps(sorted({row.host for row in held} - told)),
+            "ranks": _RANKS.dump_json(sorted(ranks, key=lambda rank: rank.rank)).decode(),
+        },
+    )
+
+
+@reading
+def usage_of_job(session: Session, job_id: str) -> JobUsage:
+    """Of all its attempts that have ended, oldest first. Raises :class:`NotFound`."""
+    get_job(session, job_id)
+    rows = session.execute(select(usage).where(usage.c.job_id == job_id).order_by(usage.c.attempt)).all()
+    return JobUsage(
+        total=_totals(session, select(*_SUMS).where(usage.c.job_id == job_id)),
+        attempts=[_attempt(row) for row in rows],
+    )
+
+
+@reading
+def usage_report(
+    session: Session,
+    *,
+    namespace: str | None = None,
+    user: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> UsageReport:
+    """Sums over the attempts that ended from ``since`` to before ``until``, in all and per namespace and user."""
+    wanted = [usage.c.namespace == namespace] if namespace is not None else []
+    wanted += [usage.c.user == user] if user is not None else []
+    wanted += [usage.c.ended_at >= since] if since is not None else []
+    wanted += [usage.c.ended_at < until] if until is not None else []
+    group = (usage.c.namespace, usage.c.user)
+    rows = session.execute(select(*group, *_SUMS).where(*wanted).group_by(*group).order_by(*group)).all()
+    return UsageReport(
+        total=_totals(session, select(*_SUMS).where(*wanted)),
+        users=[UserUsage.model_validate(dict(row._mapping)) for row in rows],
+    )
+
+
+def _held_s(row: Row[Any, Any, Any, Any, Any], now: datetime) -> float:
+    return ((row.released_at or now) - row.reserved_at).total_seconds() * row.sm_percent / 100
+
+
+def _totals(session: Session, query: Select[int, Any, Any, Any, Any, Any]) -> Totals:
+    sums = session.execute(query).one()._mapping
+    return Totals.model_validate({name: value or 0 for name, value in sums.items()})
+
+
+def _attempt(row: Any) -> AttemptUsage:
+    columns = dict(row._mapping)
+    columns["unmeasured_hosts"] = json.loads(columns["unmeasured_hosts"])
+    columns["ranks"] = _RANKS.validate_json(columns["ranks"])
+    return AttemptUsage.model_validate(columns)

@@ -1,0 +1,195 @@
+"""Leases as the leader sees them: rounds, silent hosts, and hosts that are LOST."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import bindparam, case, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.lease import VerdictHeld
+from gpu_platform.domain.lease_protocol import LeaseRow
+from gpu_platform.domain.states import HostState
+from gpu_platform.store.database import change, reading, writing, writing_unsynced
+from gpu_platform.store.events import append_event
+from gpu_platform.store.leadership import membership
+from gpu_platform.store.models import allocation, host, leader
+
+NO_TERM = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LostHost:
+    name: str
+    jobs: list[AttemptKey] = field(default_factory=list)
+    """The attempts that held GPUs there when it was lost, and still do."""
+    is_proved: bool = False
+    """Its ranks are known to be dead, or an operator declared it LOST."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    rows: dict[str, LeaseRow]
+    """Of each host that is not LOST."""
+    stamps: dict[str, datetime]
+    members: dict[int, frozenset[str]]
+    """Of every version that one of them may know, and of the newest."""
+    older_seen_at: datetime | None = None
+    """When the database was last found to be older than what hosts or Temporal know."""
+
+
+@writing_unsynced
+def begin_round(session: Session, now: datetime) -> int:
+    """A new number, which the answers to hosts carry from now on; 0 before the first leader.
+
+    At least the Unix time: a database that was restored to an older point does not give the same number twice.
+    """
+    number = max((session.scalar(_ROUND) or 0) + 1, int(now.timestamp()))
+    return number if change(session, update(leader).values(round=number)) else 0
+
+
+@reading
+def read_leases(session: Session, ttl_s: float) -> Leases:
+    rows = session.execute(_LEASES).all()
+    newest = membership.current_version(session)
+    wanted = {row.name: {row.members_known, row.members_sent, newest} for row in rows}
+    # A list that is gone is known to no host that is not LOST.
+    members = membership.names(session, set().union(*wanted.values()))
+    leases = {
+        row.name: LeaseRow(
+            stamp=row.lease_until,
+            ttl_s=row.lease_s or ttl_s,
+            round=row.round,
+            voted=row.voted,
+            versions=tuple(sorted(wanted[row.name] & members.keys())),
+            counts_rounds=row.report_seq > 0,
+        )
+        for row in rows
+    }
+    older_seen_at = session.scalar(select(leader.c.older_seen_at))
+    return Leases(leases, {row.name: row.lease_until for row in rows}, members, older_seen_at)
+
+
+@writing
+def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetime) -> list[LostHost]:
+    """Declare the hosts LOST that still have this lease, so have not reported since it was read.
+
+    Returns them with the attempts to tell.
+    """
+    if not leases:
+        return []
+    rows = session.execute(_LEASES.where(host.c.name.in_(leases)).with_for_update(key_share=True)).all()
+    lost = [row.name for row in rows if row.lease_until == leases[row.name]]
+    found = [lose(session, name, "its lease ended", "control", now) for name in lost]
+    if found:
+        membership.refresh(session)
+    return found
+
+
+def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *, declared: bool = False) -> LostHost:
+    """Inside a transaction, before :func:`membership.refresh`: the host is LOST, and what it holds is lost with it."""
+    since = first_term(now)
+    term = case((host.c.term >= since, host.c.term + 1), else_=since)
+    values = {"state": HostState.LOST.value, "reason": reason, "term": term, "declared_lost": declared}
+    session.execute(_UPDATE_HOST.values(values), {"host_name": name})
+    session.execute(_MARK_LOST, {"host_name": name, "now": now})
+    rows = session.execute(ATTEMPTS_AT_HOST, {"host_name": name})
+    jobs = [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in rows]
+    data = {"reason": reason, "attempts": [str(key) for key in jobs]}
+    append_event(session, "host.lost", actor, now, host=name, data=data)
+    return LostHost(name, jobs, is_proved=declared)
+
+
+def first_term(now: datetime) -> int:
+    """Of a host that registers ``now``; see ``models.Host.term``."""
+    return int(now.timestamp())
+
+
+@reading
+def lost_hosts_with_attempts(session: Session) -> list[LostHost]:
+    """Hosts that were LOST under attempts which still hold GPUs there: their jobs may have missed the signal."""
+    query = (
+        select(allocation.c.host, allocation.c.job_id, allocation.c.attempt, host.c.state, host.c.declared_lost)
+        .join(host, host.c.name == allocation.c.host)
+        .where(allocation.c.released_at.is_(None), allocation.c.lost_at.is_not(None))
+        .distinct()
+        .order_by(allocation.c.host, allocation.c.job_id, allocation.c.attempt)
+    )
+    found: dict[str, LostHost] = {}
+    for row in session.execute(query):
+        # A host that is in service again has reported that none of these attempts is left there.
+        proved = row.declared_lost or row.state != HostState.LOST
+        lost = found.setdefault(row.host, LostHost(row.host, is_proved=proved))
+        lost.jobs.append(AttemptKey(job_id=row.job_id, attempt=row.attempt))
+    return list(found.values())
+
+
+@writing
+def hold_verdict(session: Session, held: VerdictHeld, now: datetime) -> None:
+    """Write down that silent hosts are not declared LOST. The first time it is an event as well."""
+    before = session.scalar(_HELD)
+    session.execute(update(leader).values(verdict_held=held.model_dump_json()))
+    if not before:
+        append_event(session, "hosts.verdict_held", "control", now, data=held.model_dump(mode="json"))
+
+
+@writing
+def end_held_verdict(session: Session, now: datetime) -> None:
+    before = session.scalar(_HELD)
+    if before:
+        session.execute(update(leader).values(verdict_held=""))
+        append_event(session, "hosts.verdict_resumed", "control", now, data=json.loads(before))
+
+
+@reading
+def held_verdict(session: Session) -> VerdictHeld | None:
+    """Set while the leader does not declare silent hosts LOST, because too many are silent at once."""
+    held = session.scalar(_HELD)
+    return VerdictHeld.model_validate_json(held) if held else None
+
+
+def host_terms(session: Session, key: AttemptKey, names: Sequence[str]) -> dict[str, int]:
+    """Inside a transaction in which the attempt holds its place: the fencing token of each host; see ``HostPlan.term``.
+
+    A host that was LOST since the place was reserved gets a term that no host has.
+    """
+    lost = set(session.scalars(_LOST_UNDER, {"key_job": key.job_id, "key_attempt": key.attempt}))
+    rows = session.execute(select(host.c.name, host.c.term).where(host.c.name.in_(names)))
+    return {row.name: NO_TERM if row.name in lost else row.term for row in rows}
+
+
+_LEASES = (
+    select(
+        host.c.name,
+        host.c.lease_until,
+        host.c.lease_s,
+        host.c.round,
+        host.c.voted,
+        host.c.report_seq,
+        host.c.members_known,
+        host.c.members_sent,
+    )
+    .where(host.c.state != HostState.LOST.value)
+    .order_by(host.c.name)
+)
+_UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
+_AT_HOST = (allocation.c.host == bindparam("host_name")) & allocation.c.released_at.is_(None)
+_MARK_LOST = update(allocation).where(_AT_HOST, allocation.c.lost_at.is_(None)).values(lost_at=bindparam("now"))
+ATTEMPTS_AT_HOST = (
+    select(allocation.c.job_id, allocation.c.attempt)
+    .where(_AT_HOST)
+    .distinct()
+    .order_by(allocation.c.job_id, allocation.c.attempt)
+)
+_LOST_UNDER = select(allocation.c.host).where(
+    allocation.c.job_id == bindparam("key_job"),
+    allocation.c.attempt == bindparam("key_attempt"),
+    allocation.c.released_at.is_(None),
+    allocation.c.lost_at.is_not(None),
+)
+_ROUND = select(leader.c.round)
+_HELD = select(leader.c.verdict_held)

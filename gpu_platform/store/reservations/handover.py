@@ -1,0 +1,183 @@
+"""A gang goes on where it is: what one attempt held becomes the next one's, without anybody getting in between.
+
+One transaction closes the old reservation for good, opens the new one, moves what is kept, gives back the rest and
+writes the job's new attempt. So at every moment one attempt holds each GPU, whatever dies. A handed-over
+reservation may be **parked**: nothing runs on it, so that a faulty GPU of it can be reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, insert, literal, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import ReservationConflict
+from gpu_platform.domain.job import Failure
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
+from gpu_platform.domain.usage import RankUsage
+from gpu_platform.store.database import change, insert_new, reading, writing
+from gpu_platform.store.jobs.jobs import change_job, job_fields, lock_job
+from gpu_platform.store.jobs.usage import record_usage
+from gpu_platform.store.leadership.leases import host_terms
+from gpu_platform.store.models import allocation, gpu, host, reservation
+from gpu_platform.store.reservations.allocations import (
+    Taken,
+    announce,
+    close_reservation,
+    give_back,
+    holds,
+    quarantine_gpu,
+    take_job,
+)
+
+_HELD_STATES = frozenset({GpuState.ALLOCATED, GpuState.IN_USE})
+
+
+@writing
+def hand_over(
+    session: Session,
+    key: AttemptKey,
+    placement: Placement,
+    *,
+    parked: bool,
+    now: datetime,
+    quarantine: Mapping[str, str],
+    failure: Failure | None,
+    hardware_retries: int,
+    usage: Sequence[RankUsage] = (),
+) -> Taken:
+    """End attempt ``key`` and begin the next on ``placement``, whose GPUs it holds already.
+
+    Repeating it is a no-op. Raises :class:`ReservationConflict`, with nothing changed, if the attempt does not hold
+    them all, or one of them or its host is in no state to go on.
+    """
+    following = AttemptKey(job_id=key.job_id, attempt=key.attempt + 1)
+    if not close_reservation(session, key, now):
+        if holds(session, following):
+            return Taken(host_terms(session, following, placement.hosts), repeated=True)
+        raise ReservationConflict(f"attempt {key} holds nothing that could be handed over")
+    claim = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}
+    if not insert_new(session, reservation, claim):
+        raise ReservationConflict(f"attempt {following} was released before it began")
+    row = lock_job(session, key.job_id)
+    session.execute(_LOCK_HOSTS, {"key_job": key.job_id, "key_attempt": key.attempt})
+    _check(session, key, placement, quarantine, parked)
+    columns, data = job_fields(failure, None, None, hardware_retries, None)
+    change_job(session, row, JobState.QUEUED, now, "workflow", columns, data)
+    _move(session, key, following, placement, now)
+    give_back(session, key, now, quarantine)
+    record_usage(session, key, usage, now)
+    for uuid, reason in sorted(quarantine.items()):
+        if uuid in placement.gpu_uuids:
+            quarantine_gpu(session, uuid, reason, now)
+    take_job(session, following, placement, now)
+    announce(session, following, placement, now)
+    return Taken(host_terms(session, following, placement.hosts))
+
+
+@reading
+def parked_state(session: Session, key: AttemptKey) -> Parked:
+    if not holds(session, key):
+        return Parked.HOPELESS
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    rows = session.execute(_OURS_WITH_STATES, ours).all()
+    ready = all(state == HostState.READY for state in _states_without_gpus(session, ours).values())
+    if not ready or not all(row.host_state == HostState.READY and _may_go_on(row, parked=True) for row in rows):
+        return Parked.HOPELESS
+    return Parked.READY if all(_may_go_on(row, parked=False) for row in rows) else Parked.WAITING
+
+
+@writing
+def unpark(session: Session, key: AttemptKey) -> None:
+    """Processes may run on it from now on. Raises :class:`ReservationConflict` unless every GPU of it works."""
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    # The lock first: remediation cannot begin to reset a GPU in between.
+    rows = session.execute(_OURS_WITH_STATES_LOCKED, ours).all()
+    if not rows or not all(_may_go_on(row, parked=False) for row in rows):
+        raise ReservationConflict(f"attempt {key} holds GPUs that do not work")
+    session.execute(_UNPARK, ours)
+
+
+def _check(
+    session: Session, key: AttemptKey, placement: Placement, quarantine: Mapping[str, str], parked: bool
+) -> None:
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    held = {row.gpu_uuid: row for row in session.execute(_OURS_WITH_STATES_LOCKED, ours)}
+    states = _states_without_gpus(session, ours)
+    for part in placement.slices:
+        if not part.gpu_uuids and states.get(part.host) != HostState.READY:
+            raise ReservationConflict(f"{part.host} is {states.get(part.host, 'not held')}", host=part.host)
+    for uuid in placement.gpu_uuids:
+        row = held.get(uuid)
+        problem = None
+        if row is None:
+            problem = "is not held"
+        elif row.host_state != HostState.READY:
+            problem = f"is on {row.host}, which is {row.host_state}"
+        elif not _may_go_on(row, parked) or (uuid in quarantine and not parked):
+            problem = f"on {row.host} is {quarantine.get(uuid, row.state)}"
+        if problem is not None:
+            raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid)
+
+
+def _states_without_gpus(session: Session, ours: dict[str, Any]) -> dict[str, str]:
+    """Of the hosts where the attempt holds CPUs and memory only."""
+    return {row.name: row.state for row in session.execute(_HOSTS_WITHOUT_GPUS, ours)}
+
+
+def _may_go_on(row: Any, parked: bool) -> bool:
+    """Does the GPU work, or, if ``parked``, may it work again? One that is held in parts is AVAILABLE to others."""
+    works = _HELD_STATES if row.exclusive else _HELD_STATES | {GpuState.AVAILABLE}
+    return row.state in works or (parked and row.state in (GpuState.DEGRADED, GpuState.RESETTING))
+
+
+def _move(session: Session, key: AttemptKey, following: AttemptKey, placement: Placement, now: datetime) -> None:
+    """End the old claims of what is kept, then copy them: a GPU's claims may not overlap."""
+    without_gpus = [part.host for part in placement.slices if not part.gpu_uuids]
+    kept = {"key_job": key.job_id, "key_attempt": key.attempt, "uuids": placement.gpu_uuids, "hosts": without_gpus}
+    if change(session, _END_KEPT, {**kept, "now": now}) != len(placement.gpu_uuids) + len(without_gpus):
+        raise ReservationConflict(f"attempt {key} does not hold all of what it would hand over")
+    session.execute(_COPY_KEPT, {**kept, "following": following.attempt, "now": now})
+
+
+_OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
+_KEPT = _OURS & (
+    allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True))
+    | (allocation.c.gpu_uuid.is_(None) & allocation.c.host.in_(bindparam("hosts", expanding=True)))
+)
+_OURS_WITH_STATES = (
+    select(allocation.c.gpu_uuid, allocation.c.exclusive, gpu.c.host, gpu.c.state, host.c.state.label("host_state"))
+    .join(gpu, gpu.c.uuid == allocation.c.gpu_uuid)
+    .join(host, host.c.name == gpu.c.host)
+    .where(_OURS, allocation.c.released_at.is_(None))
+    .order_by(allocation.c.gpu_uuid)
+)
+_HOSTS_WITHOUT_GPUS = select(host.c.name, host.c.state).where(
+    host.c.name.in_(
+        select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
+    )
+)
+_LOCK_HOSTS = (
+    select(host.c.name)
+    .where(host.c.name.in_(select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None))))
+    .order_by(host.c.name)
+    .with_for_update(key_share=True)
+)
+_OURS_WITH_STATES_LOCKED = _OURS_WITH_STATES.with_for_update(key_share=True, of=gpu)
+_END_KEPT = update(allocation).where(_KEPT, allocation.c.released_at.is_(None)).values(released_at=bindparam("now"))
+_CHANGED = {"attempt": bindparam("following"), "reserved_at": bindparam("now"), "released_at": literal(None)}
+_CHANGED["running_at"] = literal(None)
+_COLUMNS = [column.name for column in allocation.c]
+_COPY_KEPT = insert(allocation).from_select(
+    _COLUMNS, select(*[_CHANGED.get(name, allocation.c[name]) for name in _COLUMNS]).where(_KEPT)
+)
+_UNPARK = (
+    update(reservation)
+    .where(reservation.c.job_id == bindparam("key_job"), reservation.c.attempt == bindparam("key_attempt"))
+    .values(parked=False)
+)

@@ -1,0 +1,123 @@
+"""A job's row and its workflow do not agree: one of the two databases was restored to an older point.
+
+:func:`standing` says which one is behind, and a step of the workflow does by that:
+
+=========  ==================================================  ==================================================
+standing   what it means                                       what the step does
+=========  ==================================================  ==================================================
+BEHIND     the row is older, or its workflow waits for it      brings the row up, or waits for the leader (see
+                                                               ``restoring``)
+HOLDS      the attempt has its place                           is tried again: the row was restored just now
+PAST       the attempt is over, so the workflow is older       the workflow stops what it knows and begins again
+                                                               from the row
+ENDED      the job has ended                                   the workflow ends
+=========  ==================================================  ==================================================
+
+A workflow that asks for a step of attempt N proves that every attempt before N is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.jobs import lock_job
+from gpu_platform.store.jobs.queue import leave_queue
+from gpu_platform.store.models import job, reservation
+from gpu_platform.store.reservations.allocations import close_reservation, give_back, holds
+
+RESTORED = "job.restored"
+"""Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
+
+
+class Standing(StrEnum):
+    """How far a job's row is, seen from an attempt of its workflow; see above."""
+
+    BEHIND = "behind"
+    HOLDS = "holds"
+    PAST = "past"
+    ENDED = "ended"
+
+
+@reading
+def standing(session: Session, key: AttemptKey) -> Standing:
+    """Raises :class:`NotFound` for a job without a row: it may be restored."""
+    row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+    if JobState(row.state).is_terminal:
+        return Standing.ENDED
+    if holds(session, key):
+        return Standing.HOLDS
+    return Standing.PAST if row.attempt >= key.attempt or _is_known(session, key) else Standing.BEHIND
+
+
+@writing
+def follow(session: Session, key: AttemptKey, now: datetime) -> None:
+    """A workflow that holds nothing asks for a place for ``key``: a row that is BEHIND waits for it, too.
+
+    Raises :class:`NotFound`.
+    """
+    row = lock_job(session, key.job_id)
+    state = JobState(row["state"])
+    if not state.is_terminal and state is not JobState.QUEUED and row["attempt"] < key.attempt:
+        bring_up(session, row, key.attempt - 1, now)
+
+
+@writing
+def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
+    """The attempt ran and ends, but the row does not know it: the row is at ``state`` of this attempt now.
+
+    False: the row is not BEHIND. Raises :class:`NotFound`.
+    """
+    row = lock_job(session, key.job_id)
+    if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
+        return False
+    bring_up(session, row, key.attempt, now)
+    values = {"state": state.value, "started_at": row["started_at"] or now}
+    session.execute(update(job).where(job.c.id == key.job_id).values(values))
+    return True
+
+
+def bring_up(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
+    """Inside a transaction that locked the row: QUEUED with ``attempt`` as its last, which is over, as are all before.
+
+    ``columns``: more of the row's, e.g. its counters.
+    """
+    job_id = row["id"]
+    for over in range(1, attempt + 1):
+        key = AttemptKey(job_id=job_id, attempt=over)
+        if close_reservation(session, key, now):
+            give_back(session, key, now, {})
+    leave_queue(session, job_id, now)
+    values = {"state": JobState.QUEUED.value, "attempt": attempt, "state_at": now, "placement": None, **columns}
+    session.execute(update(job).where(job.c.id == job_id).values(values))
+    data = {"name": row["name"], "was": row["state"], "reason": "its row was older than its workflow"}
+    append_event(session, RESTORED, "control", now, job_id=job_id, attempt=attempt or None, data=data)
+
+
+def newer(session: Session, attempts: Sequence[AttemptKey]) -> list[AttemptKey]:
+    """Inside a transaction: of attempts that hosts run, those of which only a later state of this database knew."""
+    query = select(job.c.id, job.c.state, job.c.attempt).where(job.c.id.in_(sorted({key.job_id for key in attempts})))
+    rows = {row.id: row for row in session.execute(query)}
+
+    def is_newer(key: AttemptKey) -> bool:
+        row = rows.get(key.job_id)
+        return row is None or (not JobState(row.state).is_terminal and key.attempt > row.attempt)
+
+    return [key for key in attempts if is_newer(key)]
+
+
+def _is_known(session: Session, key: AttemptKey) -> bool:
+    which = (reservation.c.job_id == key.job_id) & (reservation.c.attempt == key.attempt)
+    return session.scalar(select(reservation.c.attempt).where(which)) is not None

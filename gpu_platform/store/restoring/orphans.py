@@ -1,0 +1,139 @@
+"""What a workflow that is gone left: jobs that nobody drives, and GPUs that nobody will give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.job import Failure, Job
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import reading, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.jobs import change_job, job_fields, job_of, lock_job
+from gpu_platform.store.jobs.queue import leave_queue
+from gpu_platform.store.models import allocation, job, reservation
+from gpu_platform.store.reservations.allocations import close_reservation, give_back
+
+BEGUN_AGAIN = "job.begun_again"
+"""Kind of the event: Temporal had lost the job's workflow, and it was started anew from the job's row."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as one look saw it. Two looks that are equal saw a job that nothing happened to in between."""
+
+    job_id: str
+    state: JobState
+    attempt: int
+    state_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAttempt:
+    """An attempt that holds GPUs, and the hosts on which it does."""
+
+    key: AttemptKey
+    hosts: tuple[str, ...]
+
+
+@reading
+def live_jobs(session: Session) -> dict[str, JobState]:
+    """The states of all jobs that are not terminal, oldest first."""
+    query = select(job.c.id, job.c.state).where(job.c.state.in_(_LIVE)).order_by(job.c.created_at, job.c.id)
+    return {row.id: JobState(row.state) for row in session.execute(query)}
+
+
+@reading
+def job_row(session: Session, job_id: str) -> JobRow | None:
+    row = session.execute(_ROW.where(job.c.id == job_id)).one_or_none()
+    return None if row is None else _job_row(row)
+
+
+@reading
+def held_in_vain(session: Session) -> list[HeldAttempt]:
+    """Attempts that hold GPUs although their job has ended, waits, is at a later attempt, or is not known.
+
+    An attempt ends in the transaction that writes the job's next state, so no job gets here on its way.
+    """
+    return _held_attempts(session, or_(job.c.id.is_(None), ~_IN_ORDER))
+
+
+@reading
+def held_of_job(session: Session, job_id: str) -> list[HeldAttempt]:
+    """The attempts of the job that hold GPUs."""
+    return _held_attempts(session, allocation.c.job_id == job_id)
+
+
+@writing
+def end_orphan(
+    session: Session, key: AttemptKey, state: JobState, *, actor: str, failure: Failure | None, now: datetime
+) -> bool:
+    """Release what the attempt held. Its job ends in ``state``, unless it has ended or another attempt is its last.
+
+    For a job that no workflow drives. While another attempt holds GPUs the job does not end either: False then, and the
+    caller ends that one. Idempotent.
+    """
+    if close_reservation(session, key, now):
+        give_back(session, key, now, {})
+    if session.scalar(select(job.c.id).where(job.c.id == key.job_id)) is None:
+        return True
+    row = lock_job(session, key.job_id)
+    if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt:
+        return True
+    if _held_attempts(session, allocation.c.job_id == key.job_id):
+        return False
+    columns, data = job_fields(failure, None, None, None, None)
+    change_job(session, row, state, now, actor, columns, data)
+    return True
+
+
+@writing
+def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]:
+    """The job, and the number of an attempt that is closed for good, as are all before it that hold nothing now.
+
+    The workflow that was lost may have a step under way: whatever it reserves from now on is refused. The job leaves
+    the queue. Raises :class:`NotFound`.
+    """
+    row = lock_job(session, job_id)
+    state = JobState(row["state"])
+    highest = select(func.max(reservation.c.attempt)).where(reservation.c.job_id == job_id)
+    closed = max(row["attempt"], session.scalar(highest) or 0)
+    if state.is_terminal:
+        return job_of(row), closed
+    if state is not JobState.PENDING:
+        closed += 1
+        close_reservation(session, AttemptKey(job_id=job_id, attempt=closed), now)
+        leave_queue(session, job_id, now)
+    data = {"state": state.value, "reason": "Temporal does not know how far it came"}
+    append_event(session, BEGUN_AGAIN, "control", now, job_id=job_id, attempt=row["attempt"] or None, data=data)
+    return job_of(row), closed
+
+
+def _held_attempts(session: Session, condition: ColumnElement[bool]) -> list[HeldAttempt]:
+    query = (
+        select(allocation.c.job_id, allocation.c.attempt, allocation.c.host)
+        .outerjoin(job, job.c.id == allocation.c.job_id)
+        .where(allocation.c.released_at.is_(None), condition)
+        .distinct()
+        .order_by(allocation.c.job_id, allocation.c.attempt, allocation.c.host)
+    )
+    found: dict[AttemptKey, list[str]] = {}
+    for row in session.execute(query):
+        found.setdefault(AttemptKey(job_id=row.job_id, attempt=row.attempt), []).append(row.host)
+    return [HeldAttempt(key, tuple(hosts)) for key, hosts in found.items()]
+
+
+def _job_row(row: Any) -> JobRow:
+    return JobRow(row.id, JobState(row.state), row.attempt, row.state_at)
+
+
+_LIVE = [state.value for state in JobState if not state.is_terminal]
+_ROW = select(job.c.id, job.c.state, job.c.attempt, job.c.state_at)
+_IN_ORDER = and_(
+    job.c.state.in_([state.value for state in JobState if state.holds_gpus]), job.c.attempt == allocation.c.attempt
+)

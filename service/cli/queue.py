@@ -1,0 +1,56 @@
+"""``gpu-platform queue|snapshot``: the line with its reasons, and all that decides about it as one document."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli import session
+
+
+def register(app: typer.Typer) -> None:
+    for command in (queue, snapshot):
+        app.command()(command)
+
+
+def queue(
+    namespace: Annotated[str | None, typer.Option(help="Only its jobs; places count everybody's.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, next first.")] = 50,
+    json: session.Json = False,
+) -> None:
+    """Who waits, in order: why, for whom, what would help, and when each should start."""
+    with session.service() as client:
+        found = list(islice(client.queue(namespace=namespace, page_size=min(limit, 1000)), limit))
+    if json:
+        session.print_json(found)
+        return
+    if not found:
+        session.say("nobody waits")
+        return
+    from service.cli.show import show_waiting
+
+    session.show(show_waiting.line_table(found))
+
+
+def snapshot(
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")] = None,
+) -> None:
+    """The live state as one JSON document: hosts, GPUs, who runs, who waits, the policy. See simulate --snapshot."""
+    from gpu_platform.domain.texts import counted
+
+    with session.service() as client:
+        found = client.snapshot()
+    text = found.model_dump_json() + "\n"
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
+    running, waiting = counted(len(found.running), "job"), counted(len(found.queue), "job")
+    told = f"{counted(len(found.hosts), 'host')}, {running} with GPUs, {waiting} in the queue"
+    session.say(f"wrote {output}: {told}")

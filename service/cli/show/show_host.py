@@ -1,0 +1,43 @@
+"""All that is known of one host, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from gpu_platform.domain.gpu import Gpu, Host
+from service.cli.show import show_gpu, tables
+
+
+def host_story(host: Host, gpus: Sequence[Gpu]) -> Group:
+    """Its facts, then its GPUs."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for label, value in _facts(host):
+        facts.add_row(label, escape(value) if isinstance(value, str) else value)
+    return Group(facts, *(["", show_gpu.gpus_table(gpus)] if gpus else []))
+
+
+def _facts(host: Host) -> Iterable[tuple[str, RenderableType]]:
+    yield "host", host.name
+    yield "state", tables.state(host.state)
+    if host.reason:
+        yield "note", host.reason
+    yield "machine", host.machine + (" (simulated)" if host.simulated else "")
+    yield "GPUs", f"{host.gpus_free} of {host.gpus_total} free"
+    yield "fabric", f"leaf {host.leaf or '-'}, spine {host.spine or '-'}"
+    yield "address", host.address
+    yield "lease", f"{host.lease_remaining_s:.0f} s left"
+    yield "driver", f"{host.driver_version or '-'}, runs CUDA up to {host.cuda_version or '-'}"
+    found = [f"{version} in {directory}" for version, directory in host.cuda_installations.items()]
+    yield "CUDA", "\n".join([*found, *(f"{version}: {why}" for version, why in host.unusable_cuda.items())]) or "-"
+    if host.nvswitches:
+        yield "NVSwitches", str(host.nvswitches)
+    if host.nics:
+        yield "network cards", ", ".join(f"{nic.name} ({nic.kind})" for nic in host.nics)
+    yield "isolation", host.isolation
+    yield "not guaranteed", "\n".join(host.missing_guarantees) or "-"

@@ -1,0 +1,145 @@
+"""Everything about one job, for a terminal: what was asked, where it is and why, or why it waits, and its story."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
+from gpu_platform.domain.ranks import spare_slices
+from gpu_platform.domain.states import JobState
+from gpu_platform.domain.texts import counted
+from service.cli.show import show_waiting, tables
+
+
+def job_story(
+    job: Job, events: Sequence[JobEvent], used: str | None = None, now: Sequence[RenderableType] = ()
+) -> Group:
+    """Everything about one job: what was asked, where it is and why, what it uses now, what happened and when."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for label, value in _facts(job):
+        facts.add_row(label, value)
+    if used is not None:
+        facts.add_row("used", used)
+    parts: list[RenderableType] = [facts]
+    if job.reason is not None:
+        parts += show_waiting.reason_parts(job.reason)
+    if job.placement is not None and job.placement.scores.rows:
+        parts += ["", show_waiting.score_table(job.placement.scores)]
+    if now:
+        parts += ["", *now]
+    if events:
+        parts += ["", tables.timeline(events)]
+    return Group(*parts)
+
+
+def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
+    spec = job.spec
+    yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
+    yield "state", tables.state(job.state)
+    yield "command", escape(" ".join(spec.command))
+    yield "asked", escape(", ".join([*wishes(spec), *_ways(spec)]))
+    if (retry := retry_text(job)) is not None:
+        yield "retries", escape(retry)
+    if job.reason is not None:
+        place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
+        yield "waits", escape(job.reason.message + place)
+        if job.reason.next_step:
+            yield "next step", escape(job.reason.next_step)
+        if (when := show_waiting.start_text(job.reason)) is not None:
+            yield "starts", escape(when)
+    if job.placement is not None:
+        spares = spare_slices(spec, job.placement.slices)
+        for part in job.placement.slices:
+            where = "spare" if part in spares else "runs on" if job.state.holds_gpus else "ran on"
+            yield where, escape(show_waiting.slice_text(part))
+        yield "why there", escape(job.placement.why)
+        bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
+        # One GPU, or none, is connected to nothing.
+        speed = f", {bandwidth:g} GB/s" if bandwidth else ""
+        counted_in = ", its spare hosts counted in" if spares else ""
+        yield "connected", f"{job.placement.level}{speed}{counted_in}; decided in {decided_in:.1f} ms"
+    if job.attempt:
+        yield (
+            "attempts",
+            f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
+            f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {counted(job.preemptions, 'time')}",
+        )
+    if job.failure is not None:
+        yield (
+            "failure" if job.state is JobState.FAILED else "last failure",
+            Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
+        )
+    if job.stopped_by is not None:
+        yield "stopped" if job.state is JobState.CANCELLED else "last stop", escape(str(job.stopped_by))
+    if job.checkpoint_at is not None:
+        yield "checkpoint", f"{tables.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
+    for warning in job.warnings:
+        yield "warning", Text(warning, style="yellow")
+    if job.exit_code is not None:
+        yield "exit code", str(job.exit_code)
+    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    if job.finished_at is not None:
+        yield "took", tables.duration((job.finished_at - job.created_at).total_seconds())
+    if job.workflow_url:
+        yield "workflow", job.workflow_url
+
+
+def retry_text(job: Job, now: datetime | None = None) -> str | None:
+    """``retry 3 of 5 in 8 s, after exit code 1``; None: no retry is due later."""
+    left_s = 0.0 if job.retry_at is None else (job.retry_at - (now or datetime.now(UTC))).total_seconds()
+    if left_s <= 0:
+        return None
+    why = ""
+    if job.failure is not None:
+        code = job.failure.exit_code
+        why = f", after {job.failure.message if code is None else f'exit code {code}'}"
+    return f"retry {job.user_retries} of {job.spec.max_retries} in {tables.duration(math.ceil(left_s))}{why}"
+
+
+def wishes(spec: JobSpec) -> list[str]:
+    """What the gang needs, group by group."""
+    if spec.groups:
+        return [f"{group.name}: {', '.join(_wishes(group.gpus))}" for group in spec.groups]
+    return _wishes(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
+
+
+def _wishes(gpus: GpuRequest) -> list[str]:
+    if gpus.total is not None:
+        wants = [f"{counted(gpus.total, 'GPU')} on as few hosts as can be"]
+    else:
+        shape = f" x {counted(gpus.gpus_per_host, 'GPU')}" if gpus.gpus_per_host else ", no GPU"
+        wants = [counted(gpus.hosts, "host") + shape]
+    if gpus.share is not None:
+        share = gpus.share
+        wants.append(f"of each {share.mig_profile or f'{share.percent} % and {share.memory_mib} MiB'}")
+    wants += [gpus.model] if gpus.model else []
+    wants += [f">= {gpus.memory_mib} MiB"] if gpus.memory_mib else []
+    wants += [f"compute capability >= {gpus.min_compute_capability}"] if gpus.min_compute_capability else []
+    wants += [f"CUDA {gpus.cuda}"] if gpus.cuda else []
+    wants += [f"{counted(gpus.cpus_per_host, 'CPU')} a host"] if gpus.cpus_per_host else []
+    wants += [f"{gpus.ram_mib_per_host} MiB a host"] if gpus.ram_mib_per_host else []
+    wants += [f"in one {gpus.required_level}"] if gpus.required_level else []
+    wants += [f"best in one {gpus.preferred_level}"] if gpus.preferred_level else []
+    return wants + (["cross-NUMA allowed"] if gpus.allow_cross_numa else [])
+
+
+def _ways(spec: JobSpec) -> list[str]:
+    """How it is to be treated, where that is not the default."""
+    ways = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
+    ways += [f"priority {spec.priority}"] if spec.priority else []
+    ways += [f"at most {tables.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
+    ways += [] if spec.preemptible else ["never preempted"]
+    ways += ["goes on from its checkpoints"] if spec.checkpoints else []
+    wanted = spec.checkpoint
+    ways += [f"a checkpoint every {tables.duration(wanted.every_s)}"] if wanted.every_s else []
+    ways += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
+    return ways

@@ -1,0 +1,176 @@
+"""How waiting looks in a terminal: the line, one job's reason, a dry run; and why a placed job is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from gpu_platform.client.wire import DryRun
+from gpu_platform.domain.job import GpuRequest, JobSpec, WaitingJob
+from gpu_platform.domain.placement import EstimateBasis, Holder, HostSlice, Reason, ScoreTable, WaitCode
+from gpu_platform.domain.ranks import spare_slices
+from gpu_platform.domain.texts import counted
+from service.cli.show.tables import duration, numbers, plain_table
+
+
+def line_table(waiting: Iterable[WaitingJob], now: datetime | None = None) -> Table:
+    now = now or datetime.now(UTC)
+    table = plain_table("PLACE", "JOB", "NAME", "USER", "PRIORITY", "ASKS", "WAITS", "STARTS", "WHY / NEXT STEP")
+    for job in waiting:
+        reason = job.reason
+        why = "not yet looked at" if reason is None else reason.message
+        if reason is not None and reason.next_step:
+            why += f"\n-> {reason.next_step}"
+        if reason is not None and reason.holders:
+            why += f"\n-> held by {_held_by(reason)}"
+        table.add_row(
+            str(job.position),
+            job.job_id,
+            escape(job.spec.name),
+            escape(f"{job.spec.namespace}/{job.spec.user}"),
+            str(job.spec.priority),
+            escape(asked(job.spec)),
+            duration((now - job.waiting_since).total_seconds()),
+            _start(reason, now) if reason is not None else "-",
+            escape(why),
+        )
+    return table
+
+
+def reason_parts(reason: Reason, now: datetime | None = None) -> list[RenderableType]:
+    """Everything that is known about why one job waits."""
+    parts: list[RenderableType] = []
+    if reason.counts:
+        counts = plain_table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")
+        for count in reason.counts:
+            counts.add_row(str(count.hosts), count.code.replace("_", " "), escape(count.asked), escape(count.available))
+        parts += ["", counts]
+    if reason.holders:
+        holders = plain_table("HELD BY", "GPUS", "ON", "ENDS")
+        for holder in reason.holders:
+            hosts = ", ".join(holder.hosts)
+            holders.add_row(f"{holder.job_id}#{holder.attempt}", str(holder.gpus), hosts, _ends(holder))
+        if reason.more_holders:
+            holders.add_row(f"and {reason.more_holders} more", "", "", "")
+        parts += ["", holders]
+    return parts
+
+
+def start_text(reason: Reason, now: datetime | None = None) -> str | None:
+    """When it starts, and what that rests on."""
+    if reason.code is WaitCode.NEVER_FITS:
+        return "never, unless it asks for less or hosts are added that can hold it"
+    if reason.estimate is EstimateBasis.MAKING_ROOM and reason.estimated_start is not None:
+        when = _start(reason, now or datetime.now(UTC))
+        return f"estimated: {when}, when jobs are stopped for it, or up to their grace later"
+    if reason.starts_by is not None:
+        return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
+    if reason.estimate is EstimateBasis.MAKING_ROOM:
+        return "as soon as the jobs that make room for it have stopped, after their grace at most"
+    if reason.estimated_start is not None:
+        alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
+        return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
+    return None if reason.estimate is None else _NO_ESTIMATE.get(reason.estimate)
+
+
+def score_table(scores: ScoreTable) -> Table:
+    """The winner first. Parts that are the same for everybody tell nothing, but add up."""
+    names = sorted({name for row in scores.rows for name in row.parts})
+    table = plain_table("CANDIDATE", "SCORE", *(name.upper() for name in names))
+    for row in scores.rows:
+        parts = (f"{row.parts[name]:.2f}" if name in row.parts else "-" for name in names)
+        table.add_row(escape(row.candidate), f"{row.total:.2f}", *parts)
+    if scores.others:
+        table.add_row(f"and {scores.others} more", "", *("" for _ in names))
+    return table
+
+
+def dry_run(answer: DryRun, spec: JobSpec) -> Group:
+    parts: list[RenderableType] = [escape(answer.message)]
+    if answer.placement is not None:
+        slices = answer.placement.slices
+        spares = spare_slices(spec, slices)
+        parts += ["", *(escape(slice_text(part) + (" (spare)" if part in spares else "")) for part in slices)]
+        if answer.placement.scores.rows:
+            parts += ["", score_table(answer.placement.scores)]
+    if answer.reason is not None:
+        if (when := start_text(answer.reason)) is not None:
+            parts.append(escape(when))
+        parts.append(f"place {answer.reason.position} in the queue")
+        if answer.reason.next_step:
+            parts.append(escape(f"-> {answer.reason.next_step}"))
+        parts += reason_parts(answer.reason)
+    if answer.preempts:
+        told = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
+        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {told}")]
+    parts += [escape(f"warning: {warning}") for warning in answer.warnings]
+    return Group(*parts)
+
+
+def slice_text(part: HostSlice) -> str:
+    """``dgx-a: GPU 0-3``, and what part of each."""
+    grants = {
+        grant.mig_profile or f"{grant.percent} % and {grant.memory_mib} MiB by {grant.mode}" for grant in part.shares
+    }
+    of = f", {' or '.join(sorted(grants))} of each" if grants else ""
+    group = f" ({part.group})" if part.group else ""
+    if not part.gpu_uuids:
+        memory = f", {part.ram_mib} MiB of memory" if part.ram_mib else ""
+        return f"{part.host}{group}: {part.cpus} CPU{'' if part.cpus == 1 else 's'}{memory}, no GPU"
+    return f"{part.host}{group}: GPU {numbers(part.gpu_indices)}{of}"
+
+
+def asked(spec: JobSpec) -> str:
+    """The gang in a few words: ``2x8 H100``, ``trainer 8x8 + eval 1x1``."""
+    if spec.groups:
+        return " + ".join(f"{group.name} {_shape(group.gpus)}" for group in spec.groups)
+    return _shape(spec.gpus) + (f" + {spec.spare_hosts} spare" if spec.spare_hosts else "")
+
+
+def _shape(gpus: GpuRequest) -> str:
+    count = str(gpus.total) if gpus.total else f"{gpus.hosts}x{gpus.gpus_per_host}"
+    words = [count] if gpus.total or gpus.hosts > 1 else [str(gpus.gpus_per_host)]
+    words += [gpus.model] if gpus.model else []
+    if gpus.share is not None:
+        words.append(gpus.share.mig_profile or f"{gpus.share.percent}%")
+    words += [f"in one {gpus.required_level}"] if gpus.required_level else []
+    return " ".join(words)
+
+
+def _held_by(reason: Reason) -> str:
+    told = [f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, {_ends(holder)})" for holder in reason.holders[:2]]
+    more = len(reason.holders) - len(told) + reason.more_holders
+    return ", ".join(told) + (f" and {more} more" if more else "")
+
+
+def _start(reason: Reason, now: datetime) -> str:
+    dates = [reason.starts_by, reason.estimated_start]
+    if reason.estimate is EstimateBasis.MAKING_ROOM:
+        dates.reverse()
+    at = next((date for date in dates if date is not None), None)
+    if at is None:
+        return "-"
+    return f"{_clock(at)} (in {duration(at - now.timestamp())})"
+
+
+def _ends(holder: Holder) -> str:
+    return "no time limit" if holder.ends_by is None else f"ends by {_clock(holder.ends_by)}"
+
+
+def _clock(at: float) -> str:
+    """Local time, with the date unless it is today's."""
+    local = datetime.fromtimestamp(at)
+    return f"{local:%H:%M:%S}" if local.date() == datetime.now().date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+_NO_ESTIMATE = {
+    EstimateBasis.NO_TIME_LIMIT: "nobody can say when: jobs that hold what it needs have no time limit",
+    EstimateBasis.REPAIR: "nobody can say when: hosts or GPUs must come back first",
+    EstimateBasis.QUOTA: "nobody can say when: it depends on what its namespace has",
+    EstimateBasis.PARTS: "estimated only where one job is asked about: see `jobs describe`",
+    EstimateBasis.TOO_FAR: "nobody can say when: too many jobs are ahead",
+}

@@ -1,0 +1,115 @@
+"""Every error of the API is ``application/problem+json`` (RFC 9457) with a stable ``code``."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from gpu_platform.client.wire import PROBLEM_JSON, Problem, invalid_request
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.observability import get_logger
+from service.http.body_limit import MAX_BODY_BYTES
+
+RETRY_AFTER_S = 1
+
+log = get_logger(__name__)
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "Every error, as problem+json; `code` is stable, `errors` names the fields that are wrong",
+        "content": {
+            PROBLEM_JSON: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "example": Problem.make(
+                    422,
+                    "invalid_request",
+                    "the request is wrong: gpus.hosts: should be greater than or equal to 1 (given 0)",
+                    errors=[{"field": "gpus.hosts", "message": "should be greater than or equal to 1", "given": 0}],
+                    instance="/v1/jobs",
+                ).model_dump(exclude_none=True),
+            }
+        },
+    }
+}
+"""For the OpenAPI description of every route."""
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(PlatformError, _platform_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
+    headers = dict(headers or {})
+    if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+    # ASCII, because what was refused may not even be valid Unicode.
+    content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=True)
+    return Response(content, problem.status, headers, media_type=PROBLEM_JSON)
+
+
+def _platform_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PlatformError)
+    if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request failed", code=error.code, error=error.message, path=request.url.path)
+    return answer(Problem.of(error, request.url.path))
+
+
+def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        where = f" at character {first['loc'][-1]}" if isinstance(first["loc"][-1], int) else ""
+        return _malformed(request, f"the body is not JSON: {first['ctx']['error']}{where}")
+    if tuple(first["loc"]) == ("body",) and isinstance(first.get("input"), bytes):
+        given = request.headers.get("content-type", "nothing")
+        detail = f"send the body as JSON with Content-Type: application/json (given {given[:100]})"
+        return answer(Problem.make(415, "unsupported_media_type", detail, instance=request.url.path))
+    return answer(Problem.of(invalid_request(list(error.errors())), request.url.path))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        problem = Problem.make(404, "not_found", f"there is nothing at {path[:200]}; see /docs for what there is")
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        problem = Problem.make(405, "method_not_allowed", f"{request.method} is not possible here; use {allowed}")
+    elif error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        problem = Problem.make(413, "body_too_large", f"the body is too large: at most {MAX_BODY_BYTES} bytes")
+    elif error.status_code == HTTPStatus.BAD_REQUEST:
+        return _malformed(request, _why_unreadable(error.__cause__) or str(error.detail))
+    else:
+        problem = Problem.make(error.status_code, "http_error", str(error.detail))
+    problem.instance = path
+    return answer(problem, dict(error.headers or {}))
+
+
+def _malformed(request: Request, detail: str) -> Response:
+    return answer(Problem.make(400, "malformed_body", detail, instance=request.url.path))
+
+
+def _why_unreadable(cause: BaseException | None) -> str | None:
+    if isinstance(cause, UnicodeDecodeError):
+        byte = cause.object[cause.start]
+        return f"the body is not UTF-8: byte 0x{byte:02x} at position {cause.start}"
+    if isinstance(cause, RecursionError):
+        return "the body is nested too deeply"
+    if isinstance(cause, ValueError):
+        return f"the body cannot be read: {cause}"
+    return None
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("unexpected error", path=request.url.path, method=request.method, exc_info=error)
+    request_id = request.scope.get("request_id", "")
+    detail = f"an error of ours, not yours; the service's log has it under request {request_id}"
+    return answer(Problem.make(500, "internal", detail, instance=request.url.path))

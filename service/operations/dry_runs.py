@@ -1,0 +1,156 @@
+"""What the scheduler would say, asked here: a core of our own, told what the store holds, by the leader's policy.
+
+The core is pure, so it answers as the leader's would; nothing is written, nobody is disturbed.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from activities.leader.job_speeds import learned_speeds
+from gpu_platform.client.wire import DryRun
+from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.errors import NotFound, PlatformError
+from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.rows import QueueRow, as_scheduled
+from gpu_platform.scheduling.dry_run import Outcome, rehearse
+from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
+from gpu_platform.scheduling.policy_file import read_policy
+from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
+from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.scheduler import Scheduler
+from gpu_platform.store import Store, state
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import admission, jobs, queue
+from gpu_platform.store.leadership import leader
+from service.context import now
+from service.operations import checkpoints
+
+PROBE = "this-job"
+"""Its id in the dry run; real ids look different."""
+
+_EMPTY = "empty cluster"
+
+_one_at_a_time = threading.Lock()
+"""Each needs a core of its own, and may take a second of a big cluster's."""
+
+
+def snapshot(store: Store) -> ClusterState:
+    """The live state and the policy in force, with nothing secret in it."""
+    written = leader.current_policy(store)
+    policy = read_policy(written)
+    remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.order == "fair_share" else None
+    found = state.read_state(store, now(), remembered)
+    return found.without_tokens().model_copy(update={"policy": written})
+
+
+def dry_run(store: Store, spec: JobSpec) -> DryRun:
+    """Where and when ``spec`` would start if it were submitted now, and if not, why."""
+    try:
+        checkpoints.check_resume(store, spec)
+        with store.read() as session:
+            admission.check_quotas(session, spec)
+            admission.check_possible(store, session, spec, never_starts(store))
+    except PlatformError as refusal:
+        return DryRun(accepted=False, message=refusal.message)
+    with _one_at_a_time:
+        cluster = snapshot(store)
+        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
+        probe = _as_if_submitted(spec, cluster.at)
+        if core.policy.uses_history and spec.spans_hosts:
+            for hosts, speed in learned_speeds(store):
+                core.ran(hosts, speed)
+        found = rehearse(core, probe, cluster.at)
+    if found.placement is not None:
+        message = f"would start now: {found.placement.why}"
+        return DryRun(accepted=True, message=message, placement=found.placement)
+    assert found.reason is not None, "what has no place has a reason"
+    ahead = sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
+    return DryRun(
+        accepted=True,
+        message=_waits(found, cluster.at),
+        reason=found.reason.model_copy(update={"position": ahead + 1, "first_job": None}),
+        preempts=list(found.preempts),
+        preempts_at=found.preempts_at,
+    )
+
+
+def never_starts(store: Store) -> admission.Refusal:
+    """Says why the scheduler could never place a job, were every registered host back, healthy and empty."""
+
+    def refusal(session: Session, spec: JobSpec) -> str | None:
+        probe = _as_if_submitted(spec, 0.0)
+        with _one_at_a_time:
+            stamp = admission.hosts_version(session), leader.current_policy(session)
+            known: tuple[object, EmptyCluster] | None = store.memo.get(_EMPTY)
+            if known is not None and known[0] == stamp and known[1].refusal(probe) is None:
+                return None
+            # Places in the fabric may have changed since: nothing is refused by what was true once.
+            cluster = _empty_cluster(session)
+            store.memo[_EMPTY] = stamp, cluster
+            return cluster.refusal(probe)
+
+    return refusal
+
+
+def _empty_cluster(session: Session) -> EmptyCluster:
+    rows = hosts.read_hosts(session)
+    vanished = admission.vanished_gpus(session)
+    incomplete = {
+        row.name: row.inventory.model_copy(update={"gpus": row.inventory.gpus + vanished[row.name]})
+        for row in rows
+        if row.name in vanished
+    }
+    return EmptyCluster(rows, read_policy(leader.current_policy(session)), incomplete)
+
+
+def _waits(found: Outcome, at: float) -> str:
+    assert found.reason is not None
+    if not found.preempts:
+        return f"would wait: {found.reason.message}"
+    jobs = ", ".join(found.preempts)
+    has = "has" if len(found.preempts) == 1 else "have"
+    if found.preempts_at is None:
+        return f"would start as soon as {jobs} {has} made room, stopped for it at once"
+    wait_s = found.preempts_at - at
+    return f"would wait {wait_s:.0f} s, until {jobs} {has} run for the policy's min_run_s, and made room"
+
+
+def why(store: Store, job_id: str) -> Reason:
+    """Why this one job waits, as things stand: what the leader tells, and what it has no time to find out.
+
+    Raises :class:`NotFound`, also if the job does not wait.
+    """
+    job = jobs.get_job(store, job_id)
+    with _one_at_a_time:
+        cluster = snapshot(store)
+        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
+        core.decide(cluster.at)
+        reason = core.why(job_id, cluster.at)
+    if reason is not None:
+        return reason.for_job(job_id, job.reason.position if job.reason else None)
+    if job.reason is not None:
+        return job.reason  # it is being placed
+    raise NotFound(f"job {job_id} does not wait: it is {job.state}", job_id=job_id)
+
+
+def _as_if_submitted(spec: JobSpec, at: float) -> QueueRow:
+    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    return QueueRow(
+        job_id=PROBE,
+        attempt=1,
+        gpus=gpus,
+        groups=groups,
+        priority=spec.priority,
+        namespace=spec.namespace,
+        user=spec.user,
+        enqueued_at=at,
+        time_limit_s=spec.time_limit_s,
+        preemptible=spec.preemptible,
+        checkpoints=spec.checkpoints,
+        class_key=queue.class_key(gpus, (), (), spec.namespace, groups),
+    )

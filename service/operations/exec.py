@@ -1,0 +1,163 @@
+"""Commands beside a rank: the way from a request to the node worker of the rank's host, and the audit log.
+
+The service keeps nothing: a session lives on its host, and its address (job, attempt, rank, id) is all that a
+request needs, whichever service answers it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import httpx
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.client.wire import problem_of_response
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, PlatformError
+from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.job import Job
+from gpu_platform.domain.states import JobState
+from gpu_platform.store.database import writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs
+from service.context import Platform, now
+from service.operations import logs
+from service.streams import end, message
+
+_SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
+"""The agent says something every 5 s while a command is silent."""
+_SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})")
+_SHOWN_ARGUMENTS = 64
+_SHOWN_CHARACTERS = 1000
+
+
+async def start(platform: Platform, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
+    """Raises :class:`IllegalTransition` when the job does not run, and what the host says."""
+    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    logs.check_rank(job, request.rank)
+    if job.state is not JobState.RUNNING:
+        raise _not_running(job)
+    agent = await _Agent.of(platform, job, job.attempt, request.rank)
+    # First the record, then the deed: no command runs that nobody knows of.
+    await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now())
+    try:
+        answer = await agent.ask("POST", content=request.model_dump_json())
+    except PlatformError as error:
+        await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now(), error.message)
+        raise
+    session = ExecSession.model_validate_json(answer.content)
+    return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
+
+
+async def follow(platform: Platform, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
+    """Server-sent :class:`ExecChunk`s; the id of each is where the next begins. The last one is the end."""
+    agent = await _Agent.of_session(platform, job_id, session_id)
+    async with agent.stream(offset) as answer:
+        async for line in answer.aiter_lines():
+            if platform.feed.closed:
+                return
+            if line:
+                chunk = ExecChunk.model_validate_json(line)
+                yield message(line, str(chunk.next_offset))
+                if chunk.stream == "exit":
+                    yield end()
+                    return
+
+
+async def give_input(
+    platform: Platform, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
+) -> ExecReceived:
+    agent = await _Agent.of_session(platform, job_id, session_id)
+    params = {"offset": offset, "eof": str(eof).lower()}
+    answer = await agent.ask("POST", "/input", params=params, content=data)
+    return ExecReceived.model_validate_json(answer.content)
+
+
+async def resize(platform: Platform, job_id: str, session_id: str, rows: int, columns: int) -> None:
+    agent = await _Agent.of_session(platform, job_id, session_id)
+    await agent.ask("POST", "/size", params={"rows": rows, "columns": columns})
+
+
+async def stop(platform: Platform, job_id: str, session_id: str) -> None:
+    agent = await _Agent.of_session(platform, job_id, session_id)
+    await agent.ask("DELETE")
+
+
+@writing
+def _record(
+    session: Session, job: Job, host: str, request: ExecRequest, actor: str, at: datetime, failure: str | None = None
+) -> None:
+    shown = [argument[:_SHOWN_CHARACTERS] for argument in request.command[:_SHOWN_ARGUMENTS]]
+    data = {"rank": request.rank, "command": shown, "tty": request.tty}
+    if failure is not None:
+        data["failure"] = failure
+    kind = "job.exec" if failure is None else "job.exec_failed"
+    append_event(session, kind, actor, at, job_id=job.id, attempt=job.attempt, host=host, data=data)
+
+
+def _not_running(job: Job) -> IllegalTransition:
+    why = "it has ended" if job.state.is_terminal else "try again once it is RUNNING"
+    return IllegalTransition(
+        subject=f"job {job.id}",
+        current=job.state.value,
+        wanted="entered",
+        allowed=[],
+        message=f"job {job.id} is {job.state}, so no rank of it runs that a command could join: {why}",
+    )
+
+
+class _Agent:
+    """The node worker of one rank's host."""
+
+    def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
+        self._agents = agents
+        self.host = host
+        self._url = url
+
+    @classmethod
+    async def of(cls, platform: Platform, job: Job, attempt: int, rank: int, session: str = "") -> _Agent:
+        host = await run_in_threadpool(logs.host_of, platform, job, attempt, rank)
+        url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+        place = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
+        return cls(platform.agents, host, url.rstrip("/") + place)
+
+    @classmethod
+    async def of_session(cls, platform: Platform, job_id: str, session_id: str) -> _Agent:
+        attempt, rank, name = _parse(session_id)
+        job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+        logs.check_rank(job, rank)
+        return await cls.of(platform, job, attempt, rank, name)
+
+    async def ask(self, method: str, below: str = "", **options: Any) -> httpx.Response:
+        try:
+            answer = await self._agents.request(method, self._url + below, timeout=_SILENCE, **options)
+        except httpx.TransportError as error:
+            raise self._away() from error
+        if not answer.is_success:
+            raise problem_of_response(answer.status_code, answer.headers, answer.content).error()
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, offset: int) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._agents.stream("GET", self._url, params={"offset": offset}, timeout=_SILENCE) as answer:
+                if not answer.is_success:
+                    body = await answer.aread()
+                    raise problem_of_response(answer.status_code, answer.headers, body).error()
+                yield answer
+        except httpx.TransportError as error:
+            raise self._away() from error
+
+    def _away(self) -> HostUnavailable:
+        return HostUnavailable(f"the command runs on host {self.host}, which does not answer", host=self.host)
+
+
+def _parse(session_id: str) -> tuple[int, int, str]:
+    if found := _SESSION_ID.fullmatch(session_id):
+        return int(found[1]), int(found[2]), found[3]
+    raise InvalidRequest(f"{session_id[:80]!r} is not the id of a command beside a rank")

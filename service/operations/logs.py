@@ -1,0 +1,265 @@
+"""Output of ranks: it lies on the host that ran them, its node agent serves it, and the service passes it on."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import httpx
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.client.wire import PROBLEM_JSON, LogChunk, problem_of_response
+from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound, PlatformError
+from gpu_platform.domain.job import Job
+from gpu_platform.domain.placement import HostSlice
+from gpu_platform.domain.ranks import most_ranks, number_ranks
+from gpu_platform.domain.texts import counted
+from gpu_platform.store import events
+from gpu_platform.store.hosts import hosts
+from gpu_platform.store.jobs import jobs
+from service.context import Platform
+from service.streams import end, message
+
+POLL_S = 0.2
+CHUNK_BYTES = 64 * 1024
+"""What a follower is sent at once."""
+PIECE_BYTES = 256 * 1024
+"""What passes through the service at once."""
+ALL_BYTES = 1 << 50
+"""More than any log has. An older node worker answers with at most a MiB."""
+AWAY_AFTER_END_S = 5.0
+"""How long a follower of an attempt that has ended waits for a host that does not answer."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a follower has read."""
+
+    attempt: int
+    offset: int
+
+    @classmethod
+    def parse(cls, event_id: str) -> Position:
+        attempt, _, offset = event_id.partition(".")
+        if not (attempt.isdecimal() and offset.isdecimal() and len(event_id) < 40):
+            raise InvalidRequest(f"Last-Event-ID {event_id[:80]!r} is not an id of this stream")
+        return cls(int(attempt), int(offset))
+
+    def __str__(self) -> str:
+        return f"{self.attempt}.{self.offset}"
+
+
+def check_rank(job: Job, rank: int) -> None:
+    size = most_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
+    if not 0 <= rank < size:
+        ranks = "one rank, 0" if size == 1 else f"{size} ranks, 0 to {size - 1}"
+        raise InvalidRequest(f"job {job.id} has {ranks}; there is no rank {rank}")
+
+
+async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
+    """All that is there now, in pieces. The first piece is fetched before this returns, so that errors are errors."""
+    if attempt is None and job.attempt == 0:
+        return _nothing()
+    if attempt is not None and not 1 <= attempt <= job.attempt:
+        raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
+    source = await _Source.find(platform, job, attempt or job.attempt, rank)
+    pieces = _pieces(source)
+    first = await anext(pieces, b"")
+
+    async def all_pieces() -> AsyncGenerator[bytes, None]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    return all_pieces()
+
+
+async def _pieces(source: _Source) -> AsyncGenerator[bytes, None]:
+    """One long answer of the host; more of them if it ends early, because the oldest of the log went meanwhile."""
+    at, size = 0, None
+    while size is None or at < size:
+        began = at
+        async with source.open(at, ALL_BYTES) as (head, body):
+            size = head.size if size is None else size
+            at = head.offset
+            if head.note is not None:
+                yield f"[gpu-platform: {head.note}]\n".encode()
+            async for data in body:
+                at += len(data)
+                yield data
+        if at <= began:
+            return
+
+
+async def follow_log(
+    platform: Platform, job: Job, rank: int, only: int | None, start: Position | None
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent :class:`LogChunk`s of attempt ``only``, or of one attempt after the other until the job has ended."""
+    at = start or Position(only or 1, 0)
+    with platform.feed.watching(job.id) as news:
+        while not platform.feed.closed:
+            news.clear()
+            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+            if job.attempt >= at.attempt:
+                async for event in _follow_attempt(platform, job, rank, at, news):
+                    yield event
+                if at.attempt == only:
+                    break
+                at = Position(at.attempt + 1, 0)
+            elif job.state.is_terminal:
+                break
+            else:
+                await news.wait()
+    if not platform.feed.closed:
+        yield end(json.dumps({"state": job.state}))
+
+
+async def _follow_attempt(
+    platform: Platform, job: Job, rank: int, at: Position, news: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """The log of one attempt until it has ended and everything is read."""
+    source: _Source | None = None
+    patience_s = AWAY_AFTER_END_S
+    told: str | None = None
+    news.set()  # something may have happened before we listened
+    while not platform.feed.closed:
+        # The state is asked before the log is read: once the attempt has ended, the log is complete.
+        if news.is_set():
+            news.clear()
+            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+        over = job.attempt > at.attempt or not job.state.holds_gpus
+        more = False
+        try:
+            source = source or await _Source.find(platform, job, at.attempt, rank)
+            piece = await source.read(at.offset)
+        except NotFound as error:
+            if over and error.details.get("removed"):
+                yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=0, text="", note=error.message), at)
+            if over:
+                return
+        except HostUnavailable:
+            patience_s -= POLL_S
+            if over and patience_s <= 0:
+                return
+        else:
+            more = piece.end < piece.size
+            text, used = decode(piece.data, final=over and not more)
+            note = None if piece.note == told else piece.note
+            if used or note is not None:
+                told = piece.note
+                at = Position(at.attempt, piece.offset + used)
+                yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text, note=note), at)
+            if over and not more:
+                return
+        if not more:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
+
+
+def _event(chunk: LogChunk, at: Position) -> bytes:
+    return message(chunk.model_dump_json(exclude_none=True), str(at))
+
+
+def decode(data: bytes, final: bool) -> tuple[str, int]:
+    """The text in ``data`` and how many bytes it took: a character that is cut off at the end waits for its rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+class _Head(NamedTuple):
+    offset: int
+    """Where the answer begins; later than asked for if what was there is gone."""
+    size: int
+    """Of all that was ever written."""
+    note: str | None
+
+
+class _Piece(NamedTuple):
+    data: bytes
+    offset: int
+    size: int
+    note: str | None
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+class _Source:
+    """One rank's log at the node agent of the host that ran it.
+
+    Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the host does
+    not answer.
+    """
+
+    def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
+        self._agents = agents
+        self._host = host
+        self._url = url
+
+    @classmethod
+    async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _Source:
+        host = await run_in_threadpool(host_of, platform, job, attempt, rank)
+        agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+        return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
+
+    async def read(self, offset: int) -> _Piece:
+        """At most ``CHUNK_BYTES`` from ``offset`` on."""
+        async with self.open(offset, CHUNK_BYTES) as (head, body):
+            return _Piece(b"".join([data async for data in body]), *head)
+
+    @asynccontextmanager
+    async def open(self, offset: int, limit: int) -> AsyncGenerator[tuple[_Head, AsyncIterator[bytes]], None]:
+        """At most ``limit`` bytes from ``offset`` on, as they come."""
+        params = {"offset": offset, "limit": limit}
+        try:
+            async with self._agents.stream("GET", self._url, params=params) as answer:
+                head = answer.headers
+                if not answer.is_success:
+                    await answer.aread()
+                    raise self._error(answer)
+                found = _Head(int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
+                yield found, answer.aiter_raw(PIECE_BYTES)
+        except httpx.TransportError as error:
+            raise HostUnavailable(
+                f"the log is on host {self._host}, which does not answer; it can be read when the host is back",
+                host=self._host,
+            ) from error
+
+    def _error(self, answer: httpx.Response) -> PlatformError:
+        if answer.headers.get("content-type", "").startswith(PROBLEM_JSON):
+            return problem_of_response(answer.status_code, answer.headers, answer.content).error()
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return NotFound(f"host {self._host} has no log of this rank", host=self._host)
+        return HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
+
+
+def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
+    if job.placement is not None and attempt == job.attempt:
+        return _host_in(job, attempt, rank, job.placement.slices)
+    seq = 0
+    while page := events.read_events(platform.store, seq, job_id=job.id):
+        for event in page:
+            if event.kind == "job.placed" and event.attempt == attempt:
+                slices = [HostSlice.model_validate(part) for part in event.data["slices"]]
+                return _host_in(job, attempt, rank, slices)
+        seq = page[-1].seq
+    raise NotFound(f"attempt {attempt} of job {job.id} was never placed", job_id=job.id)
+
+
+def _host_in(job: Job, attempt: int, rank: int, slices: list[HostSlice]) -> str:
+    ranks = number_ranks(job.spec, slices)
+    if rank >= len(ranks):
+        raise NotFound(f"attempt {attempt} of job {job.id} had {counted(len(ranks), 'rank')}; there was no rank {rank}")
+    return ranks[rank].host
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    yield b""

@@ -1,0 +1,82 @@
+"""What hosts measure right now, asked of their node workers when somebody wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.errors import HostUnavailable, NotFound
+from gpu_platform.domain.gpu import Gpu, GpuHealth, GpuHolder
+from gpu_platform.domain.job import Job
+from gpu_platform.domain.ranks import running_slices
+from gpu_platform.domain.usage import GpuNow, JobUsage, RankUsage, RunningUsage
+from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.jobs import jobs, usage
+from service.context import Platform
+
+PATIENCE_S = 2.0
+_RANKS = TypeAdapter(list[RankUsage])
+
+
+async def gpu_health(platform: Platform, reference: str) -> GpuHealth:
+    """Raises :class:`NotFound` and :class:`HostUnavailable`."""
+    gpu = await run_in_threadpool(gpus.get_gpu, platform.store, reference)
+    answer = await _ask(platform, gpu.host, f"/gpus/{gpu.info.uuid}/health")
+    return GpuHealth.model_validate_json(answer)
+
+
+async def job_usage(platform: Platform, job_id: str) -> JobUsage:
+    """With what the attempt that runs uses now. A host that does not answer is named, and costs ``PATIENCE_S``."""
+    found = await run_in_threadpool(usage.usage_of_job, platform.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    if not job.state.holds_gpus or job.placement is None:
+        return found
+    names = list(dict.fromkeys(part.host for part in running_slices(job.spec, job.placement.slices)))
+    measured = await asyncio.gather(*(_ranks(platform, name, job) for name in names))
+    running = RunningUsage(
+        attempt=job.attempt,
+        gpus=await run_in_threadpool(_gpus_of, platform, job),
+        ranks=sorted((rank for ranks in measured for rank in ranks or ()), key=lambda rank: rank.rank),
+        unmeasured_hosts=[name for name, ranks in zip(names, measured, strict=True) if ranks is None],
+    )
+    return found.model_copy(update={"running": running})
+
+
+async def _ranks(platform: Platform, host: str, job: Job) -> list[RankUsage] | None:
+    try:
+        return _RANKS.validate_json(await _ask(platform, host, f"/usage/{job.id}/{job.attempt}"))
+    except (HostUnavailable, NotFound, ValidationError):
+        return None
+
+
+async def _ask(platform: Platform, host: str, path: str) -> bytes:
+    url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+    try:
+        answer = await platform.agents.get(url.rstrip("/") + path, timeout=PATIENCE_S)
+    except httpx.TransportError as error:
+        raise HostUnavailable(
+            f"host {host} does not answer, so nobody knows what it measures now; try again when it is back", host=host
+        ) from error
+    if not answer.is_success:
+        raise HostUnavailable(f"host {host} answered {answer.status_code} when asked what it measures", host=host)
+    return answer.content
+
+
+def _gpus_of(platform: Platform, job: Job) -> list[GpuNow]:
+    held = [(gpu, holder) for gpu in gpus.gpus_of_job(platform.store, job.id) for holder in gpu.holders]
+    return [_now(gpu, holder) for gpu, holder in held if holder.job_id == job.id]
+
+
+def _now(gpu: Gpu, holder: GpuHolder) -> GpuNow:
+    measured = ("utilization_percent", "memory_used_mib", "temperature_c", "power_w")
+    return GpuNow(
+        host=gpu.host,
+        index=gpu.info.index,
+        uuid=gpu.info.uuid,
+        memory_mib=gpu.info.memory_mib,
+        share=None if holder.share is None else str(holder.share),
+        **{name: getattr(gpu, name) for name in measured},
+    )

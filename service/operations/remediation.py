@@ -1,0 +1,70 @@
+"""The service's side of a GPU's remediation workflow."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
+from gpu_platform.domain.gpu import Gpu
+from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.observability import get_logger
+from gpu_platform.store.hosts import gpus
+from service.context import Platform
+from service.temporal import WorkflowGone
+from workflows.remediation import remediation_id
+
+log = get_logger(__name__)
+
+
+async def status(platform: Platform, reference: str) -> RemediationStatus:
+    """Raises :class:`NotFound` when nothing is being done about the GPU."""
+    return await _status(platform, await _gpu(platform, reference))
+
+
+async def order(
+    platform: Platform, reference: str, verb: Literal["approve", "veto"], actor: str, reason: str
+) -> RemediationStatus:
+    """Raises :class:`IllegalTransition` when no step waits for an operator."""
+    gpu = await _gpu(platform, reference)
+    found = await _status(platform, gpu)
+    if not found.waits_for_approval:
+        raise IllegalTransition(
+            subject=f"the remediation of GPU {_name(gpu)}",
+            current="not waiting for an operator",
+            wanted="approved" if verb == "approve" else "vetoed",
+            allowed=[],
+            message=f"the remediation of GPU {_name(gpu)} waits for no operator, so there is nothing to {verb}; "
+            f"see what is being done: gpu-platform remediation show {_name(gpu)}",
+        )
+    await platform.workflows.order_remediation(
+        remediation_id(gpu.info.uuid), verb, RemediationOrder(actor=actor, reason=reason)
+    )
+    return found
+
+
+async def overrule(platform: Platform, gpu: Gpu, actor: str, reason: str, *, host_removed: bool = False) -> None:
+    """An operator decided about the GPU: what remediation was about to do is not done."""
+    order = RemediationOrder(actor=actor, reason=reason, host_removed=host_removed)
+    try:
+        await platform.workflows.order_remediation(remediation_id(gpu.info.uuid), "overrule", order)
+    except WorkflowGone:
+        return  # nothing was being done about it
+    except Unavailable as error:  # the GPU is as the operator wants it all the same
+        log.warning("remediation not told", gpu=gpu.info.uuid, error=error.message)
+
+
+async def _gpu(platform: Platform, reference: str) -> Gpu:
+    return await run_in_threadpool(gpus.get_gpu, platform.store, reference)
+
+
+async def _status(platform: Platform, gpu: Gpu) -> RemediationStatus:
+    try:
+        return await platform.workflows.remediation_status(remediation_id(gpu.info.uuid))
+    except WorkflowGone:
+        raise NotFound(f"nothing is being done about GPU {_name(gpu)}, which is {gpu.state}") from None
+
+
+def _name(gpu: Gpu) -> str:
+    return f"{gpu.host}:{gpu.info.index}"

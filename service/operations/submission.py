@@ -1,0 +1,115 @@
+"""Accepting a job and interrupting it: the store first, then Temporal, and never half of both.
+
+An accepted job is a PENDING row and a started workflow. The row comes first, so that the idempotency key decides; if
+the workflow cannot be started the row is withdrawn and the caller gets a 503. If the service dies between the two,
+the caller has no answer and asks again with the same key: the row is found, and the workflow started.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from starlette.concurrency import run_in_threadpool
+
+from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
+from gpu_platform.domain.job import Fencing, Interrupt, Job, JobSpec
+from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
+from gpu_platform.observability import bound, get_logger
+from gpu_platform.store.jobs import admission, jobs
+from gpu_platform.store.restoring import orphans
+from service.context import Platform, now
+from service.operations import checkpoints, dry_runs
+from service.operations.ids import new_job_id
+from service.temporal import WorkflowGone
+
+Verb = Literal["cancel", "kill", "preempt"]
+
+log = get_logger(__name__)
+
+
+async def submit(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+    """The job, durable and on its way, and whether it is new.
+
+    Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`;
+    nothing changed then.
+    """
+    job, created = await run_in_threadpool(_record, platform, spec, actor, idempotency_key)
+    if job.state is not JobState.PENDING:
+        return job, created
+    with bound(job_id=job.id):
+        try:
+            await platform.workflows.start(job.id, job.spec)
+        except Unavailable:
+            if not created or await run_in_threadpool(jobs.withdraw_submission, platform.store, job.id, now=now()):
+                raise
+            # The start was not answered, but it happened: the job has been admitted meanwhile.
+            return await run_in_threadpool(jobs.get_job, platform.store, job.id), created
+        if not created:
+            # Whoever recorded the job may have withdrawn it while we started its workflow.
+            try:
+                await run_in_threadpool(jobs.get_job, platform.store, job.id)
+            except NotFound as error:
+                raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
+        log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, created=created)
+    return job, created
+
+
+async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, reason: str) -> Job:
+    """Tell the job's workflow; returns the job as it is now. What was asked happens soon after.
+
+    Raises :class:`NotFound`, :class:`IllegalTransition` and :class:`Unavailable`.
+    """
+    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    wanted = JobState.PREEMPTED if verb == "preempt" else JobState.CANCELLED
+    _check(job, wanted)
+    if job.state is wanted:
+        return job
+    request = Interrupt(actor=actor, reason=reason)
+    try:
+        await platform.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
+    except WorkflowGone:
+        # A workflow writes its job's end before it closes: read now, the row says whether this one did.
+        job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+        _check(job, wanted)
+        if job.state is wanted:
+            return job
+        held = await run_in_threadpool(orphans.held_of_job, platform.store, job_id)
+        await platform.workflows.interrupt_orphan(job, held, verb, request)
+    log.info("job interrupted", job_id=job_id, verb=verb, actor=actor, reason=reason)
+    return job
+
+
+def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+    checkpoints.check_resume(platform.store, spec)
+    with platform.store.read() as session:
+        admission.check_possible(platform.store, session, spec, dry_runs.never_starts(platform.store))
+    if spec.fencing is None and platform.settings.fencing != Fencing.LEASE:
+        spec = spec.model_copy(update={"fencing": Fencing(platform.settings.fencing)})
+    return jobs.submit_job(
+        platform.store,
+        new_job_id(),
+        spec,
+        actor=actor,
+        now=now(),
+        idempotency_key=idempotency_key,
+    )
+
+
+def _check(job: Job, wanted: JobState) -> None:
+    if wanted is JobState.PREEMPTED and not job.state.holds_gpus and job.state is not wanted:
+        raise IllegalTransition(
+            subject=f"job {job.id}",
+            current=job.state.value,
+            wanted=wanted.value,
+            allowed=sorted(state.value for state in JOB_TRANSITIONS[job.state]),
+            message=f"job {job.id} is {job.state} and cannot become PREEMPTED: it holds no GPUs that it could give up",
+        )
+    if job.state.is_terminal and job.state is not wanted:
+        raise IllegalTransition(
+            subject=f"job {job.id}",
+            current=job.state.value,
+            wanted=wanted.value,
+            allowed=[],
+            message=f"job {job.id} is {job.state} already: there is nothing left to stop",
+        )
+    check_transition(f"job {job.id}", job.state, wanted)

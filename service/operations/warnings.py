@@ -1,0 +1,32 @@
+"""What somebody who submits a job should know: it is accepted, but not all of it is safe or fast."""
+
+from __future__ import annotations
+
+from gpu_platform.domain.job import Fencing, JobSpec
+from gpu_platform.store import Store
+from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
+
+
+def may_need_warnings(spec: JobSpec) -> bool:
+    """A quick look, without the database."""
+    return uses_checkpoints(spec) or spec.fencing is Fencing.RELAXED or _crosses_numa(spec)
+
+
+def warnings_of(store: Store, spec: JobSpec) -> list[str]:
+    """One sentence each, for the answer to a submission, a dry run and `jobs describe`."""
+    found = checkpoint_warnings(store, spec)
+    if spec.fencing is Fencing.RELAXED:
+        found.append(
+            "fencing is relaxed: if one of its hosts is cut off, its ranks go on there while it starts elsewhere, so "
+            "two attempts may run and write at once. fencing lease ends the old ranks first"
+        )
+    if _crosses_numa(spec):
+        found.append(
+            "allow_cross_numa: GPUs of one host may lie on both sockets, and what they exchange goes through the "
+            "processors' link, which is slower than PCIe or NVLink on one side"
+        )
+    return found
+
+
+def _crosses_numa(spec: JobSpec) -> bool:
+    return any(request.allow_cross_numa for request in spec.requests)

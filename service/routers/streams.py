@@ -1,0 +1,91 @@
+"""What happens, as it happens: events and logs, at once or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from gpu_platform.client.wire import Page
+from gpu_platform.domain.job import JobEvent
+from gpu_platform.store import events
+from gpu_platform.store.jobs import jobs
+from service.context import Platform, PlatformDep
+from service.operations import logs
+from service.routers.jobs import JobId
+from service.streams import end, message, resume_seq, stream
+
+router = APIRouter(tags=["events and logs"])
+
+LastEventId = Annotated[str | None, Header(description="Go on behind this event; browsers send it by themselves")]
+After = Annotated[int | None, Query(ge=0, lt=2**63, description="Only events with a higher sequence number")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+_SSE = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@router.get("/v1/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
+async def read_events(
+    platform: PlatformDep,
+    after: After = None,
+    follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
+    limit: Limit = 1000,
+    last_event_id: LastEventId = None,
+) -> Response | Page[JobEvent]:
+    """Everything that happens, as server-sent events: from now on, or behind `after`. `id` is the sequence number."""
+    if not follow:
+        return await _page(platform, after or 0, limit, None)
+    start = resume_seq(last_event_id, after)
+    return stream(_follow(platform, await platform.feed.last_seq() if start is None else start, None))
+
+
+@router.get("/v1/jobs/{job_id}/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
+async def read_job_events(
+    job_id: JobId,
+    platform: PlatformDep,
+    after: After = None,
+    follow: Annotated[bool, Query(description="Server-sent events until the job has ended")] = False,
+    limit: Limit = 1000,
+    last_event_id: LastEventId = None,
+) -> Response | Page[JobEvent]:
+    """What happened to the job, oldest first: its timeline and audit log."""
+    await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    if not follow:
+        return await _page(platform, after or 0, limit, job_id)
+    return stream(_follow(platform, resume_seq(last_event_id, after) or 0, job_id))
+
+
+@router.get(
+    "/v1/jobs/{job_id}/logs",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, **_SSE}, "description": "The output"}},
+)
+async def read_logs(
+    job_id: JobId,
+    platform: PlatformDep,
+    rank: Annotated[int, Query(ge=0)] = 0,
+    attempt: Annotated[int | None, Query(ge=1, description="Default: the last one; when following, all")] = None,
+    follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """What one rank wrote to stdout and stderr."""
+    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    logs.check_rank(job, rank)
+    if follow:
+        start = logs.Position.parse(last_event_id) if last_event_id else None
+        return stream(logs.follow_log(platform, job, rank, attempt, start))
+    return StreamingResponse(await logs.whole_log(platform, job, rank, attempt), media_type="text/plain; charset=utf-8")
+
+
+async def _page(platform: Platform, after: int, limit: int, job_id: str | None) -> Page[JobEvent]:
+    found = await run_in_threadpool(events.read_events, platform.store, after, limit, job_id)
+    return Page(items=found, next_cursor=str(found[-1].seq) if len(found) == limit else None)
+
+
+async def _follow(platform: Platform, after: int, job_id: str | None) -> AsyncGenerator[bytes, None]:
+    async for event in platform.feed.follow(after, job_id):
+        yield message(event.model_dump_json(), str(event.seq))
+    if job_id is not None and not platform.feed.closed:
+        yield end()

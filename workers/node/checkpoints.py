@@ -1,0 +1,54 @@
+"""The node worker's HTTP side for checkpoints: list them, ask for one, and try who shares the root."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.checkpoint import CheckpointInfo
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.system import paths
+
+_LIST = TypeAdapter(list[CheckpointInfo])
+
+
+def checkpoint_routes(agent: HostAgent) -> list[Route]:
+    async def list_job(request: Request) -> Response:
+        """``?hashes=1``: read every byte."""
+        job_id = paths.check_job_id(request.path_params["job"])
+        hashes = bool(request.query_params.get("hashes"))
+        found = await run_in_threadpool(lambda: agent.saving.list_job(job_id, hashes=hashes))
+        return Response(_LIST.dump_json(found), media_type="application/json")
+
+    async def ask(request: Request) -> Response:
+        try:
+            attempt = int(request.path_params["attempt"])
+        except ValueError as error:
+            return PlainTextResponse(str(error), status_code=422)
+        key = AttemptKey(job_id=paths.check_job_id(request.path_params["job"]), attempt=attempt)
+        return JSONResponse({"signalled": await run_in_threadpool(agent.ask_for_checkpoint, key)})
+
+    async def write_probe(_: Request) -> Response:
+        try:
+            return JSONResponse({"probe": await run_in_threadpool(agent.saving.write_probe)})
+        except OSError as error:
+            text = f"{agent.host} cannot write its checkpoint root {agent.saving.store.root}: {error.strerror}"
+            return PlainTextResponse(text, status_code=503)
+
+    async def look_for_probe(request: Request) -> Response:
+        name = request.path_params["probe"]
+        if request.method == "DELETE":
+            await run_in_threadpool(agent.saving.remove_probe, name)
+            return JSONResponse({})
+        return JSONResponse({"seen": await run_in_threadpool(agent.saving.sees_probe, name)})
+
+    return [
+        Route("/checkpoints/{job}", list_job),
+        Route("/checkpoints/{job}/{attempt}", ask, methods=["POST"]),
+        Route("/checkpoint-root", write_probe, methods=["POST"]),
+        Route("/checkpoint-root/{probe}", look_for_probe, methods=["GET", "DELETE"]),
+    ]

@@ -1,0 +1,92 @@
+"""The node worker's HTTP side of ``jobs exec``; see :mod:`gpu_platform.hosts.processes.exec`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.hosts.processes.exec import ExecSessions, Session
+
+KEEP_ALIVE_S = 5.0
+
+
+def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
+    def session_of(request: Request) -> Session:
+        return sessions.get(_key(request), _number(request.path_params["rank"]), request.path_params["id"])
+
+    async def start(request: Request) -> Response:
+        key, rank = _key(request), _number(request.path_params["rank"])
+        try:
+            wanted = ExecRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise InvalidRequest(str(error)) from error
+        session_id = await sessions.start(key, wanted.model_copy(update={"rank": rank}))
+        told = ExecSession(id=session_id, job_id=key.job_id, attempt=key.attempt, rank=rank, host=host)
+        return JSONResponse(told.model_dump(), status_code=201)
+
+    async def output(request: Request) -> Response:
+        """One :class:`ExecChunk` as JSON a line, from ``?offset=`` on; empty lines keep the connection alive."""
+        chunks = session_of(request).follow(_number(request.query_params.get("offset", "0")))
+        return StreamingResponse(_lines(chunks), media_type="application/x-ndjson")
+
+    async def give_input(request: Request) -> Response:
+        query = request.query_params
+        received = await session_of(request).write(
+            _number(query.get("offset", "0")), await request.body(), query.get("eof") == "true"
+        )
+        return JSONResponse(ExecReceived(received=received).model_dump())
+
+    async def resize(request: Request) -> Response:
+        query = request.query_params
+        session_of(request).resize(_number(query.get("rows", "24")), _number(query.get("columns", "80")))
+        return Response(status_code=204)
+
+    async def end(request: Request) -> Response:
+        session_of(request).end("it was ended")
+        return Response(status_code=204)
+
+    rank = "/exec/{job}/{attempt}/{rank}"
+    return [
+        Route(rank, start, methods=["POST"]),
+        Route(rank + "/{id}", output, methods=["GET"]),
+        Route(rank + "/{id}", end, methods=["DELETE"]),
+        Route(rank + "/{id}/input", give_input, methods=["POST"]),
+        Route(rank + "/{id}/size", resize, methods=["POST"]),
+    ]
+
+
+async def _lines(chunks: AsyncGenerator[ExecChunk, None]) -> AsyncIterator[bytes]:
+    following = asyncio.ensure_future(anext(chunks, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield b"\n"
+                continue
+            chunk = following.result()
+            if chunk is None:
+                return
+            yield chunk.model_dump_json(exclude_none=True).encode() + b"\n"
+            following = asyncio.ensure_future(anext(chunks, None))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await chunks.aclose()
+
+
+def _key(request: Request) -> AttemptKey:
+    return AttemptKey(job_id=request.path_params["job"], attempt=_number(request.path_params["attempt"]))
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidRequest(f"{text[:40]!r} is not a number")
+    return int(text)

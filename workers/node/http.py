@@ -1,0 +1,145 @@
+"""The node worker's small HTTP side: logs of its ranks, commands beside them, and its metrics.
+
+For the service alone: everything but ``/metrics``, and the question of other hosts whether this one reaches the
+control plane, needs the token that this node worker made up when it started
+and that its reports tell the service, as the password in ``agent_url``. So no job on this host, which reaches
+every port of it, can read another's output or run a command in its place.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Sequence
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpu_platform.client.wire import PROBLEM_JSON, Problem
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.settings import NodeSettings
+from service.http.connections import EndingConnection
+from workers.node.checkpoints import checkpoint_routes
+from workers.node.exec import exec_routes
+from workers.node.peer_votes import VOTES_PATH
+
+USER = "service"
+MAX_CHUNK = 1024 * 1024
+
+
+def node_app(
+    agent: HostAgent, token: str, sessions: ExecSessions | None = None, more: Sequence[Route] = ()
+) -> Starlette:
+    """``more``: routes beside those of logs, commands and metrics."""
+
+    async def logs(request: Request) -> Response:
+        """``?offset=&limit=`` in bytes. Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` of all that
+        was ever written, ``X-Log-Note`` what the reader should know. May end before ``limit``: then ask again."""
+        try:
+            key = AttemptKey(job_id=request.path_params["job"], attempt=int(request.path_params["attempt"]))
+            rank = int(request.path_params["rank"])
+            offset = max(0, int(request.query_params.get("offset", "0")))
+            limit = int(request.query_params.get("limit", str(MAX_CHUNK)))
+        except ValueError as error:
+            return PlainTextResponse(str(error), status_code=422)
+        try:
+            found = await run_in_threadpool(agent.read_log, key, rank, offset, min(limit, MAX_CHUNK))
+        except FileNotFoundError:
+            return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
+        headers = {"X-Log-Offset": str(found.offset), "X-Log-Size": str(found.size)}
+        if found.note is not None:
+            headers["X-Log-Note"] = found.note
+        if limit <= MAX_CHUNK:
+            return Response(found.data, media_type="application/octet-stream", headers=headers)
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            """Up to what was there when it was asked for; ends early where the log was removed meanwhile."""
+            piece, end = found, min(found.size, found.offset + limit)
+            while piece.data:
+                yield piece.data
+                at = piece.offset + len(piece.data)
+                if at >= end:
+                    return
+                try:
+                    piece = await run_in_threadpool(agent.read_log, key, rank, at, min(MAX_CHUNK, end - at))
+                except (FileNotFoundError, PlatformError):
+                    return
+                if piece.offset != at:
+                    return
+
+        return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics), *more]
+    routes += checkpoint_routes(agent)
+    if sessions is not None:
+        routes += exec_routes(sessions, agent.host)
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(TokenCheck, token=token, open_paths=["/metrics", VOTES_PATH])],
+        exception_handlers={PlatformError: _problem},
+    )
+
+
+class TokenCheck:
+    """Basic authentication (RFC 7617) with one user and one password."""
+
+    def __init__(self, app: ASGIApp, token: str, open_paths: Sequence[str]) -> None:
+        self._app = app
+        self._wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._wanted):
+                return await PlainTextResponse("only for the service", status_code=401)(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PlatformError)
+    body = Problem.of(error).model_dump_json(exclude_none=True)
+    return Response(body, status_code=error.http_status, media_type=PROBLEM_JSON)
+
+
+class NodeHttp:
+    """Binds at construction, so that the address is known before the first report."""
+
+    def __init__(
+        self, agent: HostAgent, sessions: ExecSessions, node: NodeSettings, more: Sequence[Route] = ()
+    ) -> None:
+        self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
+        # asyncio sets it only on sockets that it made itself; without it every answer waits 40 ms for an ACK.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        token = secrets.token_hex(24)
+        self.public_url = node.advertised_url or f"http://{node.address}:{self._socket.getsockname()[1]}"
+        self.url = self.public_url.replace("://", f"://{USER}:{token}@", 1)
+        """A secret, for the service."""
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                node_app(agent, token, sessions, more),
+                http=EndingConnection,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    async def run(self) -> None:
+        await self._server._serve(sockets=[self._socket])

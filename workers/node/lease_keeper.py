@@ -1,0 +1,244 @@
+"""The host's lease: report every few seconds on any way there is, and end the ranks when the lease ends.
+
+The rules are :class:`gpu_platform.domain.lease_protocol.HostLease`. Here they meet the clock, the network and the disk:
+a report goes to the services in turn, and to Temporal when none answers; the other hosts are asked by ``PeerVotes``;
+the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import structlog
+from pydantic import ValidationError
+
+from gpu_platform.domain.attempt import AttemptKey, StopRequest
+from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.lease import HostReport, LeaseAnswer, Member
+from gpu_platform.domain.lease_protocol import HostLease, LeaseTimes
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.system import lease_file
+from gpu_platform.hosts.system.records import boot_clock_s
+from gpu_platform.settings import Settings
+from workers.node.peer_votes import PeerVotes
+
+log = structlog.get_logger()
+
+TemporalWay = Callable[[HostReport], Awaitable[LeaseAnswer]]
+"""Raises whatever the Temporal client does when it cannot."""
+
+LOOKS_PER_LEASE = 40
+FAREWELL_S = 4.0
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        settings: Settings,
+        agent: HostAgent,
+        make_report: Callable[[], HostReport],
+        excuse_resets: Callable[[int], None],
+        temporal: TemporalWay,
+        path: Path,
+    ) -> None:
+        """``excuse_resets`` is told when an operator last put the host online (Unix ms); ``path``: the lease's file."""
+        self._urls = [settings.api_url, *settings.api_urls]
+        self._interval_s = settings.node.lease_interval_s
+        self._restart_lease_s = settings.node.restart_lease_s
+        self._agent = agent
+        self._make_report = make_report
+        self._excuse_resets = excuse_resets
+        self._temporal = temporal
+        self._path = str(path)
+        self._ttl_s = settings.lease_ttl_s
+        self._peers = PeerVotes(agent.host)
+        self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._soon = asyncio.Event()
+        self._ended = False
+        left = lease_file.read_lease(self._path) or lease_file.Lease(-1.0, -1.0, 0)
+        self._lease = HostLease.begin(
+            agent.host,
+            LeaseTimes.of(self._ttl_s),
+            boot_clock_s(),
+            run_until=left.run_until_s,
+            leased_until=left.leased_until_s,
+            term=left.term,
+        )
+
+    def report_soon(self) -> None:
+        """Something changed that should not wait for the next turn."""
+        self._soon.set()
+
+    def votes(self) -> dict[str, float]:
+        """Another host asks: the votes that hold, this host's own included; member -> seconds."""
+        now = boot_clock_s()
+        self._lease, holds_s = self._lease.vote(now)
+        return {**self._lease.vote_list(now), self._agent.host: holds_s}
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(timeout=self._patience_s, trust_env=False) as http:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._report_for_ever(http))
+                    group.create_task(self._guard(http))
+            except asyncio.CancelledError:
+                await self._say_farewell(http)
+                raise
+
+    # -- reporting -------------------------------------------------------------------------------
+
+    @property
+    def _patience_s(self) -> float:
+        """A service that does not answer within this is left for the next one: both must fit into a lease."""
+        return min(5.0, self._ttl_s / 4)
+
+    async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
+        reachable = True
+        while True:
+            self._soon.clear()
+            was_reachable, reachable = reachable, await self._report(http) is not None
+            if reachable != was_reachable:
+                log.warning("lease.renewed_again" if reachable else "lease.control_plane_away", services=self._urls)
+            pause = self._interval_s if reachable else min(0.5, self._interval_s)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._soon.wait()
+            except TimeoutError:
+                continue
+
+    async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
+        """On the first way that answers. None: none did."""
+        made = await asyncio.to_thread(self._make_report)
+        for url in list(self._urls):
+            answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
+            if answer is not None:
+                # The one that answered is asked first from now on.
+                self._urls = [url, *(other for other in self._urls if other != url)]
+                return answer
+        return await self._report_by(self._temporal, made, lease_s)
+
+    async def _report_by(self, send: TemporalWay, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
+        sent_at = boot_clock_s()
+        self._lease = lease = self._lease.reporting(sent_at, lease_s)
+        self._write()
+        report = made.model_copy(
+            update={
+                "seq": int(sent_at * 1_000_000),
+                "round": lease.round,
+                "voted": lease.voted(sent_at),
+                "members_version": lease.members_version,
+                "lease_s": lease_s,
+            }
+        )
+        try:
+            async with asyncio.timeout(self._patience_s):
+                answer = await send(report)
+        except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
+            log.debug("lease.no_answer", error=repr(error))
+            return None
+        self._take(answer, sent_at, lease_s)
+        return answer
+
+    async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
+        response = await http.post(
+            f"{url}/v1/hosts/{report.name}/report",
+            content=report.model_dump_json(),
+            headers={"content-type": "application/json"},
+        )
+        response.raise_for_status()
+        return LeaseAnswer.model_validate_json(response.content)
+
+    def _take(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
+        self._ttl_s = answer.ttl_s
+        self._peers.know(answer.members)
+        self._lease = self._lease.with_times(LeaseTimes.of(answer.ttl_s)).answered(
+            boot_clock_s(),
+            sent_at=sent_at,
+            round=answer.round,
+            term=answer.term,
+            members_version=answer.members_version,
+            members=_names(answer.members),
+            renewed=answer.renewed,
+            lease_s=lease_s,
+        )
+        self._write()
+        if not answer.renewed:
+            self.report_soon()
+        self._agent.saving.clock.drain(answer.draining)
+        if answer.online_ms is not None:
+            self._excuse_resets(answer.online_ms)
+        for key in answer.kill:
+            if key not in self._killing:
+                self._killing[key] = asyncio.create_task(self._kill(key))
+
+    async def _kill(self, key: AttemptKey) -> None:
+        log.warning("attempt.stale", job=key.job_id, attempt=key.attempt)
+        try:
+            await self._agent.stop(
+                StopRequest(key=key, host=self._agent.host, grace_s=0, reason="stale: released meanwhile")
+            )
+        finally:
+            self._killing.pop(key, None)
+            self.report_soon()
+
+    async def _say_farewell(self, http: httpx.AsyncClient) -> None:
+        """A planned restart: ranks may run until the next node worker is there."""
+        if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
+            return
+        renewed = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                # An answer that does not renew the lease brings the round that does: after a leader began, for one.
+                while not renewed and (answer := await self._report(http, self._restart_lease_s)) is not None:
+                    renewed = answer.renewed
+        log.info("lease.restart", lease_s=self._restart_lease_s if renewed else self._ttl_s)
+
+    # -- keeping to the lease ----------------------------------------------------------------------
+
+    async def _guard(self, http: httpx.AsyncClient) -> None:
+        """Ask the other hosts in time, and end the ranks when the lease has ended."""
+        while True:
+            now = boot_clock_s()
+            if self._lease.may_run(now):
+                self._ended = False
+                if self._lease.must_ask(now):
+                    await self._ask(http)
+            elif not self._ended:
+                await self._end_ranks()
+            await asyncio.sleep(self._ttl_s / LOOKS_PER_LEASE)
+
+    async def _ask(self, http: httpx.AsyncClient) -> None:
+        asked_at = boot_clock_s()
+        given = await self._peers.ask(http, self._ttl_s / 10)
+        before = self._lease.run_until
+        self._lease = self._lease.given(asked_at, given).counted(boot_clock_s())
+        if self._lease.run_until != before:
+            self._write()
+        log.warning(
+            "lease.asked_other_hosts",
+            votes=sorted(name for name, holds_s in given.items() if holds_s > 0),
+            members=len(self._lease.members),
+            ranks_may_run_s=round(self._lease.run_until - boot_clock_s(), 2),
+        )
+
+    async def _end_ranks(self) -> None:
+        attempts = self._agent.attempts()
+        if attempts:
+            log.error("lease.ended", attempts=[str(key) for key in attempts])
+        self._ended = True
+        await self._agent.end_unleased()
+
+    def _write(self) -> None:
+        lease = self._lease
+        try:
+            lease_file.write_lease(self._path, lease_file.Lease(lease.run_until, lease.leased_until, lease.term))
+        except OSError as error:  # a full disk; ranks end with what stands there, unless it is renewed in time
+            log.error("lease.not_written", path=self._path, error=str(error))
+
+
+def _names(members: list[Member] | None) -> list[str] | None:
+    return None if members is None else [member.name for member in members]

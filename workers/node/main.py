@@ -1,0 +1,282 @@
+"""The node worker: one per GPU host. Never talks to the database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+from prometheus_client import REGISTRY
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from activities.job_workflows import CONTROL_TASK_QUEUE
+from activities.node.launch import LaunchActivities, node_task_queue
+from activities.node.watch import RankWatcher, WatchActivities
+from activities.remediation import ResetActivities
+from activities.repair import HostRepairActivities
+from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.hosts.accounting.accounting import Accountant
+from gpu_platform.hosts.accounting.power_cap import PowerCap
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.attempt_watch import AttemptWatch
+from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.health.fault_policy import FaultPolicy
+from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.health import HealthMonitor
+from gpu_platform.hosts.health.history import FaultHistory
+from gpu_platform.hosts.inventory.cuda_driver import CudaStage
+from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.hosts.processes.logs import LogRetention
+from gpu_platform.hosts.processes.record_cleanup import RecordRetention
+from gpu_platform.hosts.sharing.stage import Sharing
+from gpu_platform.hosts.system.lease_file import lease_path
+from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.observability import configure_logging
+from gpu_platform.settings import Settings
+from workers.node.fault_outbox import FaultDispatcher
+from workers.node.http import NodeHttp
+from workers.node.lease_keeper import LeaseKeeper, TemporalWay
+from workers.node.metrics import NodeMetrics
+from workers.node.nvml_watch import NvmlWatch, Restart, open_gpus, unusable
+from workers.node.peer_votes import votes_route
+from workers.node.readings import reading_routes
+from workers.node.reboot import HostReboot
+from workers.process import connect
+from workflows.host_report import HostReportWorkflow
+
+log = structlog.get_logger()
+
+SWEEP_S = 60.0
+CHECKPOINT_SWEEP_S = 60.0
+REPORT_TIMEOUT = timedelta(seconds=5)
+
+
+def node_worker(
+    client: Client,
+    agent: HostAgent,
+    faults: FaultDispatcher,
+    reboot: Callable[[str | None], Awaitable[None]],
+) -> Worker:
+    watcher = RankWatcher(agent, faults.recent_fault)
+    launching = LaunchActivities(agent, watcher)
+    watching = WatchActivities(watcher)
+    resetting = ResetActivities(agent)
+    repairing = HostRepairActivities(agent, reboot)
+    return Worker(
+        client,
+        task_queue=node_task_queue(agent.host),
+        activities=[
+            launching.prepare_host,
+            launching.launch_ranks,
+            launching.stop_ranks,
+            watching.watch_ranks,
+            resetting.reset_gpu,
+            repairing.reset_host,
+            repairing.check_gpu,
+            repairing.reboot_host,
+        ],
+        max_concurrent_activities=1000,
+        max_concurrent_activity_task_polls=2,
+    )
+
+
+def report_maker(
+    settings: Settings,
+    inventory: HostInventory,
+    agent: HostAgent,
+    health: HealthMonitor,
+    fitness: Fitness,
+    agent_url: str,
+    unusable: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[], HostReport]:
+    session = uuid.uuid4().hex
+    boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
+
+    def make_report() -> HostReport:
+        attempts = agent.attempts()
+        return HostReport(
+            name=settings.node.name,
+            session=session,
+            boot_id=boot,
+            address=settings.node.address,
+            agent_url=agent_url,
+            leaf=settings.node.leaf,
+            spine=settings.node.spine,
+            inventory=inventory,
+            attempts=attempts,
+            checkpoints=agent.checkpoints(attempts),
+            checkpoint_root=agent.saving.root_id,
+            telemetry=health.telemetry(),
+            degraded={**health.degraded(), **fitness.unfit(), **unusable},
+        )
+
+    return make_report
+
+
+async def run_activities(
+    settings: Settings, agent: HostAgent, faults: FaultDispatcher, reboot: Callable[[str | None], Awaitable[None]]
+) -> None:
+    """As soon as Temporal is there."""
+    await node_worker(await connect(settings), agent, faults, reboot).run()
+
+
+def report_by_temporal(client: Client) -> TemporalWay:
+    """A report as a workflow: it arrives where no service does. A newer report ends an older one's workflow."""
+
+    async def report(made: HostReport) -> LeaseAnswer:
+        try:
+            return await client.execute_workflow(
+                HostReportWorkflow.run,
+                made,
+                id=f"host-report-{made.name}",
+                task_queue=CONTROL_TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+                execution_timeout=REPORT_TIMEOUT,
+                rpc_timeout=REPORT_TIMEOUT,
+            )
+        except (RPCError, WorkflowFailureError, RuntimeError) as error:
+            raise Unavailable(f"no answer by way of Temporal: {error}") from error
+
+    return report
+
+
+async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> None:
+    """Remove what is kept of attempts that ended long ago."""
+    while True:
+        for retention in retentions:
+            try:
+                await asyncio.to_thread(retention.sweep)
+            except OSError as error:  # a full disk takes no record of what was removed; the next time it may
+                log.warning("retention.sweep_failed", error=str(error))
+        await asyncio.sleep(SWEEP_S)
+
+
+async def sweep_checkpoints(agent: HostAgent) -> None:
+    while True:
+        await asyncio.to_thread(agent.sweep_checkpoints)
+        await asyncio.sleep(CHECKPOINT_SWEEP_S)
+
+
+async def main() -> None:
+    settings = Settings()
+    configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
+    home = node_dir(settings.state_dir.resolve(), settings.node.name)
+    lease_file = Path(lease_path(str(home)))
+    nvml, inventory = open_gpus(settings.node, home)
+    # Lazy, so that the lease is kept while Temporal is away.
+    client = await connect(settings, lazy=True)
+    policy = FaultPolicy.load(settings.node.fault_policy)
+    health = HealthMonitor(
+        nvml,
+        inventory,
+        policy,
+        host=settings.node.name,
+        interval_s=settings.node.health_interval_s,
+        max_temperature_c=settings.node.max_temperature_c,
+        on_fault=lambda fault: faults.report(fault),
+        history=FaultHistory(
+            home / "gpu-history.jsonl",
+            forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
+        ),
+        kernel_log=None if inventory.simulated or not settings.node.gpus else Path("/dev/kmsg"),
+    )
+    accountant = Accountant(home)
+    health.observe_with(accountant)
+    fitness = Fitness(
+        nvml,
+        inventory,
+        settings.node,
+        own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
+        on_fault=lambda fault: faults.report(fault),
+    )
+    scrubber = Scrubber(settings.node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
+    agent = HostAgent(
+        settings,
+        nvml,
+        inventory,
+        health,
+        stages=[
+            CudaStage(
+                inventory.cuda_installations,
+                inventory.cuda_version,
+                inventory.unusable_cuda,
+                default=settings.node.cuda_default == "newest",
+            ),
+            accountant,
+            PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
+            fitness,
+            CpuBinding(inventory, home),
+            sharing,
+        ],
+        lease_file=lease_file,
+    )
+    faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
+    attempts = AttemptWatch(
+        settings.node,
+        nvml,
+        home,
+        accountant,
+        policy,
+        faults.report,
+        {gpu.uuid: gpu.index for gpu in inventory.gpus},
+        agent.saving.clock,
+    )
+    sessions = ExecSessions(home.resolve(), settings.node.name)
+    routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
+    http = NodeHttp(agent, sessions, settings.node, routes)
+    lease = LeaseKeeper(
+        settings,
+        agent,
+        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
+        health.excuse_resets,
+        report_by_temporal(client),
+        lease_file,
+    )
+    REGISTRY.register(NodeMetrics(health, accountant))
+    log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
+    keep_s = settings.node.log_keep_days * 24 * 3600
+    watch = NvmlWatch(nvml, settings.node, home, inventory, is_paused=lambda: health.is_paused)
+    reboot = HostReboot(settings.node, home, inventory, agent)
+    if settings.node.gpus:
+        health.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(http.run())
+            group.create_task(faults.run())
+            group.create_task(lease.run())
+            group.create_task(attempts.run(agent))
+            group.create_task(watch.run())
+            group.create_task(reboot.run())
+            group.create_task(sweep_checkpoints(agent))
+            logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
+            ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
+            group.create_task(sweep_old([logs, ended]))
+            group.create_task(run_activities(settings, agent, faults, reboot))
+    finally:
+        health.stop()
+        sessions.close()
+        agent.close()
+
+
+async def main_again() -> None:
+    """:func:`main`; a node worker that must start anew becomes another program image of the same process."""
+    try:
+        await main()
+    except* Restart as group:
+        log.warning("node.starts_anew", reason=str(group.exceptions[0]))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

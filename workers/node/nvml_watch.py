@@ -1,0 +1,103 @@
+"""NVML that is not there, or goes, or comes back: the host stays registered, its ranks run on, and it gets no new work.
+
+A node worker may end at any moment and loses nothing by it. So when what it was built on changes (NVML is gone or
+back, another driver, a GPU more), it starts anew, in the same process: :class:`Restart`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.hosts.inventory.inventory import (
+    read_inventory,
+    read_inventory_without_gpus,
+    read_inventory_without_nvml,
+)
+from gpu_platform.hosts.nvml.opening import NoGpus, Nvml, SilentNvml, open_nvml
+from gpu_platform.settings import NodeSettings
+
+log = structlog.get_logger()
+
+CHECK_S = 5.0
+STRIKES = 3
+"""What was seen once may be a hiccup; so often in a row it is so."""
+
+
+class Restart(Exception):
+    """Why the node worker starts anew."""
+
+
+def open_gpus(node: NodeSettings, home: Path) -> tuple[Nvml, HostInventory]:
+    """NVML and what it tells; where it does not answer, one that refuses everything, and what other sources tell;
+    where GPU support is off, neither."""
+    try:
+        nvml = open_nvml(node, home)
+        if isinstance(nvml, NoGpus):
+            return nvml, read_inventory_without_gpus(node)
+    except HostUnavailable as error:
+        log.error("node.without_nvml", error=error.message)
+        return SilentNvml(error.message), read_inventory_without_nvml(node)
+    return nvml, read_inventory(nvml, node)
+
+
+def unusable(nvml: Nvml, inventory: HostInventory) -> dict[str, str]:
+    """GPU uuid -> why it gets no work: all of them, while NVML is silent."""
+    if not isinstance(nvml, SilentNvml):
+        return {}
+    return {gpu.uuid: nvml.why for gpu in inventory.gpus}
+
+
+class NvmlWatch:
+    """``is_paused``: somebody resets a GPU, and NVML is closed for so long."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        node: NodeSettings,
+        home: Path,
+        inventory: HostInventory,
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._nvml = nvml
+        self._node = node
+        self._home = home
+        self._inventory = inventory
+        self._is_paused = is_paused
+
+    async def run(self) -> None:
+        """Until cancelled, or :class:`Restart`."""
+        if self._inventory.simulated or not self._node.gpus:
+            return
+        strikes = 0
+        while True:
+            await asyncio.sleep(CHECK_S)
+            why = await asyncio.to_thread(self.look)
+            strikes = strikes + 1 if why is not None else 0
+            if why is not None and strikes >= STRIKES:
+                raise Restart(why)
+
+    def look(self) -> str | None:
+        """What is not any more as it was."""
+        if isinstance(self._nvml, SilentNvml):
+            try:
+                open_nvml(self._node, self._home)
+            except HostUnavailable:
+                return None
+            return "NVML answers again"
+        if self._is_paused():
+            return None
+        try:
+            seen = read_inventory(self._nvml, self._node)
+        except self._nvml.NVMLError as error:
+            return None if self._is_paused() else f"NVML does not answer any more: {error}"
+        if seen.driver_version != self._inventory.driver_version:
+            return f"the driver is {seen.driver_version} now, and was {self._inventory.driver_version}"
+        new = {gpu.uuid for gpu in seen.gpus} - {gpu.uuid for gpu in self._inventory.gpus}
+        # A GPU that is missing is the health monitor's: it knows it as lost.
+        return f"there are new GPUs: {', '.join(sorted(new))}" if new else None

@@ -1,0 +1,65 @@
+"""Asking the other hosts whether they reach the control plane.
+
+In a small cluster every member is asked. In a large one a few are, at random, and each hands on the votes that it
+knows: after a few questions everybody knows everybody's vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gpu_platform.domain.lease import Member
+
+ALL_ARE_ASKED = 32
+"""Members; with more of them only ``ASKED_AT_ONCE`` are."""
+ASKED_AT_ONCE = 8
+VOTES_PATH = "/lease/votes"
+VOTES = TypeAdapter(dict[str, float])
+
+
+def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
+    """Where others ask this host. ``votes``: see :meth:`workers.node.lease_keeper.LeaseKeeper.votes`."""
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse(votes())
+
+    return Route(VOTES_PATH, answer)
+
+
+class PeerVotes:
+    def __init__(self, own_name: str) -> None:
+        self._own_name = own_name
+        self._others: list[Member] = []
+
+    def know(self, members: Sequence[Member] | None) -> None:
+        """None: they are as they were."""
+        if members is not None:
+            self._others = [member for member in members if member.name != self._own_name]
+
+    async def ask(self, http: httpx.AsyncClient, patience_s: float) -> dict[str, float]:
+        """Votes, member -> for how many seconds it held when the answer was made. Silent members are left out."""
+        asked = self._others
+        if len(asked) > ALL_ARE_ASKED:
+            asked = random.sample(asked, ASKED_AT_ONCE)
+        answers = await asyncio.gather(*[self._ask_one(http, member, patience_s) for member in asked])
+        votes: dict[str, float] = {}
+        for answer in answers:
+            for name, holds_s in answer.items():
+                votes[name] = max(votes.get(name, 0.0), holds_s)
+        return votes
+
+    async def _ask_one(self, http: httpx.AsyncClient, member: Member, patience_s: float) -> dict[str, float]:
+        try:
+            async with asyncio.timeout(patience_s):
+                response = await http.get(f"{member.url}{VOTES_PATH}")
+            return VOTES.validate_json(response.raise_for_status().content)
+        except (httpx.HTTPError, ValidationError, TimeoutError):
+            return {}

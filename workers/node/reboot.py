@@ -1,0 +1,48 @@
+"""Rebooting this host, when remediation says so. A simulated host loses its processes and starts as another boot."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.health.host_reset import reboot, reboot_simulated
+from gpu_platform.settings import NodeSettings
+from workers.node.nvml_watch import Restart
+
+log = structlog.get_logger()
+
+_ANSWER_S = 0.3
+"""So long the answer to control has before this process starts anew."""
+
+
+class HostReboot:
+    def __init__(self, node: NodeSettings, home: Path, inventory: HostInventory, agent: HostAgent) -> None:
+        self._node = node
+        self._home = home
+        self._inventory = inventory
+        self._agent = agent
+        self._rebooted = asyncio.Event()
+
+    async def __call__(self, of_boot: str | None) -> None:
+        """End this boot; a no-op in another one than ``of_boot``. Raises :class:`HostUnavailable`."""
+        simulated = self._inventory.simulated
+        if boot_id(self._home, simulated=simulated) != of_boot:
+            return
+        log.warning("host.reboots", boot_id=of_boot)
+        if not simulated:
+            await asyncio.to_thread(reboot, self._node.reboot_command)
+            return
+        pids = {pid for gpu in self._inventory.gpus for pid in self._agent.attempt_pids(gpu.uuid)}
+        await asyncio.to_thread(reboot_simulated, self._home, pids)
+        self._rebooted.set()
+
+    async def run(self) -> None:
+        """Until a simulated reboot: :class:`Restart`, since no process outlives a boot."""
+        await self._rebooted.wait()
+        await asyncio.sleep(_ANSWER_S)
+        raise Restart("the simulated host was rebooted")

@@ -1,0 +1,34 @@
+"""How long a job whose program failed waits before it is tried again.
+
+A program that fails at once would otherwise take GPUs, hosts and the control plane's time without end. Faults of
+hardware and preemptions are no fault of the program: those jobs are tried again at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from random import Random
+
+from gpu_platform.domain.job import FailureKind, JobProgress
+from gpu_platform.domain.states import JobState
+from workflows import policies
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.endings import Ending
+
+
+def is_programs_fault(ending: Ending) -> bool:
+    """Does the job go on after a failure of its program?"""
+    failure = ending.failure
+    return ending.state is JobState.QUEUED and failure is not None and failure.kind is FailureKind.USER
+
+
+def wait_before_retry(attempt: Attempt, progress: JobProgress, now: datetime, random: Random) -> float:
+    """Seconds: 1, 2, 4, … up to five minutes, less up to a quarter. Counted in ``progress``."""
+    since = attempt.running_since
+    if since is not None and now - since >= policies.LONG_RUN:
+        progress.quick_failures = 0
+    progress.quick_failures += 1
+    # Beyond the longest wait a larger exponent only overflows.
+    doubled = min(progress.quick_failures - 1, 20)
+    longest = min(policies.RETRY_LONGEST_S, policies.RETRY_FIRST_S * 2.0**doubled)
+    return longest * (1.0 - 0.25 * random.random())

@@ -1,0 +1,30 @@
+"""A job whose workflow Temporal does not know any more goes on, from what our database says of it.
+
+Starting a workflow under the job's id is what makes this safe: Temporal refuses it while another one is open. So a
+job that is healthy after all cannot be begun again.
+"""
+
+from __future__ import annotations
+
+from temporalio import workflow
+
+from activities.beginning_again import BeginAgainActivities, BegunAgain
+from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from workflows import policies
+from workflows.attempts.endings import Ending, after_failure
+from workflows.search_attributes import of_submission
+
+
+async def begin_again(job_id: str, spec: JobSpec) -> BegunAgain:
+    """Where the job stands. Nothing that the lost workflow still asks of the database can have an effect after it."""
+    found = await workflow.execute_local_activity_method(
+        BeginAgainActivities.begin_again, job_id, **policies.DATABASE_STEP
+    )
+    workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in of_submission(spec)])
+    return found
+
+
+def workflow_lost(spec: JobSpec, progress: JobProgress) -> Ending:
+    """How the attempt ends that held GPUs: a hardware retry, if the job has one left. Counted in ``progress``."""
+    message = "Temporal lost track of this job (its database was lost, or is older), so its ranks were stopped"
+    return after_failure(Failure(kind=FailureKind.HARDWARE, message=message), spec, progress)

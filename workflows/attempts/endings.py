@@ -1,0 +1,108 @@
+"""How an attempt ends, and what that costs the job: a retry, all it had left, or nothing."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec, StoppedBy
+from gpu_platform.domain.states import JobState
+from workflows import policies
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.failures import fault_failure, lost_failure, time_limit_failure
+
+
+class Ending(BaseModel):
+    """How an attempt ended, before it is undone."""
+
+    state: JobState
+    failure: Failure | None = None
+    exit_code: int | None = None
+    actor: str = "workflow"
+    note: str = ""
+    """For the job's timeline."""
+    ran_unmarked: bool = False
+    """The ranks ended before RUNNING was written."""
+    grace_s: float = 0.0
+    """What the ranks that still run get between SIGTERM and SIGKILL."""
+    save_first: bool = False
+    """Within the grace, ask them for a checkpoint first: they did nothing wrong, and will go on from it."""
+    stopped_by: StoppedBy | None = None
+    """Who asked for it."""
+    anew: bool = False
+    """It must not go on where it was."""
+    retry_in_s: float | None = None
+    """The next attempt begins only then."""
+    workflow_is_older: bool = False
+    """The database knows more of the job than its workflow, which writes nothing and begins again from the row."""
+
+
+def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
+    """What stopped an attempt; people come before hardware, hardware before the scheduler. Counted in ``progress``."""
+    spec, kill = attempt.spec, attempt.stop.kill
+    stop = kill or attempt.stop.cancel
+    if stop is not None:
+        by = StoppedBy(verb="kill" if kill else "cancel", actor=stop.actor, reason=stop.reason)
+        return _stopped(JobState.CANCELLED, by, grace_s=0 if kill else spec.grace_s)
+    fault = attempt.stopping_fault()
+    if fault is not None:
+        return after_failure(fault_failure(fault), spec, progress)
+    if lost_ranks := attempt.lost_ranks():
+        return after_failure(lost_failure(lost_ranks[0]), spec, progress)
+    preempt = attempt.preempt
+    assert preempt is not None
+    progress.preemptions += 1
+    progress.excluded_gpus, progress.excluded_hosts = [], []
+    by = StoppedBy(verb="preempt", actor=preempt.actor, reason=preempt.reason)
+    return _stopped(JobState.PREEMPTED, by, grace_s=spec.grace_s).model_copy(update={"save_first": True})
+
+
+def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> Ending:
+    """Retry within the bound that the failure is charged to, or fail. Counted in ``progress``."""
+    grace_s = min(spec.grace_s, policies.FAULT_GRACE_S)
+    if failure.before_start and failure.gpu_uuid and progress.refused_starts < policies.REFUSED_STARTS:
+        progress.refused_starts += 1
+        progress.excluded_gpus = [*progress.excluded_gpus, failure.gpu_uuid]
+        note = f"{failure.message}; found before the start, so not charged"
+        return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s)
+    progress.excluded_gpus, progress.excluded_hosts = [], []
+    if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
+        return _failed(failure, grace_s)
+    if failure.kind is FailureKind.USER:
+        if progress.user_retries >= spec.max_retries:
+            if spec.max_retries:
+                used = f"{failure.message}; all {spec.max_retries} retries are used"
+                failure = failure.model_copy(update={"message": used})
+            return _failed(failure, grace_s)
+        progress.user_retries += 1
+        charged = f"retry {progress.user_retries} of {spec.max_retries}"
+    else:
+        if progress.hardware_retries >= spec.max_hardware_retries:
+            return _failed(failure, grace_s)
+        progress.hardware_retries += 1
+        charged = f"hardware retry {progress.hardware_retries} of {spec.max_hardware_retries}"
+        if failure.gpu_uuid is not None:
+            progress.excluded_gpus = [failure.gpu_uuid]
+        elif failure.host is not None:
+            progress.excluded_hosts = [failure.host]
+    note = f"{failure.message}; {charged}"
+    return Ending(state=JobState.QUEUED, failure=failure, exit_code=failure.exit_code, note=note, grace_s=grace_s)
+
+
+def out_of_time(spec: JobSpec) -> Ending:
+    """With all of its grace: the ranks did nothing wrong."""
+    return _failed(time_limit_failure(spec), grace_s=spec.grace_s).model_copy(update={"save_first": True})
+
+
+def not_healed(spec: JobSpec) -> Ending:
+    """Its place was kept in vain. The fault that began it is charged already."""
+    waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
+    failure = Failure(kind=FailureKind.HARDWARE, message=waited)
+    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", anew=True)
+
+
+def _stopped(state: JobState, by: StoppedBy, grace_s: float) -> Ending:
+    return Ending(state=state, actor=by.actor, stopped_by=by, note=str(by), grace_s=grace_s)
+
+
+def _failed(failure: Failure, grace_s: float) -> Ending:
+    return Ending(state=JobState.FAILED, failure=failure, exit_code=failure.exit_code, grace_s=grace_s)

@@ -1,0 +1,84 @@
+"""What went wrong, as a job's failure: whose fault it is, where, and in which words."""
+
+from __future__ import annotations
+
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType
+
+from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
+from activities.node.launch import PREFLIGHT_FAILED
+from gpu_platform.domain.attempt import GpuFault, HostLost, RankExit
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import Failure, FailureKind, JobSpec
+
+JOB_FAILED = "JobFailed"
+
+
+def step_failure(error: FailureError) -> Failure:
+    """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours.
+
+    An activity that failed is an :class:`ActivityError` with a cause; a local activity that failed is that cause alone.
+    """
+    step, cause = "a step", error
+    if isinstance(error, ActivityError):
+        step, cause = error.activity_type, error.cause
+    if isinstance(cause, ApplicationError):
+        if cause.type == NOT_OURS:
+            return Failure(kind=FailureKind.REJECTED, message=cause.message)
+        if cause.type == PREFLIGHT_FAILED and cause.details:
+            return Failure.model_validate(cause.details[0])
+        return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause.message}")
+    if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
+        return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {step}")
+    return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause or error}")
+
+
+def is_older_than_its_row(error: FailureError) -> bool:
+    """Did a step find that the database knows more of the job than this workflow?"""
+    return _is_of_type(error, WORKFLOW_IS_OLDER)
+
+
+def is_of_a_removed_host(error: FailureError) -> bool:
+    """Did a step of a repair find that an operator removed the host?"""
+    return _is_of_type(error, HOST_REMOVED)
+
+
+def _is_of_type(error: FailureError, type: str) -> bool:
+    cause = error.cause if isinstance(error, ActivityError) else error
+    return isinstance(cause, ApplicationError) and cause.type == type
+
+
+def rank_failure(exit: RankExit) -> Failure:
+    """What the host found; else it is the user's."""
+    return exit.failure or Failure(
+        kind=FailureKind.USER,
+        message=f"rank {exit.rank} on {exit.host} exited with code {exit.exit_code}",
+        rank=exit.rank,
+        host=exit.host,
+        exit_code=exit.exit_code,
+    )
+
+
+def fault_failure(fault: GpuFault) -> Failure:
+    report = fault.report
+    return Failure(
+        kind=FailureKind.USER if FaultAction(report.action) is FaultAction.FAIL_JOB else FailureKind.HARDWARE,
+        message=report.message,
+        host=report.host,
+        # A job that hangs may be its host's fault as well as a GPU's: the host is avoided.
+        gpu_uuid=report.gpu_uuid if report.attempt is None else None,
+        xid=report.xid,
+    )
+
+
+def lost_failure(lost: HostLost) -> Failure:
+    return Failure(kind=FailureKind.HARDWARE, message=f"host {lost.host} was lost: {lost.reason}", host=lost.host)
+
+
+def time_limit_failure(spec: JobSpec) -> Failure:
+    message = f"ran longer than its limit of {spec.time_limit_s} s; ask for more with --time"
+    return Failure(kind=FailureKind.TIME_LIMIT, message=message)
+
+
+def job_failed(failure: Failure) -> ApplicationError:
+    """What the workflow of a job that failed ends with."""
+    return ApplicationError(failure.message, failure.model_dump(mode="json"), type=JOB_FAILED, non_retryable=True)

@@ -1,0 +1,120 @@
+"""How a gang goes on after a hardware fault without a new place: on a spare, or where it is once a GPU is healed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio import workflow
+
+from activities.reservation import HandOver, ReservationActivities, Reserved
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.placement import HostSlice, Placement
+from gpu_platform.domain.ranks import running_slices, spare_slices
+from gpu_platform.domain.states import JobState, Parked
+from workflows import policies
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.endings import Ending
+from workflows.attempts.waiting import until
+
+
+@dataclass(frozen=True)
+class Successor:
+    placement: Placement
+    """Of GPUs that the gang holds already."""
+    parked: bool
+    """One of them must be healed first."""
+    terms: Mapping[str, int] = field(default_factory=dict)
+    """See ``HostPlan.term``."""
+    may_run: bool = False
+    """See ``Attempt.may_run``."""
+
+
+def successor(attempt: Attempt, ending: Ending) -> Successor | None:
+    """Can the next attempt go on with what this one holds?"""
+    failure = ending.failure
+    if ending.state is not JobState.QUEUED or ending.anew or attempt.placement is None or attempt.stop.wanted:
+        return None
+    if failure is None or failure.kind is not FailureKind.HARDWARE:
+        return None
+    taking = [fault.report for fault in attempt.broken_gpus()]
+    gpus = {report.gpu_uuid for report in taking} | ({failure.gpu_uuid} if failure.gpu_uuid else set())
+    hosts = set(attempt.lost) | ({failure.host} if failure.host and not failure.gpu_uuid else set())
+    can_heal = bool(taking) and all(FaultAction(report.action) is FaultAction.RESET for report in taking)
+    return successor_of(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
+
+
+async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> Reserved:
+    """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
+    return await workflow.execute_local_activity_method(
+        ReservationActivities.hand_over,
+        HandOver(
+            key=attempt.key,
+            placement=to.placement,
+            parked=to.parked,
+            failure=ending.failure,
+            hardware_retries=progress.hardware_retries,
+            quarantine=attempt.quarantine(),
+            usage=attempt.ranks_usage(),
+        ),
+        **policies.DATABASE_STEP,
+    )
+
+
+async def healed(attempt: Attempt) -> bool:
+    """Wait until all GPUs of a parked gang work again. False: interrupted, or they will not in time."""
+    began = workflow.now()
+    keep = timedelta(seconds=attempt.spec.keep_reservation_s)
+    while not attempt.interrupted():
+        state = await workflow.execute_local_activity_method(
+            ReservationActivities.parked_state, attempt.key, **policies.DATABASE_STEP
+        )
+        waited = workflow.now() - began
+        if state is Parked.READY:
+            unparked = await workflow.execute_local_activity_method(
+                ReservationActivities.unpark, attempt.key, **policies.DATABASE_STEP
+            )
+            if unparked.conflict is None:
+                return True
+        if state is Parked.HOPELESS or waited >= keep:
+            return False
+        # The longer it takes, the less a look more or less matters; a day of looks fits into a history.
+        await until(attempt.interrupted, min(max(waited * 0.2, policies.PARKED_LOOK), keep - waited))
+    return False
+
+
+def successor_of(
+    spec: JobSpec,
+    placement: Placement,
+    *,
+    broken_gpus: Collection[str],
+    broken_hosts: Collection[str],
+    can_heal: bool,
+) -> Successor | None:
+    """None: the gang must be placed anew. ``can_heal``: all broken GPUs are being reset."""
+    running, spares = running_slices(spec, placement.slices), spare_slices(spec, placement.slices)
+
+    def works(part: HostSlice) -> bool:
+        return part.host not in broken_hosts and not any(uuid in broken_gpus for uuid in part.gpu_uuids)
+
+    failed = [part for part in running if not works(part)]
+    if not failed:
+        return None
+    fit = [part for part in spares if works(part)]
+    if len(failed) <= len(fit):
+        instead = iter(fit)
+        slices = [part if works(part) else next(instead) for part in running]
+        swapped = ", ".join(f"{new.host} for {old.host}" for old, new in zip(failed, fit, strict=False))
+        why = f"goes on with its spare: {swapped}"
+        return Successor(_on(placement, [*slices, *instead], why), parked=False)
+    if not spec.keep_reservation_s or not can_heal or any(part.host in broken_hosts for part in running):
+        return None
+    kept = [part for part in placement.slices if part.host not in broken_hosts]
+    return Successor(_on(placement, kept, "keeps its place while a GPU is reset"), parked=True)
+
+
+def _on(placement: Placement, slices: list[HostSlice], why: str) -> Placement:
+    # It was decided by a leader that may be gone by now: what is held already needs no epoch.
+    return placement.model_copy(update={"slices": slices, "why": why, "epoch": 0})
