@@ -11,6 +11,7 @@ import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.hosts.checkpoints import checkpoint_times
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from tests.store_cluster import key
 
