@@ -14,7 +14,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.restoring import orphans
 
 
-class BegunAgain(BaseModel):
+class TakenOverJob(BaseModel):
     """Where the job stands."""
 
     state: JobState
@@ -27,17 +27,17 @@ class BegunAgain(BaseModel):
     """This attempt and those before it can never reserve again."""
 
 
-class BeginAgainActivities:
+class TakeoverActivities:
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @activity.defn
-    def begin_again(self, job_id: str) -> BegunAgain:
+    def begin_again(self, job_id: str) -> TakenOverJob:
         try:
             job, closed = orphans.begin_again(self._store, job_id, utc_now())
         except NotFound:  # withdrawn: nobody was told that it was accepted
-            return BegunAgain(state=JobState.CANCELLED, progress=JobProgress())
-        return BegunAgain(
+            return TakenOverJob(state=JobState.CANCELLED, progress=JobProgress())
+        return TakenOverJob(
             state=job.state,
             progress=JobProgress(
                 attempt=job.attempt,

@@ -57,7 +57,7 @@ class WorkflowView:
     life: Life
     ended: str = ""
     """How it closed, e.g. ``terminated``."""
-    asks_for_place: bool = False
+    waits_for_placement: bool = False
     """It waits for the scheduler's answer, so it holds nothing."""
 
 
@@ -99,7 +99,7 @@ class TemporalJobWorkflows:
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
         if goes_on or described.close_time is None:
             pending = described.raw_description.pending_activities
-            return WorkflowView(Life.OPEN, asks_for_place=any(one.activity_type.name == PLACE for one in pending))
+            return WorkflowView(Life.OPEN, waits_for_placement=any(one.activity_type.name == PLACE for one in pending))
         return WorkflowView(Life.CLOSED, status.name.lower() if status else "closed")
 
     async def start(self, given: JobInput) -> bool:

@@ -39,7 +39,7 @@ class Repair(BaseModel):
     reboots_per_day: int
 
 
-class RepairOf(BaseModel):
+class RepairReference(BaseModel):
     """``problem``: why it failed, at its end. ``how``: the host is told to reboot so."""
 
     host: str
@@ -94,17 +94,17 @@ class RepairActivities:
             )
 
     @activity.defn
-    def look_at_repair(self, request: RepairOf) -> RepairView:
+    def look_at_repair(self, request: RepairReference) -> RepairView:
         with host_may_be_removed():
             return repairs.look_at_repair(self._store, request.host, request.gpu_uuid, utc_now())
 
     @activity.defn
-    def note_reboot(self, request: RepairOf) -> None:
+    def note_reboot(self, request: RepairReference) -> None:
         with host_may_be_removed():
             repairs.note_reboot(self._store, request.host, request.gpu_uuid, request.how, utc_now())
 
     @activity.defn
-    def end_repair(self, request: RepairOf) -> None:
+    def end_repair(self, request: RepairReference) -> None:
         with host_may_be_removed():
             repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
 

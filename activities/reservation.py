@@ -74,7 +74,7 @@ class StartedFrom(BaseModel):
     note: str | None = None
 
 
-class HandOver(BaseModel):
+class HandoverRequest(BaseModel):
     """The attempt ends, and the next one goes on with GPUs that it holds."""
 
     key: AttemptKey
@@ -117,7 +117,7 @@ class ReservationActivities:
         return Reserved(terms=taken.terms, repeated=taken.repeated)
 
     @activity.defn
-    def hand_over(self, request: HandOver) -> Reserved:
+    def hand_over(self, request: HandoverRequest) -> Reserved:
         try:
             taken = handover.hand_over(
                 self._store,
@@ -182,7 +182,7 @@ class ReservationActivities:
             raise workflow_is_older(request.key) from error
         except IllegalTransition as error:
             running = JobState.ALLOCATED if request.ran_unmarked else JobState.RUNNING
-            if older_rows.follow_to_end(self._store, request.key, running, utc_now()):
+            if older_rows.catch_up_to_end(self._store, request.key, running, utc_now()):
                 self._end(request)
                 return
             # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.

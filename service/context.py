@@ -53,5 +53,5 @@ def _actor(
     return user
 
 
-PlatformDep = Annotated[Platform, Depends(_platform)]
+ServiceContextDep = Annotated[Platform, Depends(_platform)]
 ActorDep = Annotated[str | None, Depends(_actor)]

@@ -24,11 +24,11 @@ from service.operations.ids import new_request_id
 def exposition(store: Store) -> bytes:
     """This process's metrics and the platform's, in the Prometheus text format. Raises :class:`Unavailable`."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Truth(store))
+    registry.register(_PlatformCollector(store))
     return generate_latest(REGISTRY) + generate_latest(registry)
 
 
-class _Truth(Collector):
+class _PlatformCollector(Collector):
     def __init__(self, store: Store) -> None:
         self._store = store
 

@@ -7,7 +7,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from service.http.connections import EndingConnection
+from service.http.connections import TimeLimitedConnection
 
 
 class Server(uvicorn.Server):
@@ -23,7 +23,7 @@ class Server(uvicorn.Server):
                 app,
                 host=host,
                 port=port,
-                http=EndingConnection,
+                http=TimeLimitedConnection,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=3,

@@ -15,7 +15,7 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from activities.admission import AdmissionActivities
-from activities.beginning_again import BeginAgainActivities
+from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
 from activities.job_workflows import CleanupInput, Life, WorkflowView, cleanup_id, cleanup_keys
 from activities.leader.reconciler import Reconciler
@@ -233,7 +233,7 @@ class World:
         job_id = given.job_id
         pending = True
         if given.begin_again:
-            found = BeginAgainActivities(self.store).begin_again(job_id)
+            found = TakeoverActivities(self.store).begin_again(job_id)
             pending = found.state is JobState.PENDING
             yield
             if found.state.is_terminal:

@@ -10,7 +10,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.admission import AdmissionActivities
-from activities.beginning_again import BeginAgainActivities
+from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
 from activities.host_report import HostReportActivities
 from activities.job_workflows import CONTROL_TASK_QUEUE, TemporalJobWorkflows
@@ -57,7 +57,7 @@ def control_worker(
         workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
         activities=[
             admission.admit_job,
-            BeginAgainActivities(store).begin_again,
+            TakeoverActivities(store).begin_again,
             placement.place_gang,
             reservation.reserve_gang,
             reservation.hand_over,

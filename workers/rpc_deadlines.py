@@ -12,11 +12,11 @@ RPC_TIMEOUT = timedelta(seconds=10)
 """Of calls that name none. Whoever makes one tries again."""
 
 
-class _Call(Protocol):
+class _RpcCall(Protocol):
     rpc_timeout: timedelta | None
 
 
-C = TypeVar("C", bound=_Call)
+C = TypeVar("C", bound=_RpcCall)
 
 
 class RpcDeadlines(client.Interceptor):

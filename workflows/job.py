@@ -18,10 +18,10 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Stop
-from workflows.attempts.back_off import is_programs_fault, wait_before_retry
+from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.beginning_again import begin_again, workflow_lost
 from workflows.attempts.compensations import Undo, stop_hosts, wait_for_last_stops
-from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, out_of_time
+from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, time_limit_reached
 from workflows.attempts.failures import is_older_than_its_row, job_failed, rank_failure, step_failure
 from workflows.attempts.handover import Successor, hand_over, healed, successor
 from workflows.attempts.launching import launch_hosts, prepare_hosts
@@ -230,7 +230,7 @@ class JobWorkflow:
         if ending.workflow_is_older:
             await self._undo(attempt, ending, undo[1:])
             return ending
-        if is_programs_fault(ending) and workflow.patched("wait-before-retry"):
+        if is_user_failure(ending) and workflow.patched("wait-before-retry"):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
         await self._undo(attempt, ending, undo)
         return ending
@@ -395,7 +395,7 @@ class JobWorkflow:
         if failed is not None:
             return after_failure(rank_failure(failed), self._spec, self._progress)
         assert not in_time
-        return out_of_time(self._spec)
+        return time_limit_reached(self._spec)
 
     async def _end(self, attempt: Attempt, ending: Ending) -> None:
         """The attempt's last undo: its place goes to its successor, or back."""

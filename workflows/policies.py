@@ -85,7 +85,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 300.0
 LONG_RUN = timedelta(minutes=10)
 """An attempt that ran for so long before its program failed begins the waits between retries anew."""
 
-PARKED_LOOK = timedelta(seconds=0.5)
+PARKED_POLL = timedelta(seconds=0.5)
 """How soon a parked gang first looks whether its GPUs work again."""
 
 FAULT_SETTLE = timedelta(seconds=1)

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
         Reboot,
         Repair,
         RepairActivities,
-        RepairOf,
+        RepairReference,
     )
     from gpu_platform.domain.attempt import FaultReport
     from gpu_platform.domain.job import Interrupt
@@ -251,7 +251,7 @@ class HostRepair:
         return None
 
     async def _count_reboot(self, how: str) -> None:
-        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid, how=how)
+        request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid, how=how)
         await workflow.execute_local_activity_method(RepairActivities.note_reboot, request, **policies.DATABASE_STEP)
 
     async def _rebooted(self, boot_id: str | None) -> str | None:
@@ -306,11 +306,11 @@ class HostRepair:
         return End.FAILED
 
     async def _end(self, problem: str | None) -> None:
-        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid, problem=problem)
+        request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid, problem=problem)
         await workflow.execute_local_activity_method(RepairActivities.end_repair, request, **policies.DATABASE_STEP)
 
     async def _look(self) -> RepairView:
-        request = RepairOf(host=self.report.host, gpu_uuid=self.report.gpu_uuid)
+        request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid)
         return await workflow.execute_local_activity_method(
             RepairActivities.look_at_repair, request, **policies.DATABASE_STEP
         )

@@ -27,7 +27,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
-from gpu_platform.scheduling.preempting.preemption import MoveReason, Preemption
+from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -39,7 +39,7 @@ from gpu_platform.store.leadership import leader
 log = structlog.get_logger()
 
 BATCH = 1000
-FENCE_CHECK_S = 1.0
+EPOCH_CHECK_S = 1.0
 EXPIRY_CHECK_S = 1.0
 
 
@@ -56,7 +56,7 @@ class PolicyInForce:
 
 
 @dataclass
-class _News:
+class _FeedDelta:
     """What a stretch of the feed tells."""
 
     hosts: set[str] = field(default_factory=set)
@@ -95,9 +95,9 @@ class _News:
 
 
 _WHY = {
-    MoveReason.PREEMPTION: "job {job} needs its GPUs",
-    MoveReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
-    MoveReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
+    PreemptionReason.PREEMPTION: "job {job} needs its GPUs",
+    PreemptionReason.DEFRAGMENTATION: "moved to another place: job {job} needs GPUs that are closer together",
+    PreemptionReason.RECOVERY: "moved to another place: job {job} lost hosts or GPUs",
 }
 
 
@@ -156,8 +156,8 @@ class DecisionLoop:
                     loaded = True
                 now = time.monotonic()
                 if now >= next_fence_check:
-                    self._check_fence()
-                    next_fence_check = now + FENCE_CHECK_S
+                    self._check_still_leader()
+                    next_fence_check = now + EPOCH_CHECK_S
                 seen = events.change_token(self._store)
                 changed |= self._adopt_policy()
                 if seen != token or self._unknown:
@@ -220,7 +220,7 @@ class DecisionLoop:
 
     def _follow(self) -> bool:
         """Apply the feed from where we are. True when anything that matters changed."""
-        news = _News()
+        news = _FeedDelta()
         while True:
             batch = events.read_events(self._store, self._seq, BATCH)
             for event in batch:
@@ -237,7 +237,7 @@ class DecisionLoop:
                 self._core.upsert_host(row)
         if news.gpu_hosts:
             self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(news.gpu_hosts)))
-            self._core.upsert_use(hosts.read_room(self._store, sorted(news.gpu_hosts)))
+            self._core.upsert_use(hosts.read_host_use(self._store, sorted(news.gpu_hosts)))
         self._follow_holders(news)
         if news.queue:
             self._requeue(news.queue)
@@ -246,7 +246,7 @@ class DecisionLoop:
                 self._learn(run)
         return news.matters
 
-    def _follow_holders(self, news: _News) -> None:
+    def _follow_holders(self, news: _FeedDelta) -> None:
         """Who holds GPUs: from the events, since a GPU that breaks becomes free for nobody when its job ends."""
         ended = set(news.released)
         proposed = set(self._core.proposed())
@@ -332,7 +332,7 @@ class DecisionLoop:
             log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
             self._evictions.order(victim, preemption.job_id, reason, time.monotonic())
 
-    def _check_fence(self) -> None:
+    def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)
         if current != self._epoch:
             raise StaleEpoch(f"epoch {self._epoch} was replaced by {current}: another scheduler leads")

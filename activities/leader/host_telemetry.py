@@ -26,7 +26,7 @@ AT_ONCE = 200
 
 
 @dataclass(frozen=True)
-class HostNews:
+class HostTelemetryDelta:
     host: str
     telemetry: list[GpuTelemetry]
     checkpoints: list[Checkpoint]
@@ -36,7 +36,7 @@ class HostTelemetry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, tuple[str, str]] = {}
-        self._news: OrderedDict[str, HostNews] = OrderedDict()
+        self._news: OrderedDict[str, HostTelemetryDelta] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(self, stopped: threading.Event) -> None:
@@ -53,12 +53,12 @@ class HostTelemetry:
         for name, told in texts.items():
             if self._seen.get(name) != told:
                 telemetry, checkpoints = told
-                news = HostNews(name, parse_telemetry(telemetry), parse_checkpoints(checkpoints))
+                news = HostTelemetryDelta(name, parse_telemetry(telemetry), parse_checkpoints(checkpoints))
                 with self._lock:
                     self._news[name] = news
         self._seen = texts
 
-    def take(self) -> list[HostNews]:
+    def take(self) -> list[HostTelemetryDelta]:
         """At most AT_ONCE hosts with news, those that wait longest first."""
         with self._lock:
             return [self._news.popitem(last=False)[1] for _ in range(min(AT_ONCE, len(self._news)))]

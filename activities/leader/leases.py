@@ -22,7 +22,7 @@ from gpu_platform.store.leadership.leases import Leases, LostHost
 log = structlog.get_logger()
 
 LONGEST_LOOK_S = 3.0
-DOUBTED_FOR = timedelta(minutes=10)
+LEASE_DOUBTED_FOR = timedelta(minutes=10)
 """So long after it was found to be older, the database may lack what was granted to a host that is silent."""
 
 
@@ -66,7 +66,7 @@ class LeaseWatch:
         """A database that was restored to an older point may not know that a host got the lease of a restart."""
         if self._first_stamps is None:
             self._first_stamps = found.stamps
-        if found.older_seen_at is None or now - found.older_seen_at > DOUBTED_FOR:
+        if found.older_seen_at is None or now - found.older_seen_at > LEASE_DOUBTED_FOR:
             return found.rows
         silent = {name for name, stamp in found.stamps.items() if self._first_stamps.get(name) == stamp}
         return {

@@ -80,7 +80,7 @@ class Reconciler:
     async def sweep(self) -> None:
         """Look at the jobs that are due, and at everything that is held in vain. Repeat it every few seconds."""
         live: dict[str, JobState] = await self._in_thread(orphans.live_jobs, self._store)
-        held: list[HeldAttempt] = await self._in_thread(orphans.held_in_vain, self._store)
+        held: list[HeldAttempt] = await self._in_thread(orphans.held_without_owner, self._store)
         self._forget(set(live), {str(one.key) for one in held})
         await _all(self._look_at_job(job_id) for job_id in self._due(live))
         await _all(self._look_at_held(one) for one in held)
@@ -90,7 +90,7 @@ class Reconciler:
         before = await self._row(job_id)
         view = await self._workflows.look(job_id)
         self._looked_at[job_id] = began
-        goes_on = view.life is Life.OPEN and not (before and before.state.holds_gpus and view.asks_for_place)
+        goes_on = view.life is Life.OPEN and not (before and before.state.holds_gpus and view.waits_for_placement)
         if goes_on or await self._row(job_id) != before or before is None or before.state.is_terminal:
             self._suspicions.pop(job_id, None)
             return

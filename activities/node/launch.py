@@ -74,7 +74,7 @@ class LaunchActivities:
         except HostUnavailable as error:
             if not error.details.get(NO_LEASE):
                 raise
-            await heartbeating(self._agent.until_leased(plan))
+            await heartbeating(self._agent.wait_for_lease(plan))
         return await heartbeating(asyncio.to_thread(step))
 
     async def _linger(self, plan: HostPlan) -> HostExits | None:

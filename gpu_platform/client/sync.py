@@ -30,7 +30,7 @@ from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.job import Job, JobEvent, JobSpec, WaitingJob
+from gpu_platform.domain.job import Job, JobEvent, JobSpec, QueueEntry
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
 from gpu_platform.domain.states import GpuState, JobState
@@ -64,9 +64,9 @@ class Client:
         """Why this one job waits, worked out for it: may take a second where many jobs run."""
         return self._send(calls.reason(job_id), Reason)
 
-    def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[WaitingJob]:
+    def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[QueueEntry]:
         """Jobs that wait, next first, each with its reason."""
-        return self._pages(Page[WaitingJob], lambda cursor: calls.queue(namespace, cursor, page_size))
+        return self._pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
 
     def snapshot(self) -> ClusterState:
         """The live state as one document."""

@@ -39,7 +39,7 @@ def largest_gang(inventories: Sequence[HostInventory], request: GpuRequest) -> C
     """Compare ``request`` with everything that is registered, whatever its state."""
     if not request.gpus_per_host:
         return _without_gpus(inventories, request)
-    together = [_most_together(inventory, request) for inventory in inventories]
+    together = [_max_connected(inventory, request) for inventory in inventories]
     hosts = sum(count >= request.gpus_per_host for count in together)
     best = max(together, default=0)
     gpus = sum(mismatch(gpu, request) is None for inventory in inventories for gpu in inventory.gpus)
@@ -163,7 +163,11 @@ def describe(request: GpuRequest) -> str:
     """The request in words, e.g. ``2 hosts x 8 GPUs (H100, >= 65536 MiB)``."""
     count = request.total or request.gpus_per_host
     if not count:
-        shape = describe_room(request) if request.hosts == 1 else f"{request.hosts} hosts x {describe_room(request)}"
+        shape = (
+            describe_host_resources(request)
+            if request.hosts == 1
+            else f"{request.hosts} hosts x {describe_host_resources(request)}"
+        )
         return f"{shape} (CUDA {request.cuda})" if request.cuda else shape
     gpus = f"{count} GPU{'s' if count > 1 else ''}" + (" in all" if request.total else "")
     shape = gpus if request.hosts == 1 else f"{request.hosts} hosts x {gpus}"
@@ -180,7 +184,7 @@ def describe(request: GpuRequest) -> str:
     return f"{shape} ({', '.join(details)})" if details else shape
 
 
-def describe_room(request: GpuRequest) -> str:
+def describe_host_resources(request: GpuRequest) -> str:
     """CPUs and memory of one host: ``4 CPUs and 8192 MiB of memory``."""
     amounts = [
         *([f"{request.cpus_per_host} CPU{'s' if request.cpus_per_host > 1 else ''}"] if request.cpus_per_host else []),
@@ -274,7 +278,7 @@ def _versions(inventories: Sequence[HostInventory]) -> set[str]:
     return {version for one in inventories for version in one.cuda_installations}
 
 
-def _most_together(inventory: HostInventory, request: GpuRequest) -> int:
+def _max_connected(inventory: HostInventory, request: GpuRequest) -> int:
     if request.cuda is not None and newest_cuda(request.cuda, inventory.cuda_installations) is None:
         return 0
     if not _has_room(inventory, request):
@@ -307,7 +311,7 @@ def _islands(gpus: set[int], inventory: HostInventory) -> Iterable[int]:
 
 def _fits_across_sockets(inventories: Sequence[HostInventory], request: GpuRequest) -> bool:
     anywhere = request.model_copy(update={"allow_cross_numa": True})
-    return sum(_most_together(i, anywhere) >= request.gpus_per_host for i in inventories) >= request.hosts
+    return sum(_max_connected(i, anywhere) >= request.gpus_per_host for i in inventories) >= request.hosts
 
 
 def _models(inventories: Sequence[HostInventory]) -> str:

@@ -12,7 +12,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, Running
 
 
 @dataclass(frozen=True, slots=True)
-class UseRow:
+class PastUseRow:
     """What somebody held and gave back: fair share remembers it for a while. Jobs of the same hours are one row."""
 
     namespace: str
@@ -37,7 +37,7 @@ class ClusterState(BaseModel):
     room: Annotated[list[HostUse], Field(description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
-    used: Annotated[list[UseRow], Field(description="Earlier use, for fair share")] = []
+    used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
     telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}
 

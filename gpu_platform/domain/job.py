@@ -444,7 +444,7 @@ class Job(BaseModel):
     """What to know of it, e.g. that a retry on another host would start at zero; not in lists."""
 
 
-class WaitingJob(BaseModel):
+class QueueEntry(BaseModel):
     """A job in the line."""
 
     position: int

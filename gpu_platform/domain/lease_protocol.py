@@ -81,9 +81,9 @@ RESTART_LEASE_S = 60.0
 """The leader looks at the leases, and begins a round, so often."""
 
 
-def renews(times: LeaseTimes, brought_back: int, current: int) -> bool:
+def renews(times: LeaseTimes, echoed_round: int, current: int) -> bool:
     """Does a report renew the lease, given the round that it brings back and the one that the leader is at?"""
-    return (current - brought_back) * LOOK_EVERY_S <= times.heard_within_s
+    return (current - echoed_round) * LOOK_EVERY_S <= times.heard_within_s
 
 
 def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:

@@ -46,7 +46,7 @@ def number_ranks(spec: JobSpec, slices: Sequence[HostSlice]) -> list[PlacedRank]
     return ranks
 
 
-def most_ranks(spec: JobSpec) -> int:
+def max_ranks(spec: JobSpec) -> int:
     """How many ranks there can be. Exact unless a total is placed with one rank per host: that depends on the place."""
     if not spec.groups:
         return _most(spec.rank_per, spec.gpus.gpus, spec.gpus.total or spec.gpus.hosts)

@@ -49,7 +49,7 @@ Groups = tuple[tuple[str, GpuRequest], ...]
 """(name, request) of each group of a gang that has several."""
 
 
-def as_scheduled(gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: int) -> tuple[GpuRequest, Groups]:
+def placement_shape(gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: int) -> tuple[GpuRequest, Groups]:
     """What a job's gang is to the scheduler: (``gpus``, ``groups``) of its rows. Spares are slices like the others."""
     if groups:
         return groups[0].gpus, tuple((group.name, group.gpus) for group in groups)
@@ -91,7 +91,7 @@ class QueueRow:
         return not self.groups and self.gpus.total is None
 
     @property
-    def takes_parts(self) -> bool:
+    def needs_partial_resources(self) -> bool:
         """Of GPUs, or CPUs or memory of hosts: more than whole GPUs must be left for it."""
         return self.takes_host_room or any(r.share is not None for _, r in self.parts)
 

@@ -136,14 +136,14 @@ class HostAgent:
         with self._locks[plan.key]:
             return self._prepare(plan)
 
-    async def until_leased(self, plan: HostPlan) -> None:
+    async def wait_for_lease(self, plan: HostPlan) -> None:
         """Wait for a lease under which ``plan`` may start, for at most ``LEASE_PATIENCE_S`` seconds.
 
         The control plane may be away just now, and no attempt may end for that. Returns as well when no such lease can
         come; :meth:`prepare` and :meth:`launch` then say why.
         """
         path, deadline = self._lease, time.monotonic() + LEASE_PATIENCE_S
-        while path and lease_file.may_come(path, plan.term) and time.monotonic() < deadline:  # noqa: ASYNC110  # a file
+        while path and lease_file.may_start_later(path, plan.term) and time.monotonic() < deadline:  # noqa: ASYNC110  # a file
             await asyncio.sleep(_LEASE_LOOK_S)
 
     def launch(self, request: LaunchRequest) -> Launched:
@@ -401,7 +401,7 @@ class HostAgent:
         ]
         if self._fencing is not None:
             [answer] = self._spawner.start_ranks(
-                [self._fencing.fence_order(self._nvml, plan, checkpoint_dir, provision)]
+                [self._fencing.jail_order(self._nvml, plan, checkpoint_dir, provision)]
             )
             if answer["status"] == "closed":
                 raise _closed(plan.key)
@@ -422,7 +422,7 @@ class HostAgent:
             return None
         return {"path": self._lease, "term": plan.term, "ends_rank": plan.fencing is not FencingMode.RELAXED}
 
-    async def end_unleased(self) -> None:
+    async def end_ranks_without_lease(self) -> None:
         """The lease has ended: end every rank here, but those of jobs that are to go on (``fencing: relaxed``)."""
         plans = [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
         ending = [plan.key for plan in plans if plan.fencing is not FencingMode.RELAXED]

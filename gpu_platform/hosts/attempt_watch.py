@@ -147,7 +147,7 @@ class AttemptWatch:
         gpus = _several(len(plan.gpu_uuids), "GPU")
         if kind is Standstill.HANGS:
             limit = wanted.hang_limit_s or self._node.hang_limit_s
-            told = all(meter.tells_utilization for meter in attempt.meters.values())
+            told = all(meter.reports_utilization for meter in attempt.meters.values())
             stood = "stood at 0 % with" if told else "(whose utilisation NVML does not tell) had"
             message = (
                 f"{where} hangs: for {seconds:.0f} s its {gpus} {stood} unchanged memory, and its "

@@ -10,7 +10,7 @@ from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
-LOOKS_AHEAD = 16
+MAX_FUTURE_DECISIONS = 16
 """So many moments are looked at for one at which jobs have run long enough to be stopped."""
 
 
@@ -37,16 +37,16 @@ def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
     assert reason is not None, "it was not placed, so it waits"
     victims = _victims(decision, row)
     if victims:
-        return Outcome(None, _making_room(reason, None), victims)
+        return Outcome(None, _preemption_under_way(reason, None), victims)
     if core.policy.preemption and not decision.preemptions:
         starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
         if starts_by is None or reason.estimate is EstimateBasis.MAKING_ROOM:
             starts_by = math.inf
-        for at in _moments(core, row, now, starts_by):
+        for at in _preemption_times(core, row, now, starts_by):
             decision = core.decide(at)
             victims = _victims(decision, row)
             if victims:
-                return Outcome(None, _making_room(reason, at), victims, at)
+                return Outcome(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
                 break  # others come first, and what they leave is not known
     return Outcome(None, reason)
@@ -56,13 +56,13 @@ def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
     return tuple(job for one in decision.preemptions if one.job_id == row.job_id for job, _ in one.victims)
 
 
-def _making_room(reason: Reason, at: float | None) -> Reason:
+def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
     """No date by time limits: they do not decide any more."""
     update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.MAKING_ROOM, "next_step": ""}
     return reason.model_copy(update=update)
 
 
-def _moments(core: Scheduler, row: QueueRow, now: float, until: float) -> list[float]:
+def _preemption_times(core: Scheduler, row: QueueRow, now: float, until: float) -> list[float]:
     """When jobs that might be stopped for ``row`` have had their guaranteed run time, as often as the core looks."""
     old_enough = (
         job.started_at + core.policy.min_run_s
@@ -70,4 +70,4 @@ def _moments(core: Scheduler, row: QueueRow, now: float, until: float) -> list[f
         if job.preemptible and (job.priority < row.priority or core.quotas.lends)
     )
     looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
-    return sorted(at for at in looks if at < until)[:LOOKS_AHEAD]
+    return sorted(at for at in looks if at < until)[:MAX_FUTURE_DECISIONS]

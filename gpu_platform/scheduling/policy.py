@@ -15,15 +15,20 @@ from gpu_platform.scheduling.cluster.snapshot import Change
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.placing.framework import Framework, Score
 from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
-from gpu_platform.scheduling.plugins.exclusion import NotExcluded
-from gpu_platform.scheduling.plugins.facts import Fact, HasCuda, TooFew
+from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
+from gpu_platform.scheduling.plugins.facts import CudaFilter, Fact, GpuCountFilter
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmentation
-from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, ranking_of
-from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobin, ThermalSpread, Utilisation
-from gpu_platform.scheduling.plugins.readiness import Free, HostReady, Working
-from gpu_platform.scheduling.plugins.sharing import HostRoom, OneTenant, ShareRoom, SharingSupported
+from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
+from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobinScore, ThermalScore, Utilisation
+from gpu_platform.scheduling.plugins.readiness import Free, HostReadyFilter, Working
+from gpu_platform.scheduling.plugins.sharing import (
+    HostCapacityFilter,
+    SameTenantFilter,
+    ShareCapacityFilter,
+    SharingSupportedFilter,
+)
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
-from gpu_platform.scheduling.plugins.strategy import PackOrSpread, Resources
+from gpu_platform.scheduling.plugins.strategy import Resources, StrategyScore
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
@@ -96,17 +101,17 @@ class Policy:
         return bool(self.weights.get("history") or self.domain_weights.history)
 
 
-def framework_of(policy: Policy) -> Framework:
+def build_framework(policy: Policy) -> Framework:
     """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""
     shipped = (
         Topology(),
         Bandwidth(),
-        PackOrSpread(),
+        StrategyScore(),
         Resources(),
         Utilisation(),
         Fragmentation(policy.typical_sizes, policy.typical_tasks),
-        ThermalSpread(),
-        RoundRobin(),
+        ThermalScore(),
+        RoundRobinScore(),
         History(),
     )
     scores = {**{score.name: score for score in shipped}, **policy.plugins}
@@ -115,25 +120,27 @@ def framework_of(policy: Policy) -> Framework:
     weights = {**DEFAULT_WEIGHTS, **policy.weights}
     return Framework(
         filters=(
-            HostReady(),  # first: of a host that is away nothing else is worth saying
-            NotExcluded(),  # before the facts: a GPU that failed this job is no candidate, whatever it is
+            HostReadyFilter(),  # first: of a host that is away nothing else is worth saying
+            ExclusionFilter(),  # before the facts: a GPU that failed this job is no candidate, whatever it is
             Fact(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
             Fact(ReasonCode.TOO_LITTLE_MEMORY),
             Fact(ReasonCode.COMPUTE_CAPABILITY),
-            HasCuda(),
-            SharingSupported(),
-            TooFew(),  # from here on every host had enough GPUs of the right kind
-            HostRoom(ReasonCode.CPUS, Change.FACTS, policy.system_cpus),  # what the host could give if it were empty
-            HostRoom(ReasonCode.RAM, Change.FACTS, policy.system_ram_mib),
+            CudaFilter(),
+            SharingSupportedFilter(),
+            GpuCountFilter(),  # from here on every host had enough GPUs of the right kind
+            HostCapacityFilter(
+                ReasonCode.CPUS, Change.FACTS, policy.system_cpus
+            ),  # what the host could give if it were empty
+            HostCapacityFilter(ReasonCode.RAM, Change.FACTS, policy.system_ram_mib),
             Working(),  # before Free: a GPU under repair is no reason to wait for its job
             Cool(),  # also a matter of the GPU, not of who has it
             Free(),  # from here on what changes all the time, beginning with the reason people know best
-            OneTenant(),  # before ShareRoom: room that is not for this namespace is no room
-            ShareRoom(),
-            HostRoom(ReasonCode.CPUS, Change.USE, policy.system_cpus),
-            HostRoom(ReasonCode.RAM, Change.USE, policy.system_ram_mib),
+            SameTenantFilter(),  # before ShareCapacityFilter: room that is not for this namespace is no room
+            ShareCapacityFilter(),
+            HostCapacityFilter(ReasonCode.CPUS, Change.USE, policy.system_cpus),
+            HostCapacityFilter(ReasonCode.RAM, Change.USE, policy.system_ram_mib),
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
         choose=partial(choose_hosts, weights=policy.domain_weights),
-        rank=partial(ranking_of, weights=policy.domain_weights),
+        rank=partial(rank_domains, weights=policy.domain_weights),
     )

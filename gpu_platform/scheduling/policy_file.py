@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.policy import WEIGHTS, Policy, framework_of
+from gpu_platform.scheduling.policy import WEIGHTS, Policy, build_framework
 from gpu_platform.scheduling.queueing.job_queue import ORDERS
 
 _POLICY = TypeAdapter(Policy)
@@ -35,7 +35,7 @@ def read_policy(content: Mapping[str, Any], what: str = "the policy") -> Policy:
         if isinstance(weights, Mapping):
             given["plugins"] = {name: score for name, score in load_plugins().items() if name in weights}
         policy = _POLICY.validate_python(given)
-        framework_of(policy)  # finds unknown scores
+        build_framework(policy)  # finds unknown scores
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
         raise InvalidRequest(f"{what}: {'; '.join(problems)}") from error

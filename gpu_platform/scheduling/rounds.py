@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation
-from gpu_platform.scheduling.backfilling.gang_dates import GangDates
+from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
 from gpu_platform.scheduling.backfilling.running_jobs import Ledger
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
@@ -33,9 +33,9 @@ from gpu_platform.scheduling.placing.placement_builder import place
 from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare, Share
-from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey, is_narrowed
-from gpu_platform.scheduling.queueing.queue_cursor import NOBODY_ELSE, EachJob, Place, Turns
-from gpu_platform.scheduling.queueing.quota import Denial, QuotaBook
+from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey, has_exclusions
+from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, Place, Turns
+from gpu_platform.scheduling.queueing.quota import Denial, QuotaUsage
 
 NOBODY = np.iinfo(np.int64).max
 _KINDS = _GPUS, _HOST_ROOM = 0, 1
@@ -54,13 +54,13 @@ class State:
     snapshot: Snapshot
     framework: Framework
     ledger: Ledger
-    quotas: QuotaBook
+    quotas: QuotaUsage
     shares: FairShare
     queue: JobQueue
     candidates: CandidateIndex
     backfill: Backfill
     gangs: GangPlacer
-    gang_dates: GangDates
+    gang_dates: GangBackfill
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Round:
     claims: Sequence[Reservation] = ()
     """What was cleared for single jobs."""
     bar: float = -math.inf
-    """Nobody of this priority or lower is served: see ``RoomMaker.bar``."""
+    """Nobody of this priority or lower is served: see ``PreemptionPlanner.bar``."""
     names: dict[int, str] = field(default_factory=dict)
     """Turn -> job, of those that keep or reserve something."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Round:
             if owner is not None and self.denial(owner) is None:
                 self._start(owner)
         conservative = policy.backfill == "conservative"
-        turns = EachJob(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
+        turns = EveryJobCursor(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
         while (following := turns.next()) is not None:
             place, row = following
             if row.priority <= self.bar:
@@ -139,12 +139,12 @@ class Round:
         """Job -> when it starts at the latest."""
         return {reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.firm}
 
-    def closed_by(self, row: QueueRow) -> NDArray[np.int64]:
+    def blocking_turns(self, row: QueueRow) -> NDArray[np.int64]:
         """By host the turn of the first job that keeps it from ``row``."""
-        kept = self._kept_from(row)
+        kept = self._blocking_turns_for_limited(row)
         return kept if row.time_limit_s is not None else np.minimum(kept, self.barrer[_kinds(row)].min(axis=0))
 
-    def _kept_from(self, row: QueueRow) -> NDArray[np.int64]:
+    def _blocking_turns_for_limited(self, row: QueueRow) -> NDArray[np.int64]:
         """The same, whatever its time limit."""
         return self.keeper[_kinds(row)].min(axis=0)
 
@@ -197,18 +197,18 @@ class Round:
             return None, False
         state = self.state
         if not row.is_plain:
-            return None if is_narrowed(row) else (row.time_limit_s or math.inf), False
-        narrowed = is_narrowed(row)
+            return None if has_exclusions(row) else (row.time_limit_s or math.inf), False
+        narrowed = has_exclusions(row)
         pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if narrowed else row
         candidates = state.candidates.of(pure)
-        kept = self._kept_from(row)
+        kept = self._blocking_turns_for_limited(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NOBODY)) < row.gpus.hosts
         if narrowed:
             taken = (kept != NOBODY) | self.dated[_kinds(row)].any(axis=0)
             useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._unchanging[state.queue.need(row)] >= ALIKE
             return None, bool(hopeless and (alike or not (useful & ~taken).any()))
-        return NOBODY_ELSE if hopeless else (row.time_limit_s or math.inf), False
+        return ALL_BLOCKED if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
         denial = self.denial(row)
@@ -219,7 +219,7 @@ class Round:
             self._waits(Waiting(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         if not self._start(row):
-            before = self._kept() if is_narrowed(row) else None
+            before = self._kept() if has_exclusions(row) else None
             starts_by = self._wait(row, turn)
             if before is not None:
                 need = self.state.queue.need(row)
@@ -231,7 +231,7 @@ class Round:
     def _start(self, row: QueueRow) -> bool:
         """Give it a place, if there is one."""
         state = self.state
-        placement = self._seat(row) if row.is_plain else self._seat_gang(row)
+        placement = self._seat(row) if row.is_plain else self._hold_gang_place(row)
         if placement is None:
             return False
         state.queue.remove(row.job_id)
@@ -245,7 +245,7 @@ class Round:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
         offered = self._unreserved(row, state.candidates.of(row))
-        open_hosts = np.flatnonzero(offered.fits & (self.closed_by(row) == NOBODY))
+        open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NOBODY))
         chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
         if chosen is None:
             return None
@@ -255,13 +255,13 @@ class Round:
             snapshot.hold(part, row.namespace)
         return placement
 
-    def _seat_gang(self, row: QueueRow) -> Placement | None:
+    def _hold_gang_place(self, row: QueueRow) -> Placement | None:
         """Hold a place for all parts of a gang."""
 
         def asking(part: QueueRow) -> Candidates:
             return self._unreserved(part, self.state.candidates.of(part))
 
-        return self.state.gangs.place(row, asking, self.closed_by(row) != NOBODY)
+        return self.state.gangs.place(row, asking, self.blocking_turns(row) != NOBODY)
 
     def _waits(self, entry: Waiting) -> None:
         if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
@@ -328,12 +328,15 @@ class Round:
         dated = state.ledger.limited or self.reservations or self._promised
         if state.policy.backfill == "keep" or not dated:
             return None
-        if len(self.reservations) >= state.policy.backfill_depth or (useful & (self._kept_from(row) != NOBODY)).any():
+        if (
+            len(self.reservations) >= state.policy.backfill_depth
+            or (useful & (self._blocking_turns_for_limited(row) != NOBODY)).any()
+        ):
             return None
         if not firm and (not state.queue.endless or self._tentative >= TENTATIVE):
             return None  # without jobs that have no limit, nobody would be bound
         self._tentative += not firm
-        if not row.is_plain or row.takes_parts:
+        if not row.is_plain or row.needs_partial_resources:
             return state.gang_dates.reserve(row, self.now, self._others(row), firm)
         return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
 

@@ -10,26 +10,26 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gpu_platform.domain.cluster_state import UseRow
+from gpu_platform.domain.cluster_state import PastUseRow
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.domain.placement import Placement, Reason
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
-from gpu_platform.scheduling.backfilling.gang_dates import GangDates
+from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
 from gpu_platform.scheduling.backfilling.running_jobs import Ledger
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.explaining.reasons import ReasonBook
+from gpu_platform.scheduling.explaining.reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.preempting.preemption import Preemption
-from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, RoomMaker
+from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S, PreemptionPlanner
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
-from gpu_platform.scheduling.queueing.quota import QuotaBook
+from gpu_platform.scheduling.queueing.quota import QuotaUsage
 from gpu_platform.scheduling.rounds import Round, State
 from gpu_platform.topology.fabric import FabricConfig
 
@@ -53,9 +53,9 @@ class Scheduler:
         self.policy = policy or Policy()
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
-        self.framework = framework_of(self.policy)
+        self.framework = build_framework(self.policy)
         self.ledger = Ledger()
-        self.quotas = QuotaBook(self.policy.quotas)
+        self.quotas = QuotaUsage(self.policy.quotas)
         self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
         self._fair = self.policy.order == "fair_share"
         by_user, by_namespace = self._fair or self.quotas.by_user, not self.quotas.idle
@@ -80,11 +80,11 @@ class Scheduler:
             candidates=self.candidates,
             backfill=self._backfill,
             gangs=self.gangs,
-            gang_dates=GangDates(self.gangs, self.snapshot, self.ledger, self.candidates, self._backfill),
+            gang_dates=GangBackfill(self.gangs, self.snapshot, self.ledger, self.candidates, self._backfill),
         )
-        self._room = RoomMaker(self._state, self._proposals)
+        self._room = PreemptionPlanner(self._state, self._proposals)
         self._explains = explains
-        self._book = ReasonBook(self._state, self._room.foreseen)
+        self._book = WaitingReasons(self._state, self._room.foreseen)
         self.round = Round(self._state, 0.0, self._propose)
         """The last one; valid until something changes."""
 
@@ -96,7 +96,7 @@ class Scheduler:
         slot = self.snapshot.slot(row.name)
         if row.state is HostState.LOST and slot is not None and self.snapshot.states[slot] is not HostState.LOST:
             there = {(job.job_id, job.attempt): job for job in self.ledger.on(gpu.uuid for gpu in row.inventory.gpus)}
-            there |= {(job.job_id, job.attempt): job for job in self.ledger.with_room_on(row.name)}
+            there |= {(job.job_id, job.attempt): job for job in self.ledger.with_host_resources_on(row.name)}
             self._room.lost(there.values(), self._now)
         self.snapshot.upsert_host(row)
 
@@ -141,7 +141,7 @@ class Scheduler:
         if (job_id, attempt) not in self._proposals:
             self._release(job_id, attempt)
 
-    def used(self, row: UseRow, now: float) -> None:
+    def used(self, row: PastUseRow, now: float) -> None:
         """What somebody held before, for ``fair_share``."""
         if self._fair:
             self.shares.remember(row, now)
@@ -171,7 +171,7 @@ class Scheduler:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
-        self._let_go_of(proposal)
+        self._release_holds_of(proposal)
         if any(self.snapshot.is_free(uuid) for uuid in proposal.placement.gpu_uuids):
             self._release(job_id, attempt)  # it has ended already
 
@@ -283,10 +283,10 @@ class Scheduler:
     def _let_go(self, job_id: str, attempt: int) -> None:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is not None:
-            self._let_go_of(proposal)
+            self._release_holds_of(proposal)
             self._release(job_id, attempt)
 
-    def _let_go_of(self, proposal: Proposal) -> None:
+    def _release_holds_of(self, proposal: Proposal) -> None:
         for part in proposal.placement.slices:
             self.snapshot.let_go(part, proposal.row.namespace)
 

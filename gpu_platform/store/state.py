@@ -13,10 +13,10 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.cluster_state import ClusterState, UseRow
+from gpu_platform.domain.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.job import GpuRequest, RankGroup
 from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import HostUse, RunningRow, as_scheduled
+from gpu_platform.domain.rows import HostUse, RunningRow, placement_shape
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
@@ -43,7 +43,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
             seq=seq,
             hosts=hosts.read_hosts(session),
             gpus=hosts.read_gpus(session),
-            room=hosts.read_room(session),
+            room=hosts.read_host_use(session),
             running=read_running(session),
             queue=queue.read_queue(session),
             used=[] if use_since is None else read_use(session, now - use_since),
@@ -55,7 +55,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
 def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> list[RunningRow]:
     """The attempts that hold GPUs or parts of hosts, or those of ``keys`` that do."""
     ours = true() if keys is None else _is_one_of(keys)
-    leaving = {(row.job_id, row.attempt) for row in session.execute(_LEAVING.where(ours))}
+    leaving = {(row.job_id, row.attempt) for row in session.execute(_PREEMPTED_HOLDERS.where(ours))}
     found: dict[tuple[str, int], list[Any]] = {}
     for row in session.execute(_RUNNING.where(ours)):
         found.setdefault((row.job_id, row.attempt), []).append(row)
@@ -84,7 +84,7 @@ def parse_telemetry(text: str) -> list[GpuTelemetry]:
 
 
 @reading
-def read_use(session: Session, since: datetime) -> list[UseRow]:
+def read_use(session: Session, since: datetime) -> list[PastUseRow]:
     """What was held and given back after ``since``. Claims that began in one hour and ended in one are one row."""
     begin, end = epoch_s(session, allocation.c.reserved_at), epoch_s(session, allocation.c.released_at)
     query = (
@@ -101,7 +101,7 @@ def read_use(session: Session, since: datetime) -> list[UseRow]:
     )
     rows = [(row, float(row.begin), float(row.end)) for row in session.execute(query)]
     return [
-        UseRow(row.namespace, row.user, float(row.gpu_seconds) / (end - begin), begin, end)
+        PastUseRow(row.namespace, row.user, float(row.gpu_seconds) / (end - begin), begin, end)
         for row, begin, end in rows
         if end > begin
     ]
@@ -126,11 +126,11 @@ def read_preempting(session: Session) -> dict[AttemptKey, str]:
     """Attempts that were asked to make room and still hold GPUs -> why."""
     return {
         AttemptKey(job_id=row.job_id, attempt=row.attempt): json.loads(row.data).get("reason", "")
-        for row in session.execute(_LEAVING)
+        for row in session.execute(_PREEMPTED_HOLDERS)
     }
 
 
-class _Asked(BaseModel):
+class _SpecOfRunning(BaseModel):
     """The few fields of a specification that matter while the job runs."""
 
     model_config = ConfigDict(extra="ignore")
@@ -146,8 +146,8 @@ class _Asked(BaseModel):
 def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float | None, leaving: bool) -> RunningRow:
     first = rows[0]
     of_gpus = [row for row in rows if row.gpu_uuid is not None]
-    asked = _Asked.model_validate_json(first.spec)
-    gpus, groups = as_scheduled(asked.gpus, asked.groups, asked.spare_hosts)
+    asked = _SpecOfRunning.model_validate_json(first.spec)
+    gpus, groups = placement_shape(asked.gpus, asked.groups, asked.spare_hosts)
     shares = any(not row.exclusive for row in of_gpus)
     return RunningRow(
         job_id=key[0],
@@ -203,7 +203,7 @@ _RUNNING = (
     .where(_HELD)
     .order_by(allocation.c.job_id, allocation.c.attempt, allocation.c.gpu_uuid)
 )
-_LEAVING = (
+_PREEMPTED_HOLDERS = (
     select(event.c.job_id, event.c.attempt, event.c.data)
     .join(allocation, (allocation.c.job_id == event.c.job_id) & (allocation.c.attempt == event.c.attempt))
     .where(_HELD, event.c.kind == PREEMPTING)

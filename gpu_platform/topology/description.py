@@ -33,7 +33,7 @@ class GpuModel(BaseModel):
     mig_capable: bool
 
 
-class GpuSlot(BaseModel):
+class GpuPosition(BaseModel):
     index: int
     pci_bus_id: str | None
     numa_node: int | None
@@ -49,7 +49,7 @@ class MachineDescription(BaseModel):
     assumed: str | None = None
     """What no source gave, what stands in for it, and why that."""
     gpu: GpuModel
-    gpus: list[GpuSlot]
+    gpus: list[GpuPosition]
     nvlink_generation: int | None
     nvlink: dict[str, int] | list[tuple[int, int, int]] = Field(
         description="{nvswitch: links per GPU}, or direct links as (GPU, GPU, count); [] means none"

@@ -52,13 +52,13 @@ def exec_command(
         request = request.model_copy(update={"rows": rows, "columns": columns, "term": os.environ.get("TERM")})
     with session.service(session.FOLLOW_PATIENCE_S) as client:
         started = client.exec(job, request)
-        code, reason = _converse(client, started, terminal)
+        code, reason = _stream_both_ways(client, started, terminal)
     if reason is not None:
         session.say(f"the command was ended: {reason}")
     raise typer.Exit(code)
 
 
-def _converse(client: Client, started: ExecSession, terminal: bool) -> tuple[int, str | None]:
+def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> tuple[int, str | None]:
     """Everything in and out until the end."""
     over, stop = os.pipe()
     sending = threading.Thread(target=_send_input, args=(client, started, over), daemon=True)

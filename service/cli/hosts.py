@@ -70,7 +70,7 @@ def describe(host: HostName, json: session.Json = False) -> None:
         return
     from service.cli.show import show_host
 
-    session.show(show_host.host_story(found, gpus))
+    session.show(show_host.host_details(found, gpus))
 
 
 def remove(host: HostName) -> None:

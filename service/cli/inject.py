@@ -25,7 +25,7 @@ def inject(
     state_dir: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
 ) -> None:
     """Inject a fault into a GPU of a simulated host."""
-    from gpu_platform.hosts.nvml.fault_injection import inject_fault, told_count
+    from gpu_platform.hosts.nvml.fault_injection import inject_fault, read_gpu_count
     from gpu_platform.hosts.system.paths import control_dir, node_dir
     from gpu_platform.settings import Settings
 
@@ -35,7 +35,7 @@ def inject(
     if not control.is_dir():
         session.say(f"Error: there is no simulated host {host!r}: {control} does not exist")
         raise typer.Exit(session.NOT_FOUND)
-    count = told_count(control)
+    count = read_gpu_count(control)
     if count is not None and gpu >= count:
         session.say(f"Error: host {host!r} has no GPU {gpu}: it has {count}, numbered 0 to {count - 1}")
         raise typer.Exit(session.NOT_FOUND)

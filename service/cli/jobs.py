@@ -63,7 +63,7 @@ def describe(job: JobId, json: session.Json = False) -> None:
     from service.cli.show import show_job, show_usage
 
     now = show_usage.running_parts(usage.running) if usage.running is not None else []
-    session.show(show_job.job_story(found, events, show_usage.summary(usage) if usage.attempts else None, now))
+    session.show(show_job.job_details(found, events, show_usage.summary(usage) if usage.attempts else None, now))
 
 
 @app.command()
@@ -129,7 +129,7 @@ def wait(
             raise
     if json:
         session.print_json(found)
-    submit.tell_end(found)
+    submit.print_end(found)
     raise typer.Exit(session.exit_code_of_job(found))
 
 
@@ -145,12 +145,12 @@ def watch(job: JobId, json: session.Json = False) -> None:
                 continue
             from service.cli.show import tables
 
-            if not tables.is_news(event):
+            if not tables.is_worth_showing(event):
                 continue
             since_ms = (event.at - first).total_seconds() * 1000
             typer.echo(f"{since_ms:>9.0f} ms  {tables.event_text(event)}")
         found = client.wait(job)
-    submit.tell_end(found)
+    submit.print_end(found)
     raise typer.Exit(session.exit_code_of_job(found))
 
 

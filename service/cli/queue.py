@@ -32,7 +32,7 @@ def queue(
         return
     from service.cli.show import show_waiting
 
-    session.show(show_waiting.line_table(found))
+    session.show(show_waiting.queue_table(found))
 
 
 def snapshot(

@@ -136,7 +136,7 @@ def _failures(
     if file:
         return files.load_failures(file, hosts)
     mtbf_s = _seconds(mtbf)
-    return failures.at_rate(hosts, mtbf_s, _seconds(repair) or 1.0, seed) if mtbf_s else []
+    return failures.random_outages(hosts, mtbf_s, _seconds(repair) or 1.0, seed) if mtbf_s else []
 
 
 def _seconds(text: str | None) -> float | None:
@@ -148,14 +148,14 @@ def _seconds(text: str | None) -> float | None:
 def _table(reports: list[Report]) -> Table:
     from rich.table import Table
 
-    from gpu_platform.scheduling.simulator.page import best_of, figures_of
+    from gpu_platform.scheduling.simulator.page import best_of, metrics_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for report in reports:
         table.add_column(report.policy, justify="right")
     table.add_column("", style="dim")
-    for figure in figures_of(reports):
+    for figure in metrics_of(reports):
         best = best_of(figure, reports)
         texts = (figure.text(figure.value(report)) for report in reports)
         cells = (f"[green]{text}[/]" if i in best else text for i, text in enumerate(texts))

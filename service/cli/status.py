@@ -67,7 +67,7 @@ def health(
         one = {**gpus[0].model_dump(mode="json"), "health": now, "events": story}
         session.print_json(one if gpu_id else gpus)
     else:
-        session.show(show_gpu.gpu_story(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
+        session.show(show_gpu.gpu_details(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
         if events:
             session.say("")
             session.show(tables.gpu_history(events))

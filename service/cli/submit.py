@@ -222,7 +222,7 @@ def submit(
     if json:
         session.print_json(job)
     if wait or follow:
-        tell_end(job)
+        print_end(job)
         raise typer.Exit(session.exit_code_of_job(job))
 
 
@@ -290,7 +290,7 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
         raise
 
 
-def tell_end(job: Job) -> None:
+def print_end(job: Job) -> None:
     # A job that was cancelled or completed may still carry the failure of an earlier attempt.
     why = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
     if job.stopped_by is not None and job.state == "CANCELLED":

@@ -16,7 +16,7 @@ _PEER_TIMEOUT_MS = 60_000
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class EndingConnection(H11Protocol):
+class TimeLimitedConnection(H11Protocol):
     """For ``uvicorn.Config(http=…)``. uvicorn itself limits only how long a connection idles between two requests."""
 
     _waiting: asyncio.TimerHandle | None = None

@@ -16,7 +16,7 @@ from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.rows import QueueRow, as_scheduled
+from gpu_platform.domain.rows import QueueRow, placement_shape
 from gpu_platform.scheduling.dry_run import Outcome, rehearse
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.policy_file import read_policy
@@ -54,7 +54,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         checkpoints.check_resume(store, spec)
         with store.read() as session:
             admission.check_quotas(session, spec)
-            admission.check_possible(store, session, spec, never_starts(store))
+            admission.check_possible(store, session, spec, admission_refusal(store))
     except PlatformError as refusal:
         return DryRun(accepted=False, message=refusal.message)
     with _one_at_a_time:
@@ -79,7 +79,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
     )
 
 
-def never_starts(store: Store) -> admission.Refusal:
+def admission_refusal(store: Store) -> admission.Refusal:
     """Says why the scheduler could never place a job, were every registered host back, healthy and empty."""
 
     def refusal(session: Session, spec: JobSpec) -> str | None:
@@ -139,7 +139,7 @@ def why(store: Store, job_id: str) -> Reason:
 
 
 def _as_if_submitted(spec: JobSpec, at: float) -> QueueRow:
-    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
     return QueueRow(
         job_id=PROBE,
         attempt=1,

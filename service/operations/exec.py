@@ -42,7 +42,7 @@ async def start(platform: Platform, job_id: str, request: ExecRequest, actor: st
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
         raise _not_running(job)
-    agent = await _Agent.of(platform, job, job.attempt, request.rank)
+    agent = await _ExecHost.of(platform, job, job.attempt, request.rank)
     # First the record, then the deed: no command runs that nobody knows of.
     await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now())
     try:
@@ -56,7 +56,7 @@ async def start(platform: Platform, job_id: str, request: ExecRequest, actor: st
 
 async def follow(platform: Platform, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`ExecChunk`s; the id of each is where the next begins. The last one is the end."""
-    agent = await _Agent.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(platform, job_id, session_id)
     async with agent.stream(offset) as answer:
         async for line in answer.aiter_lines():
             if platform.feed.closed:
@@ -72,19 +72,19 @@ async def follow(platform: Platform, job_id: str, session_id: str, offset: int) 
 async def give_input(
     platform: Platform, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
 ) -> ExecReceived:
-    agent = await _Agent.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(platform, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower()}
     answer = await agent.ask("POST", "/input", params=params, content=data)
     return ExecReceived.model_validate_json(answer.content)
 
 
 async def resize(platform: Platform, job_id: str, session_id: str, rows: int, columns: int) -> None:
-    agent = await _Agent.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(platform, job_id, session_id)
     await agent.ask("POST", "/size", params={"rows": rows, "columns": columns})
 
 
 async def stop(platform: Platform, job_id: str, session_id: str) -> None:
-    agent = await _Agent.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(platform, job_id, session_id)
     await agent.ask("DELETE")
 
 
@@ -111,7 +111,7 @@ def _not_running(job: Job) -> IllegalTransition:
     )
 
 
-class _Agent:
+class _ExecHost:
     """The node worker of one rank's host."""
 
     def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
@@ -120,14 +120,14 @@ class _Agent:
         self._url = url
 
     @classmethod
-    async def of(cls, platform: Platform, job: Job, attempt: int, rank: int, session: str = "") -> _Agent:
+    async def of(cls, platform: Platform, job: Job, attempt: int, rank: int, session: str = "") -> _ExecHost:
         host = await run_in_threadpool(logs.host_of, platform, job, attempt, rank)
         url = await run_in_threadpool(hosts.agent_url, platform.store, host)
         place = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
         return cls(platform.agents, host, url.rstrip("/") + place)
 
     @classmethod
-    async def of_session(cls, platform: Platform, job_id: str, session_id: str) -> _Agent:
+    async def of_session(cls, platform: Platform, job_id: str, session_id: str) -> _ExecHost:
         attempt, rank, name = _parse(session_id)
         job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
         logs.check_rank(job, rank)

@@ -17,7 +17,7 @@ from gpu_platform.client.wire import PROBLEM_JSON, LogChunk, problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound, PlatformError
 from gpu_platform.domain.job import Job
 from gpu_platform.domain.placement import HostSlice
-from gpu_platform.domain.ranks import most_ranks, number_ranks
+from gpu_platform.domain.ranks import max_ranks, number_ranks
 from gpu_platform.domain.texts import counted
 from gpu_platform.store import events
 from gpu_platform.store.hosts import hosts
@@ -55,7 +55,7 @@ class Position:
 
 
 def check_rank(job: Job, rank: int) -> None:
-    size = most_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
+    size = max_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
     if not 0 <= rank < size:
         ranks = "one rank, 0" if size == 1 else f"{size} ranks, 0 to {size - 1}"
         raise InvalidRequest(f"job {job.id} has {ranks}; there is no rank {rank}")
@@ -67,7 +67,7 @@ async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None
         return _nothing()
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
-    source = await _Source.find(platform, job, attempt or job.attempt, rank)
+    source = await _LogSource.find(platform, job, attempt or job.attempt, rank)
     pieces = _pieces(source)
     first = await anext(pieces, b"")
 
@@ -79,7 +79,7 @@ async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None
     return all_pieces()
 
 
-async def _pieces(source: _Source) -> AsyncGenerator[bytes, None]:
+async def _pieces(source: _LogSource) -> AsyncGenerator[bytes, None]:
     """One long answer of the host; more of them if it ends early, because the oldest of the log went meanwhile."""
     at, size = 0, None
     while size is None or at < size:
@@ -123,7 +123,7 @@ async def _follow_attempt(
     platform: Platform, job: Job, rank: int, at: Position, news: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """The log of one attempt until it has ended and everything is read."""
-    source: _Source | None = None
+    source: _LogSource | None = None
     patience_s = AWAY_AFTER_END_S
     told: str | None = None
     news.set()  # something may have happened before we listened
@@ -135,7 +135,7 @@ async def _follow_attempt(
         over = job.attempt > at.attempt or not job.state.holds_gpus
         more = False
         try:
-            source = source or await _Source.find(platform, job, at.attempt, rank)
+            source = source or await _LogSource.find(platform, job, at.attempt, rank)
             piece = await source.read(at.offset)
         except NotFound as error:
             if over and error.details.get("removed"):
@@ -173,7 +173,7 @@ def decode(data: bytes, final: bool) -> tuple[str, int]:
     return text, len(data) - len(decoder.getstate()[0])
 
 
-class _Head(NamedTuple):
+class _LogHead(NamedTuple):
     offset: int
     """Where the answer begins; later than asked for if what was there is gone."""
     size: int
@@ -181,7 +181,7 @@ class _Head(NamedTuple):
     note: str | None
 
 
-class _Piece(NamedTuple):
+class _LogPiece(NamedTuple):
     data: bytes
     offset: int
     size: int
@@ -192,7 +192,7 @@ class _Piece(NamedTuple):
         return self.offset + len(self.data)
 
 
-class _Source:
+class _LogSource:
     """One rank's log at the node agent of the host that ran it.
 
     Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the host does
@@ -205,18 +205,18 @@ class _Source:
         self._url = url
 
     @classmethod
-    async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _Source:
+    async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _LogSource:
         host = await run_in_threadpool(host_of, platform, job, attempt, rank)
         agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
         return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
-    async def read(self, offset: int) -> _Piece:
+    async def read(self, offset: int) -> _LogPiece:
         """At most ``CHUNK_BYTES`` from ``offset`` on."""
         async with self.open(offset, CHUNK_BYTES) as (head, body):
-            return _Piece(b"".join([data async for data in body]), *head)
+            return _LogPiece(b"".join([data async for data in body]), *head)
 
     @asynccontextmanager
-    async def open(self, offset: int, limit: int) -> AsyncGenerator[tuple[_Head, AsyncIterator[bytes]], None]:
+    async def open(self, offset: int, limit: int) -> AsyncGenerator[tuple[_LogHead, AsyncIterator[bytes]], None]:
         """At most ``limit`` bytes from ``offset`` on, as they come."""
         params = {"offset": offset, "limit": limit}
         try:
@@ -225,7 +225,7 @@ class _Source:
                 if not answer.is_success:
                     await answer.aread()
                     raise self._error(answer)
-                found = _Head(int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
+                found = _LogHead(int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
                 yield found, answer.aiter_raw(PIECE_BYTES)
         except httpx.TransportError as error:
             raise HostUnavailable(

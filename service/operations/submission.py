@@ -82,7 +82,7 @@ async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, rea
 def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     checkpoints.check_resume(platform.store, spec)
     with platform.store.read() as session:
-        admission.check_possible(platform.store, session, spec, dry_runs.never_starts(platform.store))
+        admission.check_possible(platform.store, session, spec, dry_runs.admission_refusal(platform.store))
     if spec.fencing is None and platform.settings.fencing != Fencing.LEASE:
         spec = spec.model_copy(update={"fencing": Fencing(platform.settings.fencing)})
     return jobs.submit_job(

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from gpu_platform.client.wire import CheckpointAsked, CheckpointRoot, Page
 from gpu_platform.domain.checkpoint import CheckpointInfo
-from service.context import PlatformDep
+from service.context import ServiceContextDep
 from service.operations import checkpoints
 from service.routers.jobs import JobId
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["checkpoints"])
 @router.get("/jobs/{job_id}/checkpoints")
 async def list_checkpoints(
     job_id: JobId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     verify: Annotated[bool, Query(description="Read every byte and compare hashes, not sizes only")] = False,
 ) -> Page[CheckpointInfo]:
     """All checkpoints of a job, oldest first, as the hosts that see them tell; damaged ones too."""
@@ -26,12 +26,12 @@ async def list_checkpoints(
 
 
 @router.post("/jobs/{job_id}/checkpoints", status_code=202)
-async def ask_for_checkpoint(job_id: JobId, platform: PlatformDep) -> CheckpointAsked:
+async def ask_for_checkpoint(job_id: JobId, platform: ServiceContextDep) -> CheckpointAsked:
     """Ask a running job's program to save now. Whether it does, the list of its checkpoints shows."""
     return CheckpointAsked(signalled=await checkpoints.ask_for_checkpoint(platform, job_id))
 
 
 @router.post("/checkpoint-roots:check")
-async def check_roots(platform: PlatformDep) -> Page[CheckpointRoot]:
+async def check_roots(platform: ServiceContextDep) -> Page[CheckpointRoot]:
     """Which hosts share a checkpoint root, tried: one of each group writes a file, the others look for it."""
     return Page(items=await checkpoints.check_roots(platform))

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
 from gpu_platform.domain.exec import ExecReceived, ExecRequest, ExecSession
-from service.context import ActorDep, PlatformDep
+from service.context import ActorDep, ServiceContextDep
 from service.operations import exec as service_exec
 from service.routers.jobs import JobId
 from service.routers.streams import LastEventId
@@ -24,7 +24,7 @@ _INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"t
 
 @router.post("", status_code=201)
 async def start_command(
-    job_id: JobId, request: Annotated[ExecRequest, Body()], platform: PlatformDep, actor: ActorDep
+    job_id: JobId, request: Annotated[ExecRequest, Body()], platform: ServiceContextDep, actor: ActorDep
 ) -> ExecSession:
     """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
 
@@ -37,7 +37,7 @@ async def start_command(
 async def read_output(
     job_id: JobId,
     session_id: SessionId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     offset: Offset = 0,
     last_event_id: LastEventId = None,
 ) -> Response:
@@ -50,7 +50,7 @@ async def give_input(
     job_id: JobId,
     session_id: SessionId,
     request: Request,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     offset: Offset = 0,
     eof: Annotated[bool, Query(description="There is no more")] = False,
 ) -> ExecReceived:
@@ -60,12 +60,12 @@ async def give_input(
 
 @router.post("/{session_id}/size", status_code=204)
 async def resize_terminal(
-    job_id: JobId, session_id: SessionId, platform: PlatformDep, rows: Size, columns: Size
+    job_id: JobId, session_id: SessionId, platform: ServiceContextDep, rows: Size, columns: Size
 ) -> None:
     await service_exec.resize(platform, job_id, session_id, rows, columns)
 
 
 @router.delete("/{session_id}", status_code=204)
-async def end_command(job_id: JobId, session_id: SessionId, platform: PlatformDep) -> None:
+async def end_command(job_id: JobId, session_id: SessionId, platform: ServiceContextDep) -> None:
     """SIGKILL."""
     await service_exec.stop(platform, job_id, session_id)

@@ -15,7 +15,7 @@ from gpu_platform.domain.errors import PlatformError, Unavailable
 from gpu_platform.store.events import last_seq
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.restoring import restoring
-from service.context import PlatformDep
+from service.context import ServiceContextDep
 from service.metrics import exposition
 
 router = APIRouter(tags=["health"])
@@ -30,7 +30,7 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz")
-async def readyz(platform: PlatformDep) -> Health:
+async def readyz(platform: ServiceContextDep) -> Health:
     """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
     hosts are not declared LOST, because too many are silent at once, or that an older database was restored."""
     database, temporal = await asyncio.gather(
@@ -46,7 +46,7 @@ async def readyz(platform: PlatformDep) -> Health:
 
 
 @router.get("/metrics", response_class=Response)
-def metrics(platform: PlatformDep) -> Response:
+def metrics(platform: ServiceContextDep) -> Response:
     """Prometheus text format."""
     return Response(exposition(platform.store), media_type=CONTENT_TYPE_LATEST)
 

@@ -17,10 +17,10 @@ from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts
-from service.context import ActorDep, PlatformDep, now
+from service.context import ActorDep, ServiceContextDep, now
 from service.http.paging import Cursor, page_of
 from service.operations import hosts_and_gpus, readings
-from service.routers.jobs import WhyBody
+from service.routers.jobs import ReasonBodyDep
 
 router = APIRouter(prefix="/v1")
 
@@ -32,22 +32,22 @@ REPORT_THREADS = CapacityLimiter(16)
 
 
 @router.get("/hosts", tags=["hosts"])
-def list_hosts(platform: PlatformDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
+def list_hosts(platform: ServiceContextDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
     """All hosts by name."""
     return page_of(hosts.list_hosts(platform.store, now()), cursor, limit)
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
-def get_host(name: HostName, platform: PlatformDep) -> Host:
+def get_host(name: HostName, platform: ServiceContextDep) -> Host:
     return hosts.get_host(platform.store, name, now())
 
 
 @router.post("/hosts/{name}/drain", tags=["hosts"])
 async def drain_host(
     name: HostName,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
-    why: WhyBody = None,
+    why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs there")] = False,
 ) -> Host:
     """No new work; what runs there goes on. DRAINED when nothing is left."""
@@ -57,9 +57,9 @@ async def drain_host(
 @router.post("/hosts/{name}/offline", tags=["hosts"])
 async def take_host_offline(
     name: HostName,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
-    why: WhyBody = None,
+    why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs there")] = False,
 ) -> Host:
     """Out of service at once; a 409 while jobs run there, unless `force`."""
@@ -67,7 +67,7 @@ async def take_host_offline(
 
 
 @router.post("/hosts/{name}/online", tags=["hosts"])
-def put_host_online(name: HostName, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Host:
+def put_host_online(name: HostName, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Host:
     """Back in service. A LOST host is READY as soon as its node worker reports."""
     return hosts_and_gpus.put_host_online(platform, name, _actor(actor), _reason(why))
 
@@ -75,9 +75,9 @@ def put_host_online(name: HostName, platform: PlatformDep, actor: ActorDep, why:
 @router.post("/hosts/{name}/declare-lost", tags=["hosts"])
 async def declare_host_lost(
     name: HostName,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
-    why: WhyBody = None,
+    why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Also a host that reports")] = False,
 ) -> Host:
     """It is dead: what ran there starts elsewhere now, with nothing left to wait for. If the host lives and is only
@@ -88,13 +88,13 @@ async def declare_host_lost(
 
 
 @router.delete("/hosts/{name}", tags=["hosts"], status_code=204)
-async def remove_host(name: HostName, platform: PlatformDep, actor: ActorDep) -> None:
+async def remove_host(name: HostName, platform: ServiceContextDep, actor: ActorDep) -> None:
     """Forget a host that is LOST or DRAINED and holds nothing; a 409 otherwise. Usage and events stay."""
     await hosts_and_gpus.remove_host(platform, name, _actor(actor))
 
 
 @router.post("/hosts/{name}/report", tags=["node workers"])
-async def report_host(name: HostName, report: HostReport, platform: PlatformDep) -> LeaseAnswer:
+async def report_host(name: HostName, report: HostReport, platform: ServiceContextDep) -> LeaseAnswer:
     """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
     if report.name != name:
         raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
@@ -104,7 +104,7 @@ async def report_host(name: HostName, report: HostReport, platform: PlatformDep)
 
 @router.get("/gpus", tags=["GPUs"])
 def list_gpus(
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     host: Annotated[str | None, Query(description="Only of this host")] = None,
     state: Annotated[list[GpuState] | None, Query(description="Only these states; may be repeated")] = None,
     cursor: Cursor = None,
@@ -115,19 +115,19 @@ def list_gpus(
 
 
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
-def get_gpu(gpu_id: GpuId, platform: PlatformDep) -> Gpu:
+def get_gpu(gpu_id: GpuId, platform: ServiceContextDep) -> Gpu:
     return gpus.get_gpu(platform.store, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/health", tags=["GPUs"])
-async def get_gpu_health(gpu_id: GpuId, platform: PlatformDep) -> GpuHealth:
+async def get_gpu_health(gpu_id: GpuId, platform: ServiceContextDep) -> GpuHealth:
     """What its host measures now: ECC, remapped rows, NVLink, PCIe, throttling, XIDs; 503 if the host is away."""
     return await readings.gpu_health(platform, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/events", tags=["GPUs"])
 def get_gpu_events(
-    gpu_id: GpuId, platform: PlatformDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
+    gpu_id: GpuId, platform: ServiceContextDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
 ) -> Page[JobEvent]:
     """The newest events of one GPU, oldest first: faults, resets, changes of its state."""
     uuid = gpus.get_gpu(platform.store, gpu_id).info.uuid
@@ -137,9 +137,9 @@ def get_gpu_events(
 @router.post("/gpus/{gpu_id}/drain", tags=["GPUs"])
 async def drain_gpu(
     gpu_id: GpuId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
-    why: WhyBody = None,
+    why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs on it")] = False,
 ) -> Gpu:
     """No new work; what runs on it goes on. DRAINED when nobody holds it any more; faults are healed as ever."""
@@ -149,9 +149,9 @@ async def drain_gpu(
 @router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])
 async def take_gpu_offline(
     gpu_id: GpuId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
-    why: WhyBody = None,
+    why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs on it")] = False,
 ) -> Gpu:
     """Out of service until somebody puts it back; a 409 while jobs run on it, unless `force`."""
@@ -159,7 +159,7 @@ async def take_gpu_offline(
 
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
-async def put_gpu_online(gpu_id: GpuId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Gpu:
+async def put_gpu_online(gpu_id: GpuId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Gpu:
     """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE.
 
     It is DEGRADED as long as its own host calls it unfit. Ends what remediation was about to do, and a quarantine.

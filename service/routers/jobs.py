@@ -14,7 +14,7 @@ from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
-from service.context import ActorDep, Platform, PlatformDep
+from service.context import ActorDep, Platform, ServiceContextDep
 from service.operations import submission
 from service.operations.job_defaults import with_defaults
 from service.operations.warnings import may_need_warnings, warnings_of
@@ -22,7 +22,7 @@ from service.operations.warnings import may_need_warnings, warnings_of
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"])]
-WhyBody = Annotated[Why | None, Body(description="Optional; the reason goes to the audit log")]
+ReasonBodyDep = Annotated[Why | None, Body(description="Optional; the reason goes to the audit log")]
 
 EXAMPLES: dict[str, Any] = {
     "one_gpu": {
@@ -50,7 +50,7 @@ EXAMPLES: dict[str, Any] = {
 )
 async def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES)],
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     actor: ActorDep,
     response: Response,
     idempotency_key: Annotated[
@@ -74,7 +74,7 @@ async def submit_job(
 
 @router.get("")
 def list_jobs(
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
     namespace: str | None = None,
     user: str | None = None,
@@ -92,7 +92,7 @@ def list_jobs(
 @router.get("/{job_id}")
 async def get_job(
     job_id: JobId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     wait_s: Annotated[
         float, Query(ge=0, le=60, description="Answer when the job has ended, or after so many seconds")
     ] = 0.0,
@@ -102,19 +102,19 @@ async def get_job(
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-async def cancel_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+async def cancel_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGTERM, the job's grace, SIGKILL; ends CANCELLED."""
     return await _interrupt(platform, job_id, "cancel", actor, why)
 
 
 @router.post("/{job_id}/kill", status_code=202)
-async def kill_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+async def kill_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGKILL at once; ends CANCELLED."""
     return await _interrupt(platform, job_id, "kill", actor, why)
 
 
 @router.post("/{job_id}/preempt", status_code=202)
-async def preempt_job(job_id: JobId, platform: PlatformDep, actor: ActorDep, why: WhyBody = None) -> Job:
+async def preempt_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
     return await _interrupt(platform, job_id, "preempt", actor, why)
 

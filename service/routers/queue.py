@@ -9,10 +9,10 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import DryRun, Page
 from gpu_platform.domain.cluster_state import ClusterState
-from gpu_platform.domain.job import JobSpec, WaitingJob
+from gpu_platform.domain.job import JobSpec, QueueEntry
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store.jobs import queue_view
-from service.context import Platform, PlatformDep
+from service.context import Platform, ServiceContextDep
 from service.http.paging import Cursor, offset_of
 from service.operations import dry_runs
 from service.operations.job_defaults import with_defaults
@@ -23,20 +23,20 @@ router = APIRouter(prefix="/v1", tags=["queue"])
 
 
 @router.get("/queue")
-def list_waiting(
-    platform: PlatformDep,
+def list_queue(
+    platform: ServiceContextDep,
     namespace: str | None = None,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Page[WaitingJob]:
+) -> Page[QueueEntry]:
     """Jobs that wait, next first: why, what would unblock each, who holds what it needs, and when it should start."""
     start = offset_of(cursor)
-    found = queue_view.list_waiting(platform.store, start, limit, namespace)
+    found = queue_view.list_queue(platform.store, start, limit, namespace)
     return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
 @router.post("/jobs:dry-run")
-async def dry_run(spec: Annotated[JobSpec, Body()], platform: PlatformDep) -> DryRun:
+async def dry_run(spec: Annotated[JobSpec, Body()], platform: ServiceContextDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
     return await run_in_threadpool(_dry_run, platform, with_defaults(spec, platform.settings.service.job_defaults))
 
@@ -47,12 +47,12 @@ def _dry_run(platform: Platform, spec: JobSpec) -> DryRun:
 
 
 @router.get("/jobs/{job_id}/reason")
-async def read_reason(job_id: JobId, platform: PlatformDep) -> Reason:
+async def read_reason(job_id: JobId, platform: ServiceContextDep) -> Reason:
     """Why this one job waits, worked out for it: also when gangs of groups and parts of GPUs would start."""
     return await run_in_threadpool(dry_runs.why, platform.store, job_id)
 
 
 @router.get("/snapshot")
-async def read_snapshot(platform: PlatformDep) -> ClusterState:
+async def read_snapshot(platform: ServiceContextDep) -> ClusterState:
     """Hosts, GPUs, who runs, who waits and the policy in force, as one document: for `gpu-platform simulate`."""
     return await run_in_threadpool(dry_runs.snapshot, platform.store)

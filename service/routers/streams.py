@@ -13,7 +13,7 @@ from gpu_platform.client.wire import Page
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
-from service.context import Platform, PlatformDep
+from service.context import Platform, ServiceContextDep
 from service.operations import logs
 from service.routers.jobs import JobId
 from service.streams import end, message, resume_seq, stream
@@ -28,7 +28,7 @@ _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 @router.get("/v1/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
 async def read_events(
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     after: After = None,
     follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
     limit: Limit = 1000,
@@ -44,7 +44,7 @@ async def read_events(
 @router.get("/v1/jobs/{job_id}/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
 async def read_job_events(
     job_id: JobId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     after: After = None,
     follow: Annotated[bool, Query(description="Server-sent events until the job has ended")] = False,
     limit: Limit = 1000,
@@ -64,7 +64,7 @@ async def read_job_events(
 )
 async def read_logs(
     job_id: JobId,
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     rank: Annotated[int, Query(ge=0)] = 0,
     attempt: Annotated[int | None, Query(ge=1, description="Default: the last one; when following, all")] = None,
     follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,

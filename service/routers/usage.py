@@ -9,7 +9,7 @@ from pydantic import AwareDatetime
 
 from gpu_platform.domain.usage import JobUsage, UsageReport
 from gpu_platform.store.jobs import usage
-from service.context import PlatformDep
+from service.context import ServiceContextDep
 from service.operations import readings
 from service.routers.jobs import JobId
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["usage"])
 
 
 @router.get("/v1/jobs/{job_id}/usage")
-async def job_usage(job_id: JobId, platform: PlatformDep) -> JobUsage:
+async def job_usage(job_id: JobId, platform: ServiceContextDep) -> JobUsage:
     """What a job's attempts used: GPU-seconds, utilisation, memory, energy, CPU; per rank. `running`: what the one
     that runs uses now, and its ranks so far."""
     return await readings.job_usage(platform, job_id)
@@ -25,7 +25,7 @@ async def job_usage(job_id: JobId, platform: PlatformDep) -> JobUsage:
 
 @router.get("/v1/usage")
 def usage_report(
-    platform: PlatformDep,
+    platform: ServiceContextDep,
     namespace: str | None = None,
     user: str | None = None,
     since: Annotated[AwareDatetime | None, Query(description="Attempts that ended then or later")] = None,

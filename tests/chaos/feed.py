@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.store import Store, events
-from gpu_platform.store.jobs.queue_view import list_waiting
+from gpu_platform.store.jobs.queue_view import list_queue
 from tests.chaos.truth import boottime
 
 POLL_S = 0.05
@@ -110,7 +110,7 @@ class Feed:
 
     def _read_promises(self) -> None:
         with self._reading:
-            now, line = boottime(), list_waiting(self.store, 0, 20)
+            now, line = boottime(), list_queue(self.store, 0, 20)
         offset = now - datetime.now(UTC).timestamp()
         for waiting in line:
             if waiting.reason is not None and waiting.reason.starts_by is not None:

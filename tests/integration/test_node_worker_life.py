@@ -65,7 +65,7 @@ async def node(tmp_path: Path, temporal: str, sqlite_store: Store) -> AsyncItera
         }
         # The real program, only more impatient.
         program = "from workers import node, node_nvml; from workers.process import run_process; "
-        program += "node_nvml.CHECK_S = 0.05; run_process(node.main_again())"
+        program += "node_nvml.CHECK_S = 0.05; run_process(node.main_with_restarts())"
         with (tmp_path / "node.log").open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", program, env=environ, stdout=output, stderr=output

@@ -225,7 +225,7 @@ def test_parts_of_gpus_and_hosts_are_never_given_twice(store: Store) -> None:
         attempts.end_attempt(store, held, [JobState.CANCELLED], now=NOW, actor="test")
     check_invariants(store)
     assert cluster.states("h0") == ["AVAILABLE"] * 2
-    [room] = hosts.read_room(store)
+    [room] = hosts.read_host_use(store)
     assert (room.cpus, room.ram_mib) == (0, 0)
 
 

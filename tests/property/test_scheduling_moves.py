@@ -14,7 +14,7 @@ from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.moves import Mover, again
-from gpu_platform.scheduling.preempting.preemption import MoveReason, lost_work
+from gpu_platform.scheduling.preempting.preemption import PreemptionReason, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
@@ -103,7 +103,7 @@ def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
     if not able:
         return
     [preemption] = decision.preemptions
-    assert preemption.reason is MoveReason.DEFRAGMENTATION
+    assert preemption.reason is PreemptionReason.DEFRAGMENTATION
     chosen = tuple(row for row in running if (row.job_id, row.attempt) in preemption.victims)
     assert cost(chosen) == min(able)
     carry_out(scheduler, machines, running, decision)
@@ -175,7 +175,7 @@ def test_a_lost_hosts_job_gets_room_at_once() -> None:
     scheduler.add(again(running[0]))
     decision = scheduler.decide(NOW + 1)
     [preemption] = decision.preemptions
-    assert (preemption.job_id, preemption.reason) == ("lost", MoveReason.RECOVERY)
+    assert (preemption.job_id, preemption.reason) == ("lost", PreemptionReason.RECOVERY)
     assert preemption.victims == (("a", 1),)
     carry_out(scheduler, machines, running, decision)
     found = {row.job_id: placement.hosts for row, placement in scheduler.decide(NOW + 2).placements}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
-from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.preempting.preemption import choose_victims, eligible_victims, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
@@ -72,7 +72,7 @@ def test_victims_are_the_cheapest_that_brute_force_finds(
         worst = max((victim.priority for victim in victims), default=-99)
         return worst, sum(lost_work(victim, NOW) for victim in victims), len(victims)
 
-    found = choose_victims(row, snapshot, framework_of(Policy()), running, NOW)
+    found = choose_victims(row, snapshot, build_framework(Policy()), running, NOW)
     every = chain.from_iterable(combinations(running, size) for size in range(len(running) + 1))
     able = [victims for victims in every if fits(victims)]
     if found is None:

@@ -12,7 +12,7 @@ from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Change, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
-from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.policy import Policy, build_framework
 from tests.builders import cluster, job
 
 ROWS = [job(gpus=1).row, job(gpus=2).row, job(gpus=4).row, job(gpus=8).row]
@@ -42,7 +42,7 @@ def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
     for name in machines.host_rows:
         machines.busy(name, *chance.sample(range(4), 2))
     snapshot = machines.scheduler().snapshot
-    framework = framework_of(Policy())
+    framework = build_framework(Policy())
     index = CandidateIndex(framework, snapshot)
     uuids = list(machines.gpu_rows)
     for _ in range(150):

@@ -159,7 +159,7 @@ class StoreParts(RuleBasedStateMachine):
             if row.use is not None:
                 assert row.use.percent == sum(part.percent for part in parts)
                 assert row.use.mig_mask == sum(part.mig_mask for part in parts)
-        for room in hosts.read_room(self.store):
+        for room in hosts.read_host_use(self.store):
             assert room.cpus == sum(held.cpus for held in self.held.values())
             assert room.ram_mib == sum(held.ram_mib for held in self.held.values())
         for running in state.read_running(self.store):

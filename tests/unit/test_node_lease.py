@@ -25,11 +25,11 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
         reports.append(report)
         return LeaseAnswer(ttl_s=10, round=leader_round, renewed=report.round == leader_round)
 
-    async def end_unleased() -> None:
+    async def end_ranks_without_lease() -> None:
         """The keeper may look before the first lease is given."""
 
     agent = SimpleNamespace(
-        end_unleased=end_unleased,
+        end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=lambda: [AttemptKey(job_id="j-1", attempt=1)],
         saving=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),

@@ -9,7 +9,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec, RankGroup, RankPer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import Share
-from workflows.attempts.handover import successor_of
+from workflows.attempts.handover import handover_placement
 from workflows.attempts.host_plans import plan_hosts
 
 KEY = AttemptKey(job_id="j", attempt=1)
@@ -95,7 +95,7 @@ PLACE = on(("a", 1), ("b", 1), ("c", 1))
 
 
 def hosts_after(spec: JobSpec, *, gpus: set[str], hosts: set[str], heals: bool = True) -> tuple[list[str], bool] | None:
-    found = successor_of(spec, PLACE, broken_gpus=gpus, broken_hosts=hosts, can_heal=heals)
+    found = handover_placement(spec, PLACE, broken_gpus=gpus, broken_hosts=hosts, can_heal=heals)
     return None if found is None else (found.placement.hosts, found.parked)
 
 

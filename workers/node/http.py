@@ -30,7 +30,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.settings import NodeSettings
-from service.http.connections import EndingConnection
+from service.http.connections import TimeLimitedConnection
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
 from workers.node.peer_votes import VOTES_PATH
@@ -133,7 +133,7 @@ class NodeHttp:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 node_app(agent, token, sessions, more),
-                http=EndingConnection,
+                http=TimeLimitedConnection,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

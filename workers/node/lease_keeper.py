@@ -32,7 +32,7 @@ TemporalWay = Callable[[HostReport], Awaitable[LeaseAnswer]]
 """Raises whatever the Temporal client does when it cannot."""
 
 LOOKS_PER_LEASE = 40
-FAREWELL_S = 4.0
+RESTART_NOTICE_S = 4.0
 
 
 class LeaseKeeper:
@@ -41,17 +41,20 @@ class LeaseKeeper:
         settings: Settings,
         agent: HostAgent,
         make_report: Callable[[], HostReport],
-        excuse_resets: Callable[[int], None],
+        forget_resets_before: Callable[[int], None],
         temporal: TemporalWay,
         path: Path,
     ) -> None:
-        """``excuse_resets`` is told when an operator last put the host online (Unix ms); ``path``: the lease's file."""
+        """``forget_resets_before`` is called with the time (Unix ms) at which an operator last put the host online.
+
+        ``path``: of the lease's file.
+        """
         self._urls = [settings.api_url, *settings.api_urls]
         self._interval_s = settings.node.lease_interval_s
         self._restart_lease_s = settings.node.restart_lease_s
         self._agent = agent
         self._make_report = make_report
-        self._excuse_resets = excuse_resets
+        self._excuse_resets = forget_resets_before
         self._temporal = temporal
         self._path = str(path)
         self._ttl_s = settings.lease_ttl_s
@@ -86,7 +89,7 @@ class LeaseKeeper:
                     group.create_task(self._report_for_ever(http))
                     group.create_task(self._guard(http))
             except asyncio.CancelledError:
-                await self._say_farewell(http)
+                await self._announce_restart(http)
                 raise
 
     # -- reporting -------------------------------------------------------------------------------
@@ -185,13 +188,13 @@ class LeaseKeeper:
             self._killing.pop(key, None)
             self.report_soon()
 
-    async def _say_farewell(self, http: httpx.AsyncClient) -> None:
+    async def _announce_restart(self, http: httpx.AsyncClient) -> None:
         """A planned restart: ranks may run until the next node worker is there."""
         if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         renewed = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(RESTART_NOTICE_S):
                 # An answer that does not renew the lease brings the round that does: after a leader began, for one.
                 while not renewed and (answer := await self._report(http, self._restart_lease_s)) is not None:
                     renewed = answer.renewed
@@ -230,7 +233,7 @@ class LeaseKeeper:
         if attempts:
             log.error("lease.ended", attempts=[str(key) for key in attempts])
         self._ended = True
-        await self._agent.end_unleased()
+        await self._agent.end_ranks_without_lease()
 
     def _write(self) -> None:
         lease = self._lease

@@ -243,7 +243,7 @@ async def main() -> None:
         settings,
         agent,
         report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
-        health.excuse_resets,
+        health.forget_resets_before,
         report_by_temporal(client),
         lease_file,
     )
@@ -273,7 +273,7 @@ async def main() -> None:
         agent.close()
 
 
-async def main_again() -> None:
+async def main_with_restarts() -> None:
     """:func:`main`; a node worker that must start anew becomes another program image of the same process."""
     try:
         await main()

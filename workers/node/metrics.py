@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from gpu_platform.hosts.nvml.gpu_signals import SLOWED_BY
+from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS
 
 _GPU = ("gpu", "uuid")
 _RANK = ("job", "attempt", "rank")
@@ -116,8 +116,8 @@ def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterabl
     yield ecc
     slowed = GaugeMetricFamily("gpu_platform_gpu_throttled", "1: clocks are lowered by this", labels=[*_GPU, "reason"])
     for uuid, reading in known.items():
-        for reason in SLOWED_BY.values():
-            slowed.add_metric([*labels[uuid], reason], float(reason in reading.slowed_by))
+        for reason in THROTTLE_REASONS.values():
+            slowed.add_metric([*labels[uuid], reason], float(reason in reading.throttle_reasons))
     yield slowed
     xids = CounterMetricFamily("gpu_platform_gpu_xids", "XIDs since the node worker started", labels=[*_GPU, "xid"])
     for gpu in gpus:

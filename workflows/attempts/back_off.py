@@ -16,7 +16,7 @@ from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
 
 
-def is_programs_fault(ending: Ending) -> bool:
+def is_user_failure(ending: Ending) -> bool:
     """Does the job go on after a failure of its program?"""
     failure = ending.failure
     return ending.state is JobState.QUEUED and failure is not None and failure.kind is FailureKind.USER

@@ -88,7 +88,7 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
     return Ending(state=JobState.QUEUED, failure=failure, exit_code=failure.exit_code, note=note, grace_s=grace_s)
 
 
-def out_of_time(spec: JobSpec) -> Ending:
+def time_limit_reached(spec: JobSpec) -> Ending:
     """With all of its grace: the ranks did nothing wrong."""
     return _failed(time_limit_failure(spec), grace_s=spec.grace_s).model_copy(update={"save_first": True})
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from activities.reservation import HandOver, ReservationActivities, Reserved
+from activities.reservation import HandoverRequest, ReservationActivities, Reserved
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import FailureKind, JobProgress, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
@@ -43,14 +43,14 @@ def successor(attempt: Attempt, ending: Ending) -> Successor | None:
     gpus = {report.gpu_uuid for report in taking} | ({failure.gpu_uuid} if failure.gpu_uuid else set())
     hosts = set(attempt.lost) | ({failure.host} if failure.host and not failure.gpu_uuid else set())
     can_heal = bool(taking) and all(FaultAction(report.action) is FaultAction.RESET for report in taking)
-    return successor_of(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
+    return handover_placement(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
 
 
 async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> Reserved:
     """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
     return await workflow.execute_local_activity_method(
         ReservationActivities.hand_over,
-        HandOver(
+        HandoverRequest(
             key=attempt.key,
             placement=to.placement,
             parked=to.parked,
@@ -81,11 +81,11 @@ async def healed(attempt: Attempt) -> bool:
         if state is Parked.HOPELESS or waited >= keep:
             return False
         # The longer it takes, the less a look more or less matters; a day of looks fits into a history.
-        await until(attempt.interrupted, min(max(waited * 0.2, policies.PARKED_LOOK), keep - waited))
+        await until(attempt.interrupted, min(max(waited * 0.2, policies.PARKED_POLL), keep - waited))
     return False
 
 
-def successor_of(
+def handover_placement(
     spec: JobSpec,
     placement: Placement,
     *,

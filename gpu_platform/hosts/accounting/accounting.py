@@ -31,7 +31,7 @@ class _RankSums(BaseModel):
     peak_memory_mib: int = 0
 
 
-class _Record(BaseModel):
+class _UsageRecord(BaseModel):
     gpus: dict[str, GpuMeter]
     """By uuid."""
     ranks: dict[int, _RankSums] = {}
@@ -41,7 +41,7 @@ class _Record(BaseModel):
 class LiveAttempt:
     """An attempt that was prepared here and has not been finished."""
 
-    def __init__(self, plan: HostPlan, directory: Path, record: _Record) -> None:
+    def __init__(self, plan: HostPlan, directory: Path, record: _UsageRecord) -> None:
         self.plan = plan
         self.directory = directory
         self.record = record
@@ -176,19 +176,19 @@ class Accountant(Stage):
 def read_usage(attempt_dir: Path) -> list[RankUsage]:
     """What a finished attempt used; empty when nobody measured it."""
     record = records.read_record(str(attempt_dir / records.USAGE))
-    return [] if record is None else _Record.model_validate(record).final or []
+    return [] if record is None else _UsageRecord.model_validate(record).final or []
 
 
-def _load(directory: Path, plan: HostPlan) -> _Record:
+def _load(directory: Path, plan: HostPlan) -> _UsageRecord:
     record = records.read_record(str(directory / records.USAGE))
     if record is not None:
-        return _Record.model_validate(record)
+        return _UsageRecord.model_validate(record)
     meters: dict[str, GpuMeter] = {}
     for uuid, share in zip_longest(plan.gpu_uuids, plan.shares):
         part = 1.0 if share is None else share.percent / 100
         meter = meters.setdefault(uuid, GpuMeter(part=0.0))
         meter.part = min(1.0, meter.part + part)  # groups of a gang may have shares of one GPU
-    return _Record(gpus=meters)
+    return _UsageRecord(gpus=meters)
 
 
 def _mean(total: float, seconds: float) -> float | None:

@@ -63,7 +63,7 @@ class GpuMeter:
         return max(self._busy_at_s, self._moved_at_s)
 
     @property
-    def tells_utilization(self) -> bool:
+    def reports_utilization(self) -> bool:
         """Of the last reading."""
         return self._read_at_s is None or self._unknown_at_s != self._read_at_s
 

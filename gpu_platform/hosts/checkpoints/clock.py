@@ -14,7 +14,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.accounting import LiveAttempt
 from gpu_platform.hosts.checkpoints.checkpoint_times import newest_mark
-from gpu_platform.hosts.checkpoints.requests import DRAIN, INTERVAL, TIME_LIMIT, Asked, CheckpointRequests
+from gpu_platform.hosts.checkpoints.requests import DRAIN, INTERVAL, TIME_LIMIT, Asked, CheckpointRequester
 from gpu_platform.hosts.system.paths import checkpoint_dir
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class _Schedule:
 class CheckpointClock:
     """Looks in a thread of its own: the root may be on a network file system that hangs."""
 
-    def __init__(self, requests: CheckpointRequests, root: Path) -> None:
+    def __init__(self, requests: CheckpointRequester, root: Path) -> None:
         self._requests = requests
         self._root = root
         self._schedules: dict[AttemptKey, _Schedule] = {}

@@ -55,7 +55,7 @@ class Asked:
         return bool(frozenset(marked(self.directory)) - self.before)
 
 
-class CheckpointRequests:
+class CheckpointRequester:
     """``root``: the checkpoint root, perhaps on a network file system; ``home``: see ``paths``."""
 
     def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:

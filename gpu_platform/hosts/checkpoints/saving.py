@@ -14,7 +14,7 @@ from gpu_platform.domain.checkpoint import CheckpointInfo
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
-from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequests
+from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester
 from gpu_platform.hosts.checkpoints.resuming import Resume, choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
@@ -29,7 +29,7 @@ _PROBE = ".gpu-platform-probe-"
 class Saving:
     def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
         self.store = CheckpointStore(root, node.checkpoint_hash_mib << 20)
-        self.requests = CheckpointRequests(node, root, home)
+        self.requests = CheckpointRequester(node, root, home)
         self.clock = CheckpointClock(self.requests, root)
         self.retention = CheckpointRetention(self.store, node.checkpoint_keep, node.checkpoint_surplus_s)
         self._times = CheckpointTimes(root)
@@ -60,7 +60,7 @@ class Saving:
         return [resume_from] if other and resume_from is not None else []
 
     async def before_stop(self, plan: HostPlan, ranks: Sequence[Rank], grace_s: float) -> float:
-        """See :meth:`CheckpointRequests.before_stop`; returns what is left of the grace."""
+        """See :meth:`CheckpointRequester.before_stop`; returns what is left of the grace."""
         return max(0.0, grace_s - await self.requests.before_stop(plan, ranks, grace_s))
 
     def ask(self, plan: HostPlan, ranks: Sequence[Rank]) -> int:

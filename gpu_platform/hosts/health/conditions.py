@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpu_platform.hosts.health.fault_policy import Condition
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, Reading
 
-COOL_BY_C = 5
+HYSTERESIS_C = 5
 """A hot GPU takes new work again when it is so far below the limit."""
 THROTTLE_S = 60.0
 """A GPU slowed down by heat or missing power for so long gets no new work until it was not for as long."""
@@ -43,19 +43,19 @@ class Heat:
     def look(self, temperature_c: int) -> str | None:
         """Why the GPU is too hot for new work; the same text as long as it lasts."""
         if temperature_c > self.limit_c and self.why is None:
-            cool = self.limit_c - COOL_BY_C
+            cool = self.limit_c - HYSTERESIS_C
             self.why = f"{temperature_c} °C, above the limit of {self.limit_c} °C; takes work again at {cool} °C"
-        elif self.why is not None and temperature_c <= self.limit_c - COOL_BY_C:
+        elif self.why is not None and temperature_c <= self.limit_c - HYSTERESIS_C:
             self.why = None
         return self.why
 
 
 def throttled_because(reading: Reading) -> str:
-    told = ", ".join(reading.slowed_by) or "no longer"
+    told = ", ".join(reading.throttle_reasons) or "no longer"
     return f"clocks were lowered for more than {THROTTLE_S:.0f} s (now: {told})"
 
 
-def of_errors(counts: ErrorCounts, before: ErrorCounts | None) -> Iterator[tuple[Condition, bool, str]]:
+def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterator[tuple[Condition, bool, str]]:
     """(condition, does it hold, detail), from counters that are read every second."""
     uncorrected = counts.uncorrected_ecc
     yield "ecc_uncorrectable", uncorrected > 0, f": {uncorrected} since the last reset"
@@ -66,7 +66,7 @@ def of_errors(counts: ErrorCounts, before: ErrorCounts | None) -> Iterator[tuple
     yield "recovery_asked", asked != 0, f": action {asked}"
 
 
-def of_fitness(fitness: Fitness, links: int) -> Iterator[tuple[Condition, bool, str]]:
+def hardware_conditions(fitness: Fitness, links: int) -> Iterator[tuple[Condition, bool, str]]:
     """From what is read every ten seconds. ``links``: NVLinks that were up at best."""
     yield "sram_threshold", fitness.sram_threshold, ""
     yield "remap_exhausted", fitness.remap_exhausted, ""

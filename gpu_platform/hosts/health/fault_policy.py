@@ -193,7 +193,7 @@ class FaultPolicy:
         times = [at for at in times if at >= now_ms - self.escalation_window_ms]
         return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
 
-    def tells_severity(self, cause: int | str) -> bool:
+    def has_severity(self, cause: int | str) -> bool:
         """Does what the kernel's log says of it decide?"""
         return self.rules.get(cause, self.unknown).fatal is not None
 

@@ -47,13 +47,13 @@ class FaultReports:
             seen_ms = gpu.xids.get(xid, 0)
             gpu.xids[xid] = at_ms
             # The event set does not tell how grave it is; the kernel's log may, a moment later.
-            is_graver = fatal and self._policy.tells_severity(xid) and xid not in gpu.fatal
+            is_graver = fatal and self._policy.has_severity(xid) and xid not in gpu.fatal
             if is_graver:
                 gpu.fatal.add(xid)
             elif at_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
                 return
             gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
-            if xid in self._policy.sympathetic and self._is_a_consequence(gpu, xid, at_ms):
+            if xid in self._policy.sympathetic and self._is_consequence(gpu, xid, at_ms):
                 return
             if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
                 return
@@ -105,7 +105,7 @@ class FaultReports:
         # After the delivery: a restart in between reports the same fault again, under the same id.
         self._history.append(report, cause)
 
-    def why_no_work_for_the_host(self) -> str | None:
+    def host_reason_against_work(self) -> str | None:
         """So many resets on one host are not the GPUs' doing."""
         limit = self._policy.node_reset_limit
         if not limit:
@@ -122,7 +122,7 @@ class FaultReports:
         needed = f"GPUs of this host needed {resets} resets within {hours:g} h (limit {limit})"
         return f"{needed}: have the host inspected, then put it online"
 
-    def _is_a_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
+    def _is_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
         """Of a kill of ours, or of another fault of the same GPU just now."""
         killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
         others = [

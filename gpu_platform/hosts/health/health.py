@@ -26,7 +26,7 @@ from gpu_platform.hosts.health.fault_policy import Condition, FaultPolicy
 from gpu_platform.hosts.health.fault_reports import FaultReports, now_ms
 from gpu_platform.hosts.health.history import FaultHistory
 from gpu_platform.hosts.health.kernel_log import KernelLog, place_of
-from gpu_platform.hosts.health.watched_gpu import WatchedGpu, telemetry_of, why_no_work
+from gpu_platform.hosts.health.watched_gpu import WatchedGpu, reason_against_work, telemetry_of
 from gpu_platform.hosts.nvml import gpu_signals
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
 from gpu_platform.hosts.nvml.opening import Nvml
@@ -37,7 +37,7 @@ _STEADY_SIGNALS_S = 0.5
 """Power, memory, clock reasons and energy are asked this often: each question costs."""
 _ERRORS_S = 1.0
 """So are the counters of errors,"""
-_FITNESS_S = 10.0
+_HARDWARE_STATUS_S = 10.0
 """and this often what hardly ever changes."""
 _EVENT_WAIT_MS = 500
 
@@ -75,7 +75,7 @@ class HealthMonitor:
         for gpu in self._gpus:
             gpu.standing = history.standing(gpu.info.uuid)
         self._errors_every = max(1, round(_ERRORS_S / interval_s))
-        self._fitness_every = max(1, round(_FITNESS_S / interval_s))
+        self._fitness_every = max(1, round(_HARDWARE_STATUS_S / interval_s))
         self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
         self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
@@ -144,11 +144,11 @@ class HealthMonitor:
 
     def degraded(self) -> dict[str, str]:
         """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
-        host = self._faults.why_no_work_for_the_host()
-        reasons = {gpu.info.uuid: why_no_work(gpu) or host for gpu in self._gpus}
+        host = self._faults.host_reason_against_work()
+        reasons = {gpu.info.uuid: reason_against_work(gpu) or host for gpu in self._gpus}
         return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
 
-    def excuse_resets(self, before_ms: int) -> None:
+    def forget_resets_before(self, before_ms: int) -> None:
         """An operator put the host online then (Unix ms): what was before does not count against it any more."""
         self._faults.excused_before_ms = before_ms
 
@@ -166,7 +166,7 @@ class HealthMonitor:
                 if errors:
                     self._read_errors(gpu, gpu.reader.read_errors())
                 if fitness or gpu.fitness is None:
-                    self._read_fitness(gpu, gpu.reader.read_fitness())
+                    self._read_hardware_status(gpu, gpu.reader.read_hardware_status())
             except self._nvml.NVMLError as error:
                 self._on_error(gpu, error)
             except Exception:
@@ -199,12 +199,12 @@ class HealthMonitor:
             what = "cooled" if gpu.heat.why is None else "hot"
             log.warning(f"health.gpu_{what}", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
         if gpu.throttle.look(reading.at_s, reading.is_throttled) != was_slow:
-            log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.slowed_by)
+            log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.throttle_reasons)
 
     def _read_errors(self, gpu: WatchedGpu, counts: ErrorCounts) -> None:
         for observer in self._observers:
             observer.on_ecc(gpu.info.uuid, counts.corrected_ecc + counts.uncorrected_ecc)
-        for condition, holds, detail in conditions.of_errors(counts, gpu.counts):
+        for condition, holds, detail in conditions.error_conditions(counts, gpu.counts):
             self._faults.note(gpu, condition, holds, detail, counts.recovery_action)
         gpu.counts = counts
         counters: dict[Condition, int] = {
@@ -219,10 +219,10 @@ class HealthMonitor:
                 self._faults.report(gpu, condition, f": {count - before} more")
                 gpu.baselines[condition] = count
 
-    def _read_fitness(self, gpu: WatchedGpu, fitness: Fitness) -> None:
+    def _read_hardware_status(self, gpu: WatchedGpu, fitness: Fitness) -> None:
         gpu.fitness = fitness
         gpu.nvlinks = max(gpu.nvlinks, fitness.nvlinks_up)
-        for condition, holds, detail in conditions.of_fitness(fitness, gpu.nvlinks):
+        for condition, holds, detail in conditions.hardware_conditions(fitness, gpu.nvlinks):
             self._faults.note(gpu, condition, holds, detail)
 
     def _on_error(self, gpu: WatchedGpu, error: Any) -> None:

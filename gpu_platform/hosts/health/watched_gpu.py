@@ -47,7 +47,7 @@ class WatchedGpu:
     """Both threads report faults."""
 
 
-def why_no_work(gpu: WatchedGpu) -> str | None:
+def reason_against_work(gpu: WatchedGpu) -> str | None:
     """Why it should get no new work for now."""
     if gpu.lost is not None or gpu.heat.why is not None:
         return gpu.lost or gpu.heat.why
@@ -59,11 +59,11 @@ def why_no_work(gpu: WatchedGpu) -> str | None:
 def health_of(gpu: WatchedGpu) -> GpuHealth:
     """All that is known of it now."""
     reading, counts, fitness = gpu.reading, gpu.counts, gpu.fitness
-    found = GpuHealth(problem=why_no_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
+    found = GpuHealth(problem=reason_against_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
     if reading is not None:
         fast = ("temperature_c", "power_w", "utilization_percent", "memory_used_mib", "energy_j")
         told = {name: getattr(reading, name) for name in fast}
-        found = found.model_copy(update={**told, "throttled_by": reading.slowed_by})
+        found = found.model_copy(update={**told, "throttled_by": reading.throttle_reasons})
     if counts is not None:
         errors = ("corrected_ecc", "uncorrected_ecc", "remapped_rows", "remap_pending", "remap_failed")
         told = {name: getattr(counts, name) for name in (*errors, "nvlink_errors", "pcie_replays")}

@@ -37,7 +37,7 @@ _PLAIN_LACKS = [
     "memory, process and CPU limits: ranks share the host's",
     "file system and user isolation: ranks run as the node worker's user",
 ]
-_FENCED_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
+_JAIL_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _SECRETS = ("/etc/gpu-platform",)
 _HOST_RESERVE = 0.05
@@ -76,7 +76,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     ]
     if lacks and node.isolation == "required":
         raise _impossible(node, lacks)
-    return Isolation(True, [*lacks, *_FENCED_LACKS], hierarchies)
+    return Isolation(True, [*lacks, *_JAIL_LACKS], hierarchies)
 
 
 def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
@@ -149,8 +149,8 @@ class Fencing:
                 kind="user",
             )
 
-    def fence_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
-        """See :func:`gpu_platform.hosts.isolation.jail.raise_fence`."""
+    def jail_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
+        """See :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         if (account := account_of(self._node, plan.user)) is not None:
             os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
@@ -175,7 +175,7 @@ class Fencing:
         }
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> dict[str, Any]:
-        """See :class:`gpu_platform.hosts.isolation.jail.RankFence`."""
+        """See :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
         account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
         bound = provision.rank_cpus.get(spec.rank)

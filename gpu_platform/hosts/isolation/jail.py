@@ -85,7 +85,7 @@ class Fence:
         return empty
 
 
-def raise_fence(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+def create_jail(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
     """Make the fence unless it stands already.
 
     ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts, limits (of all ranks together).
@@ -95,7 +95,7 @@ def raise_fence(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) 
     os.umask(0o022)
     attempt_dir = order["attempt_dir"]
     try:
-        with fence_lock(attempt_dir):
+        with jail_lock(attempt_dir):
             if os.path.exists(os.path.join(attempt_dir, records.CLOSED)):
                 return reply({"status": "closed"})
             old = Fence.of(attempt_dir)
@@ -127,7 +127,7 @@ def _raise(order: dict[str, Any]) -> None:
 
 
 @contextmanager
-def fence_lock(attempt_dir: str) -> Iterator[None]:
+def jail_lock(attempt_dir: str) -> Iterator[None]:
     """Who raises the fence holds it."""
     os.makedirs(attempt_dir, exist_ok=True)
     fd = os.open(os.path.join(attempt_dir, records.FENCE_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -138,7 +138,7 @@ def fence_lock(attempt_dir: str) -> Iterator[None]:
         os.close(fd)
 
 
-class RankFence:
+class RankJail:
     """A supervisor's side: its rank's cgroup, and the way in. ``order["fence"]``: rank, limits, uid, gid.
 
     ``join``: the cgroup must be there already; nothing new comes into being for an attempt that ends meanwhile.

@@ -75,13 +75,13 @@ def inject_fault(
         _replace(events_dir(control_dir) / name, json.dumps({"gpu": gpu_index, "xid": xid}))
 
 
-def tell_count(control_dir: Path, gpus: int) -> None:
+def write_gpu_count(control_dir: Path, gpus: int) -> None:
     """How many GPUs the simulated host has, for whoever strikes one."""
-    if told_count(control_dir) != gpus:
+    if read_gpu_count(control_dir) != gpus:
         _replace(control_dir / _COUNT, str(gpus))
 
 
-def told_count(control_dir: Path) -> int | None:
+def read_gpu_count(control_dir: Path) -> int | None:
     """None: no simulated host ran here yet."""
     try:
         return int((control_dir / _COUNT).read_text())

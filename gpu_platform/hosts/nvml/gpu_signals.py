@@ -11,9 +11,9 @@ Nvml = Any
 
 _ASK_AGAIN_S = 60.0
 """What a GPU does not support may become answerable: row remapping is not while it has MIG instances."""
-SLOWED_BY = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
+THROTTLE_REASONS = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
 """Clock event reasons that tell of heat or missing power (nvml.h, ``nvmlClocksEventReason…``)."""
-_SLOWED = sum(SLOWED_BY)
+_SLOWED = sum(THROTTLE_REASONS)
 _NVLINK_ERRORS = (
     "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
     "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
@@ -41,8 +41,8 @@ class Reading(NamedTuple):
         return bool(self.clock_reasons & _SLOWED)
 
     @property
-    def slowed_by(self) -> list[str]:
-        return [name for bit, name in SLOWED_BY.items() if self.clock_reasons & bit]
+    def throttle_reasons(self) -> list[str]:
+        return [name for bit, name in THROTTLE_REASONS.items() if self.clock_reasons & bit]
 
 
 class ErrorCounts(NamedTuple):
@@ -121,21 +121,21 @@ class GpuReader:
             pcie_replays=values[1],
         )
 
-    def read_fitness(self) -> Fitness:
+    def read_hardware_status(self) -> Fitness:
         """Raises ``NVMLError``, but only for a GPU that is gone or must be reset."""
-        limit = self._ask_gently("nvmlDeviceGetPowerManagementLimit")
-        rows = self._ask_gently("nvmlDeviceGetRowRemapperHistogram")
+        limit = self._ask_or_none("nvmlDeviceGetPowerManagementLimit")
+        rows = self._ask_or_none("nvmlDeviceGetRowRemapperHistogram")
         sram = self._nvml.c_nvmlEccSramErrorStatus_v1_t()
-        self._ask_gently("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
+        self._ask_or_none("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
         return Fitness(
             sram_threshold=bool(sram.bThresholdExceeded),
             remap_exhausted=rows is not None and rows.none > 0,
-            pages_pending=bool(self._ask_gently("nvmlDeviceGetRetiredPagesPendingStatus")),
-            repair_pending=any(self._ask_gently("nvmlDeviceGetRepairStatus") or ()),
+            pages_pending=bool(self._ask_or_none("nvmlDeviceGetRetiredPagesPendingStatus")),
+            repair_pending=any(self._ask_or_none("nvmlDeviceGetRepairStatus") or ()),
             nvlinks_up=self._nvlinks_up(),
             fabric_problem=self._fabric_problem(),
-            pcie_width=self._ask_gently("nvmlDeviceGetCurrPcieLinkWidth"),
-            pcie_max_width=self._ask_gently("nvmlDeviceGetMaxPcieLinkWidth"),
+            pcie_width=self._ask_or_none("nvmlDeviceGetCurrPcieLinkWidth"),
+            pcie_max_width=self._ask_or_none("nvmlDeviceGetMaxPcieLinkWidth"),
             power_limit_w=None if limit is None else limit / 1000,
         )
 
@@ -151,7 +151,7 @@ class GpuReader:
     def _fabric_problem(self) -> str | None:
         nvml = self._nvml
         info = nvml.c_nvmlGpuFabricInfoV_t()
-        self._ask_gently("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
+        self._ask_or_none("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
         if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
             return None  # no NVSwitch, or Fabric Manager is still at it
         if info.status != nvml.NVML_SUCCESS:
@@ -162,7 +162,7 @@ class GpuReader:
             return "its bandwidth is degraded"
         return None
 
-    def _ask_gently(self, function: str, *args: object) -> Any:
+    def _ask_or_none(self, function: str, *args: object) -> Any:
         """As :meth:`ask`; and a driver that fails at a rare question is not a GPU that is lost."""
         try:
             return self.ask(function, *args)

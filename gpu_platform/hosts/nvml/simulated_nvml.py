@@ -25,7 +25,7 @@ from gpu_platform.hosts.nvml.fault_injection import (
     events_dir,
     read_condition,
     reset_condition,
-    tell_count,
+    write_gpu_count,
 )
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
 from gpu_platform.hosts.nvml.simulated_events import EventSet
@@ -71,7 +71,7 @@ class SimulatedNvml(SimulatedMig):
         self._ports = nvlink_ports(description)
         self._lock = threading.RLock()
         events_dir(control_dir).mkdir(parents=True, exist_ok=True)
-        tell_count(control_dir, len(self._gpus))
+        write_gpu_count(control_dir, len(self._gpus))
 
     def __getattr__(self, name: str) -> Any:
         """Constants and exceptions are pynvml's; a function that is not simulated is one this driver lacks."""

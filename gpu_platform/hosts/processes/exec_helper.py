@@ -20,9 +20,9 @@ import termios
 import traceback
 from typing import Any, NamedTuple, NoReturn
 
-from gpu_platform.hosts.isolation.jail import RankFence
+from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.processes.supervisor import (
-    become_guardian,
+    become_subreaper,
     execute,
     exit_code,
     explain,
@@ -38,7 +38,7 @@ MESSAGE_BYTES = 512 * 1024
 
 
 def main(control_fd: int) -> None:
-    become_guardian()
+    become_subreaper()
     name_process(b"gpu-exec")
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
@@ -50,7 +50,7 @@ def main(control_fd: int) -> None:
     if claim is None:
         _tell(control, {"status": "ended"})
         return
-    records.name_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+    records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
     try:
         _run(order, control)
     except OSError as error:  # no more processes, or the fence fell while we entered it
@@ -64,7 +64,7 @@ def main(control_fd: int) -> None:
         os.unlink(os.path.join(order["rank_dir"], name))
 
 
-class _Program(NamedTuple):
+class _ExecProgram(NamedTuple):
     pid: int
     fd: int
     """pidfd"""
@@ -86,7 +86,7 @@ def _run(order: dict[str, Any], control: socket.socket) -> None:
         return
     env = {**of_rank["env"], **({"TERM": order["term"]} if order["term"] else {})}
     wanted = {**of_rank, "argv": order["argv"], "env": env}
-    fence = RankFence(wanted, join=True) if wanted["fence"] else None
+    fence = RankJail(wanted, join=True) if wanted["fence"] else None
     terminal = _open_terminal(fence, order["rows"], order["columns"]) if order["tty"] else None
     program = _fork(wanted, fence, terminal)
     if program.told is not None:
@@ -115,7 +115,7 @@ class _Terminal(NamedTuple):
     slave: int
 
 
-def _open_terminal(fence: RankFence | None, rows: int, columns: int) -> _Terminal:
+def _open_terminal(fence: RankJail | None, rows: int, columns: int) -> _Terminal:
     """Of the rank's own devpts, so that the program finds its terminal under the name that it has there."""
     multiplexer = "/dev/ptmx" if fence is None else f"{fence.root}/dev/pts/ptmx"
     master = os.open(multiplexer, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -127,7 +127,7 @@ def _open_terminal(fence: RankFence | None, rows: int, columns: int) -> _Termina
     return _Terminal(master, slave)
 
 
-def _fork(order: dict[str, Any], fence: RankFence | None, terminal: _Terminal | None) -> _Program:
+def _fork(order: dict[str, Any], fence: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
     hear, tell = os.pipe()
     pid = os.fork() if fence is None else fence.fork()
     if pid == 0:
@@ -136,10 +136,10 @@ def _fork(order: dict[str, Any], fence: RankFence | None, terminal: _Terminal | 
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
         told = file.read()
-    return _Program(pid, fd, tuple(json.loads(told)) if told else None)
+    return _ExecProgram(pid, fd, tuple(json.loads(told)) if told else None)
 
 
-def _become_program(order: dict[str, Any], fence: RankFence | None, terminal: _Terminal | None, tell: int) -> NoReturn:
+def _become_program(order: dict[str, Any], fence: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
     try:
         os.setsid()
         if fence is not None:
@@ -153,7 +153,7 @@ def _become_program(order: dict[str, Any], fence: RankFence | None, terminal: _T
     execute(order, fence, (0, 1, 2) if slave is None else (slave, slave, slave), tell)
 
 
-def _watch(program: _Program, rank: int, control: socket.socket) -> str | None:
+def _watch(program: _ExecProgram, rank: int, control: socket.socket) -> str | None:
     """Returns when the program has ended, or why it has to."""
     poll = select.poll()
     for fd in (program.fd, rank, control.fileno()):
@@ -168,7 +168,7 @@ def _watch(program: _Program, rank: int, control: socket.socket) -> str | None:
             return "nobody listens to it any more"
 
 
-def _wait(program: _Program) -> int:
+def _wait(program: _ExecProgram) -> int:
     _, status = os.waitpid(program.pid, 0)
     return exit_code(status)
 

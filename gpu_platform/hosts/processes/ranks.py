@@ -61,7 +61,7 @@ class Rank:
         return records.is_claimed(str(self.directory))
 
     @property
-    def left_nothing(self) -> bool:
+    def left_no_process(self) -> bool:
         """Ended, its supervisor saw that no descendant was left, and nothing is left of ``jobs exec`` either."""
         record = self._read(records.EXIT)
         return record is not None and record["alone"] and not self._exec_claims()
@@ -101,7 +101,7 @@ class Rank:
         await self.wait_started()
         supervisor = self.supervisor
         if supervisor is not None:
-            await wait_gone([supervisor])
+            await wait_all_ended([supervisor])
         return self.exit_now()
 
     def exit_now(self) -> RankExit:
@@ -138,7 +138,7 @@ def wait_record(rank: Rank) -> RankStarted:
     return started
 
 
-async def wait_gone(processes: list[Process], timeout_s: float | None = None) -> bool:
+async def wait_all_ended(processes: list[Process], timeout_s: float | None = None) -> bool:
     """Wait by pidfd until every one of ``processes`` has ended; False when time is up."""
     loop = asyncio.get_running_loop()
     fds = [fd for fd in map(open_process, processes) if fd is not None]

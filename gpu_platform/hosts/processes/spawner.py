@@ -18,7 +18,7 @@ import sys
 import traceback
 from typing import Any
 
-from gpu_platform.hosts.isolation.jail import raise_fence
+from gpu_platform.hosts.isolation.jail import create_jail
 from gpu_platform.hosts.processes.supervisor import name_process, supervise
 from gpu_platform.hosts.system.process_tree import boot_id
 
@@ -94,7 +94,7 @@ def _become_supervisor(order: dict[str, Any]) -> None:
         os.closerange(3, 1 << 20)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         if order["kind"] == "fence":
-            raise_fence(order, reply)
+            create_jail(order, reply)
         else:
             supervise(order, reply)
     except BaseException:

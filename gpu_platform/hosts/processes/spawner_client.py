@@ -25,7 +25,7 @@ class SpawnerClient:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connection: _Connection | None = None
+        self._connection: _SpawnerConnection | None = None
 
     def start_ranks(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One answer for each order; see :func:`gpu_platform.hosts.processes.supervisor.supervise`.
@@ -63,12 +63,12 @@ class SpawnerClient:
                 self._connection.close()
                 self._connection = None
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> _SpawnerConnection:
         with self._lock:
             if self._connection is None or self._connection.gone:
                 if self._connection is not None:
                     self._connection.close()
-                self._connection = _Connection()
+                self._connection = _SpawnerConnection()
             return self._connection
 
 
@@ -76,7 +76,7 @@ class _Gone(Exception):
     """The spawner, or the supervisor before it answered, has died."""
 
 
-class _Connection:
+class _SpawnerConnection:
     def __init__(self) -> None:
         root = str(Path(gpu_platform.__file__).parent.parent)
         # No site packages and an empty environment: a small process, and nothing leaks into supervisors.

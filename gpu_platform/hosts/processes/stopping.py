@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts.isolation.jail import Fence, fence_lock
+from gpu_platform.hosts.isolation.jail import Fence, jail_lock
 from gpu_platform.hosts.processes.environment import marker
-from gpu_platform.hosts.processes.ranks import Rank, wait_gone
+from gpu_platform.hosts.processes.ranks import Rank, wait_all_ended
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.hosts.system.process_tree import (
@@ -75,7 +75,7 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set
     nothing in its environment tells), and all that carries the attempt's name there; with descendants.
     All that is in the cgroups of a fenced attempt, which nothing can leave.
     """
-    guardians = _guardians(ranks)
+    guardians = _supervisors_and_helpers(ranks)
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
     if (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
@@ -94,7 +94,7 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_
     Returns how many processes had to be ended. Waits for as long as a process refuses to die
     (it hangs in the kernel): a GPU must not be given away under it.
     """
-    await asyncio.to_thread(_wait_for_fence, home, key)
+    await asyncio.to_thread(_wait_for_jail, home, key)
     for rank in ranks:
         await rank.wait_started()
     killed = await _end_ranks(home, key, ranks, grace_s)
@@ -105,24 +105,24 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_
 
 
 async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
-    if all(rank.left_nothing and not rank.is_claimed for rank in ranks):
+    if all(rank.left_no_process and not rank.is_claimed for rank in ranks):
         return 0
     seen: set[Process] = set()
     if grace_s > 0:
         living = await _signal_all(home, key, ranks, signal.SIGTERM, seen)
-        await wait_gone([*living, *_guardians(ranks)], grace_s)
+        await wait_all_ended([*living, *_supervisors_and_helpers(ranks)], grace_s)
     pause_s = 0.05
     while living := await _signal_all(home, key, ranks, signal.SIGKILL, seen):
-        if not await wait_gone(list(living), pause_s):
+        if not await wait_all_ended(list(living), pause_s):
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
                 log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
-    guardians = _guardians(ranks)
-    if not await wait_gone(guardians, _SUPERVISOR_PATIENCE_S):
+    guardians = _supervisors_and_helpers(ranks)
+    if not await wait_all_ended(guardians, _SUPERVISOR_PATIENCE_S):
         log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(guardians))
         for process in guardians:
             send_signal(process, signal.SIGKILL)
-        await wait_gone(guardians)
+        await wait_all_ended(guardians)
     return len(seen)
 
 
@@ -139,13 +139,13 @@ async def _signal_all(
     return living
 
 
-def _wait_for_fence(home: Path, key: AttemptKey) -> None:
+def _wait_for_jail(home: Path, key: AttemptKey) -> None:
     """The attempt is closed: after this nobody raises a fence for it any more."""
-    with fence_lock(str(attempt_dir(home, key))):
+    with jail_lock(str(attempt_dir(home, key))):
         pass
 
 
-def _guardians(ranks: Sequence[Rank]) -> list[Process]:
+def _supervisors_and_helpers(ranks: Sequence[Rank]) -> list[Process]:
     """Living supervisors, and helpers of ``jobs exec``."""
     found = [process for rank in ranks for process in (rank.supervisor, *rank.exec_helpers)]
     return [process for process in found if process is not None and is_alive(process)]

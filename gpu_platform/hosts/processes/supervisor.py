@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from gpu_platform.hosts.isolation.jail import RankFence
+from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
 from gpu_platform.hosts.system import lease_file, records
 from gpu_platform.hosts.system.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
@@ -60,7 +60,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     os.setsid()
     os.umask(0o022)
     name_process(b"gpu-supervisor")
-    become_guardian()
+    become_subreaper()
 
     rank_dir = order["rank_dir"]
     try:
@@ -70,7 +70,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
             return reply({"status": "taken"})
         me = read_stat(os.getpid())
         assert me is not None
-        records.name_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+        records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
         closed = os.path.join(order["attempt_dir"], records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
@@ -80,7 +80,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
             return reply({"status": "error", "message": why})
         # It holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
-        fence = RankFence(order) if order["fence"] else None
+        fence = RankJail(order) if order["fence"] else None
         writer = LogWriter(rank_dir, LogBounds(*order["log"]))
         pump = LogPump(writer)
         child = _fork(order, fence, pump.write_end)
@@ -124,7 +124,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     return None
 
 
-def become_guardian() -> None:
+def become_subreaper() -> None:
     """All that children fork stays below this process, and nobody but SIGKILL ends it."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -137,13 +137,13 @@ def name_process(name: bytes) -> None:
     _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-class _Child(NamedTuple):
+class _ForkedRank(NamedTuple):
     pid: int
     told: tuple[str, int] | None
     """The step and errno at which it failed to execute."""
 
 
-def _fork(order: dict[str, Any], fence: RankFence | None, log: int) -> _Child:
+def _fork(order: dict[str, Any], fence: RankJail | None, log: int) -> _ForkedRank:
     """Fork, and wait until the child executes its program or tells why it cannot."""
     if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
         os.fchown(log, fence.user[0], fence.user[1])  # so that it can open its /dev/stdout
@@ -154,10 +154,10 @@ def _fork(order: dict[str, Any], fence: RankFence | None, log: int) -> _Child:
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
         told = file.read()
-    return _Child(pid, tuple(json.loads(told)) if told else None)
+    return _ForkedRank(pid, tuple(json.loads(told)) if told else None)
 
 
-def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell: int) -> NoReturn:
+def _become_rank(order: dict[str, Any], fence: RankJail | None, log: int, tell: int) -> NoReturn:
     step = _FENCE
     try:
         os.setsid()
@@ -180,7 +180,7 @@ def _become_rank(order: dict[str, Any], fence: RankFence | None, log: int, tell:
     execute(order, fence, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
 
 
-def execute(order: dict[str, Any], fence: RankFence | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
+def execute(order: dict[str, Any], fence: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
     """Become the program ``order["argv"]`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
     step = "sandbox"
     try:
@@ -235,7 +235,7 @@ def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
     return {"kind": "user", "message": message, "host": host}
 
 
-def _usage(fence: RankFence | None) -> dict[str, float]:
+def _usage(fence: RankJail | None) -> dict[str, float]:
     """Of the whole fence; without one of all that was reaped here, and the memory of the largest process."""
     if fence is not None:
         return {"cpu_s": fence.cgroup.cpu_s(), "peak_memory_mib": fence.cgroup.peak_memory_bytes() >> 20}
@@ -268,7 +268,7 @@ def _reap_until(child: int) -> int | None:
             return None
 
 
-def _end_rank(child: int, fence: RankFence | None) -> int:
+def _end_rank(child: int, fence: RankJail | None) -> int:
     """SIGKILL to everything of the rank; returns the child's wait status."""
     if fence is not None:
         fence.cgroup.kill()
@@ -316,7 +316,7 @@ def _record_exit(path: str, record: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
-def _end_leftovers(closed: str, fence: RankFence | None) -> None:
+def _end_leftovers(closed: str, fence: RankJail | None) -> None:
     """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
     stop = records.read_record(closed)
     grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0

@@ -43,7 +43,7 @@ class MpsDaemon:
         """The root, as daemon and clients see it."""
 
     @property
-    def was_started(self) -> bool:
+    def is_started(self) -> bool:
         """And not stopped since."""
         return self._root.exists()
 
@@ -76,7 +76,7 @@ class MpsDaemon:
                 os.chown(directory, uid, gid)
         self._control("-d", uid=uid, gid=gid)  # it makes itself a daemon, and lives on when the node worker does not
         if not self.processes():
-            raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._last_words()}")
+            raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._log_tail()}")
 
     def stop(self) -> None:
         """Ask it to quit, and kill what is left of it and its servers. Nothing happens if it does not run."""
@@ -126,6 +126,6 @@ class MpsDaemon:
             environ[_MARK] = os.fsdecode(self._name)
         run_tool(command, environ=environ, say=say)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         texts = [path.read_text(errors="replace") for path in sorted((self._root / _LOGS).glob("*.log"))]
         return "\n".join(texts).strip()[-300:] or "it left no log"

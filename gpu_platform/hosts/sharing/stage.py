@@ -75,7 +75,7 @@ class Sharing(Stage):
         for position, (uuid, grant) in enumerate(_grants(plan)):
             with self._locks[uuid]:
                 self._clear(uuid)
-                self._check_company(uuid, plan, grant)
+                self._check_other_attempts(uuid, plan, grant)
                 self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
                 match grant:
                     case None:
@@ -126,11 +126,11 @@ class Sharing(Stage):
     def daemon_pids(self, uuid: str) -> set[int]:
         """Processes on the GPU that are the platform's own."""
         daemon = self._daemon(uuid)
-        return {process.pid for process in daemon.processes()} if daemon.was_started else set()
+        return {process.pid for process in daemon.processes()} if daemon.is_started else set()
 
     # -- what a GPU becomes; its lock is held ------------------------------------------------------
 
-    def _check_company(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:
+    def _check_other_attempts(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:
         """The database never lets two attempts have the same part. A stale one may still be on its way out here."""
         mode = None if grant is None else grant.mode
         for key, other in self._clients[uuid].items():
@@ -145,7 +145,7 @@ class Sharing(Stage):
     def _enter(self, uuid: str, plan: HostPlan) -> None:
         """Of the attempts on the GPU the first finds it whole and without an earlier tenant's data."""
         if len(self._clients[uuid]) == 1:
-            self._turn_mig(uuid, False)
+            self._set_mig_mode(uuid, False)
             self._scrubber.before(uuid, plan.namespace)
 
     def _give_whole(self, uuid: str, plan: HostPlan) -> None:
@@ -161,7 +161,7 @@ class Sharing(Stage):
             return
         if not mig.mode(self._nvml, uuid):
             self._scrubber.before(uuid, None)  # each instance is scrubbed after its job
-        self._turn_mig(uuid, True)
+        self._set_mig_mode(uuid, True)
         profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
         if profile is None or start is None or size is None:
             raise PreflightFailed(f"the share of GPU {uuid} names no MIG placement", kind="hardware", gpu_uuid=uuid)
@@ -176,7 +176,7 @@ class Sharing(Stage):
         except HostUnavailable as error:  # another host may do better; trying again here would not
             raise PreflightFailed(error.message, kind="hardware", gpu_uuid=uuid) from error
 
-    def _turn_mig(self, uuid: str, on: bool) -> None:
+    def _set_mig_mode(self, uuid: str, on: bool) -> None:
         """Nothing if it is so, or the GPU knows no MIG and none is wanted."""
         is_on = mig.mode(self._nvml, uuid)
         if is_on is on or (is_on is None and not on):
@@ -218,7 +218,7 @@ class Sharing(Stage):
                         mig.destroy(self._nvml, uuid, instance.gi)
                     ledger.drop(entry)
         daemon = self._daemon(uuid)
-        if ShareMode.MPS not in clients.values() and daemon.was_started:
+        if ShareMode.MPS not in clients.values() and daemon.is_started:
             daemon.stop()
         if not clients:
             self._scrubber.after(uuid)

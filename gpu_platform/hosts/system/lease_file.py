@@ -54,7 +54,7 @@ def why_not_start(path: str, term: int) -> str | None:
     return f"the host was declared LOST since the launch was planned (term {term}, now {lease.term})"
 
 
-def may_come(path: str, term: int) -> bool:
+def may_start_later(path: str, term: int) -> bool:
     """Can a rank that was planned in ``term`` and must not start now start later, once the host is answered?"""
     lease = read_lease(path)
     if lease is None:

@@ -119,7 +119,7 @@ def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
     return fd
 
 
-def name_claimant(claim: int, claimant: dict[str, Any]) -> None:
+def write_claimant(claim: int, claimant: dict[str, Any]) -> None:
     """One write of one size: never read half-written."""
     os.pwrite(claim, json.dumps(claimant).ljust(_CLAIM_BYTES).encode(), 0)
 

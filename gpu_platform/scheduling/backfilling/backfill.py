@@ -26,7 +26,7 @@ from gpu_platform.domain.placement import Placement, ReasonCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.backfilling.running_jobs import Ledger
 from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
-from gpu_platform.scheduling.placing.candidates import Candidates, ask_of, shape_of
+from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import CODES, Framework
 from gpu_platform.topology.machine import members
@@ -50,7 +50,7 @@ class Reservation:
     """Of each of ``hosts``."""
     firm: bool = True
     """Else it is tentative: binds only jobs without a time limit."""
-    host_room: NDArray[np.bool_] | None = None
+    host_resources: NDArray[np.bool_] | None = None
     """Of each of ``hosts``: are CPUs or memory reserved there? None: nowhere."""
 
     def binds(self, row: QueueRow, now: float) -> bool:
@@ -58,7 +58,7 @@ class Reservation:
         return row.time_limit_s is None or (self.firm and now + row.time_limit_s > self.start)
 
 
-def taken_by(
+def resources_of(
     placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
 ) -> tuple[Slots, GpuSets, NDArray[np.bool_]]:
     """What a reservation of the placement covers: hosts, and of each the GPUs, and whether CPUs or memory.
@@ -136,8 +136,8 @@ class Backfill:
         reserved, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in reservations:
             reserved[reservation.hosts] |= reservation.gpus
-            if reservation.host_room is not None and row.takes_host_room:
-                room[reservation.hosts] |= reservation.host_room
+            if reservation.host_resources is not None and row.takes_host_room:
+                room[reservation.hosts] |= reservation.host_resources
         closed = np.flatnonzero(room & candidates.fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)
         touched = touched[candidates.fits[touched] & ~room[touched]]
@@ -152,7 +152,7 @@ class Backfill:
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
-        ask = ask_of(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})
+        ask = host_query(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})
         result.offers.put(again, self._framework.examine(ask, snapshot, again))
         return result
 
@@ -173,7 +173,7 @@ class Backfill:
 
     def _usable(self, row: QueueRow, slots: Slots) -> dict[int, int]:
         """Slot -> GPUs that could serve the job once all others have ended."""
-        ask = ask_of(self._snapshot, row)
+        ask = host_query(self._snapshot, row)
         usable = self._framework.usable(ask, self._snapshot, slots, Change.USE)
         return dict(zip(slots.tolist(), usable.tolist(), strict=True))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation, taken_by
+from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation, resources_of
 from gpu_platform.scheduling.backfilling.running_jobs import Ledger
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
@@ -14,7 +14,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidate
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 
 
-class GangDates:
+class GangBackfill:
     """As :meth:`Backfill.reserve`, for gangs that are more than equal slices."""
 
     def __init__(
@@ -64,5 +64,5 @@ class GangDates:
             placement = self._placer.seat(row, attempt, asking)
             if placement is None:
                 return None
-        hosts, gpus, room = taken_by(placement, self._snapshot, whole_hosts=True)
+        hosts, gpus, room = resources_of(placement, self._snapshot, whole_hosts=True)
         return Reservation(row.job_id, start, end, hosts, gpus, firm, room)

@@ -14,7 +14,7 @@ from gpu_platform.domain.placement import Holder
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.running_jobs import Key, Ledger
 from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
-from gpu_platform.scheduling.placing.candidates import ask_of, shape_of
+from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Ask, Framework
 from gpu_platform.topology.machine import Machine, members
@@ -92,7 +92,7 @@ class Outlook:
             )
             renew(known, ends, changed, row.gpus.gpus_per_host)
             known.seen = snapshot.version
-        ask = ask_of(snapshot, row)
+        ask = host_query(snapshot, row)
         if ask.excluded:
             known, hosts = known.copy(), np.array(sorted(ask.excluded), np.intp)
             known.usable[hosts] = self._framework.usable(ask, snapshot, hosts, Change.USE)

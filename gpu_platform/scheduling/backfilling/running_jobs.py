@@ -58,7 +58,7 @@ class Ledger:
         keys = dict.fromkeys(key for uuid in gpu_uuids for key in self._of_gpu.get(uuid, ()))
         return [self._rows[key] for key in keys]
 
-    def with_room_on(self, host: str) -> list[RunningRow]:
+    def with_host_resources_on(self, host: str) -> list[RunningRow]:
         """Who has CPUs or memory of the host."""
         return [row for row in self._rows.values() if any(use.host == host for use in row.host_use)]
 

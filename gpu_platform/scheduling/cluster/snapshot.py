@@ -34,7 +34,7 @@ LOAD_STEP, HEAT_STEP_C, SPEED_STEP = 0.1, 5.0, 0.05
 SPEED_WEIGHT = 0.2
 """Of the newest job in the average."""
 _FIRST_CAPACITY = 64
-_STAKES = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
+_HOST_STATE_ARRAYS = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
 """What trying things changes."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
@@ -56,7 +56,7 @@ class Snapshot(HostArrays):
         self.names: list[str] = []
         self.machines: list[Machine] = []
         self.states: list[HostState] = []
-        self._slot_of: dict[str, int] = {}
+        self._index_of_host: dict[str, int] = {}
         self._mean_speed: dict[tuple[int, int], float] = {}
         """Of jobs that ran on this (leaf, kind of GPU), against what was expected of them."""
         self._inventories: list[HostInventory] = []
@@ -88,7 +88,7 @@ class Snapshot(HostArrays):
         return self._ranks
 
     def slot(self, host: str) -> int | None:
-        return self._slot_of.get(host)
+        return self._index_of_host.get(host)
 
     def locate(self, gpu_uuid: str) -> tuple[int, int] | None:
         """(slot, bit) of a GPU; None while its host is unknown."""
@@ -110,7 +110,7 @@ class Snapshot(HostArrays):
         return self._fabric.name(int(self.domains[level][slot]))
 
     def host_row(self, host: str) -> HostRow:
-        return self._rows[self._slot_of[host]]
+        return self._rows[self._index_of_host[host]]
 
     def being_reset(self, hosts: Slots) -> list[str]:
         """GPUs of ``hosts`` that remediation is healing, as ``host:index``."""
@@ -161,7 +161,7 @@ class Snapshot(HostArrays):
 
     def upsert_host(self, row: HostRow) -> None:
         """Raises ValueError for a host with more than 64 GPUs."""
-        slot = self._slot_of.get(row.name)
+        slot = self._index_of_host.get(row.name)
         if slot is None:
             slot = self._append(row)
             self._install(slot, row.inventory)
@@ -196,7 +196,7 @@ class Snapshot(HostArrays):
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
         for row in rows:
-            slot = self._slot_of.get(row.host)
+            slot = self._index_of_host.get(row.host)
             if slot is None or (self.cpus_used[slot], self.ram_mib_used[slot]) == (row.cpus, row.ram_mib):
                 continue
             self.cpus_used[slot], self.ram_mib_used[slot] = row.cpus, row.ram_mib
@@ -204,7 +204,7 @@ class Snapshot(HostArrays):
 
     def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
         """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
-        slot = self._slot_of.get(host)
+        slot = self._index_of_host.get(host)
         if slot is None:
             return
         hot, heat, loads = 0, 0, []
@@ -225,7 +225,7 @@ class Snapshot(HostArrays):
 
     def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
         """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
-        slots = [slot for host in hosts if (slot := self._slot_of.get(host)) is not None]
+        slots = [slot for host in hosts if (slot := self._index_of_host.get(host)) is not None]
         for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
             mean = self._mean_speed.get((leaf, kind), 1.0)
             mean = self._mean_speed[leaf, kind] = mean + SPEED_WEIGHT * (speed - mean)
@@ -238,7 +238,7 @@ class Snapshot(HostArrays):
 
     def hold(self, part: HostSlice, namespace: str) -> None:
         """Keep what a proposal takes of a host."""
-        slot = self._slot_of[part.host]
+        slot = self._index_of_host[part.host]
         self.cpus_held[slot] += part.cpus
         self.ram_mib_held[slot] += part.ram_mib
         held = 0
@@ -248,13 +248,13 @@ class Snapshot(HostArrays):
         for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
             flags = self._gpus[uuid]
             flags.promised += ((grant, namespace),)
-            self._show_parts(flags)
+            self._show_shares(flags)
         self.uses[slot] += 1
         self._touch(slot, Change.USE)
 
     def let_go(self, part: HostSlice, namespace: str) -> None:
         """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
-        slot = self._slot_of[part.host]
+        slot = self._index_of_host[part.host]
         self.cpus_held[slot] -= part.cpus
         self.ram_mib_held[slot] -= part.ram_mib
         self._touch(slot, Change.USE)
@@ -265,16 +265,16 @@ class Snapshot(HostArrays):
             if flags.slot >= 0 and not flags.promised:
                 self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
             if flags.slot >= 0 and part.shares:
-                self._show_parts(flags)
+                self._show_shares(flags)
                 self._touch(flags.slot, Change.USE)
 
-    def slots_of(self, job: RunningRow) -> set[int]:
+    def host_indices_of(self, job: RunningRow) -> set[int]:
         """Of the known hosts, those where the job has something."""
         there = (self._gpus[uuid].slot for uuid in job.gpu_uuids if uuid in self._gpus)
-        with_room = (self._slot_of.get(use.host, -1) for use in job.host_use)
+        with_room = (self._index_of_host.get(use.host, -1) for use in job.host_use)
         return {slot for slot in (*there, *with_room) if slot >= 0}
 
-    def imagine_ended(self, job: RunningRow) -> None:
+    def simulate_release(self, job: RunningRow) -> None:
         """As if the job had ended: only between :meth:`stakes` and :meth:`restore`."""
         for place, uuid in enumerate(job.gpu_uuids):
             flags = self._gpus.get(uuid)
@@ -283,21 +283,21 @@ class Snapshot(HostArrays):
             grant = job.shares[place] if job.shares else None
             if grant is not None:
                 flags.without(grant, job.namespace)
-                self._show_parts(flags)
+                self._show_shares(flags)
             if not (flags.use or flags.promised):
                 self.free[flags.slot] |= np.uint64(1 << flags.bit) & self.working[flags.slot]
                 self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
         for use in job.host_use:
-            slot = self._slot_of.get(use.host)
+            slot = self._index_of_host.get(use.host)
             if slot is not None:
                 self.cpus_used[slot] -= use.cpus
                 self.ram_mib_used[slot] -= use.ram_mib
-        for slot in self.slots_of(job):
+        for slot in self.host_indices_of(job):
             self._touch(slot, Change.USE)
 
-    def imagine_empty(self, slot: int) -> None:
+    def simulate_empty(self, slot: int) -> None:
         """As if every job on the host had ended: only between :meth:`stakes` and :meth:`restore`."""
-        for name in _STAKES:
+        for name in _HOST_STATE_ARRAYS:
             if name not in ("free", "uses"):
                 self._arrays[name][slot] = 0
         self.free[slot] = self.working[slot]
@@ -309,17 +309,17 @@ class Snapshot(HostArrays):
     def stakes(self, slot: int) -> Stakes:
         """Who has what of a host, for :meth:`restore`."""
         parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[slot]]
-        return tuple(self._arrays[name][slot].copy() for name in _STAKES), parts
+        return tuple(self._arrays[name][slot].copy() for name in _HOST_STATE_ARRAYS), parts
 
     def restore(self, slot: int, stakes: Stakes) -> None:
         """It counts as a change: what others computed in between is not valid any more."""
-        for name, value in zip(_STAKES, stakes[0], strict=True):
+        for name, value in zip(_HOST_STATE_ARRAYS, stakes[0], strict=True):
             self._arrays[name][slot] = value
         for uuid, parts in zip(self._uuids[slot], stakes[1], strict=True):
             flags = self._gpus[uuid]
             if (flags.use, flags.promised) != parts:
                 flags.use, flags.promised = parts
-                self._show_parts(flags)
+                self._show_shares(flags)
         self._touch(slot, Change.USE)
 
     def _locate(self, slot: int) -> None:
@@ -356,7 +356,7 @@ class Snapshot(HostArrays):
                 for key, a in self._arrays.items()
             }
             self.shared.resize(len(self._arrays["ready"]), 0)
-        self._slot_of[name] = slot
+        self._index_of_host[name] = slot
         self.names.append(name)
         self._rows.append(row)
         self.states.append(HostState.LOST)
@@ -404,9 +404,9 @@ class Snapshot(HostArrays):
         for array, on in ((self.working, flags.working), (self.free, flags.free)):
             array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
         if flags.use is not None or flags.promised or self.shared.partly[flags.slot] & bit:
-            self._show_parts(flags)
+            self._show_shares(flags)
 
-    def _show_parts(self, flags: GpuFlags) -> None:
+    def _show_shares(self, flags: GpuFlags) -> None:
         free = bool(int(self.free[flags.slot]) >> flags.bit & 1)
         self.shared.show(flags.slot, flags.bit, flags.total(free))
 

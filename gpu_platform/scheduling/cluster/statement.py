@@ -45,15 +45,15 @@ class Statement:
 
     def end(self, job: RunningRow) -> None:
         """As if the job had ended. What it has on unknown hosts is ignored."""
-        for slot in self._snapshot.slots_of(job):
+        for slot in self._snapshot.host_indices_of(job):
             self._remember(slot)
-        self._snapshot.imagine_ended(job)
+        self._snapshot.simulate_release(job)
         self._version = self._snapshot.version
 
     def empty(self, slot: int) -> None:
         """As if every job on a host had ended."""
         self._remember(slot)
-        self._snapshot.imagine_empty(slot)
+        self._snapshot.simulate_empty(slot)
         self._version = self._snapshot.version
 
     def checkpoint(self) -> int:

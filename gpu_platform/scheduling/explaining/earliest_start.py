@@ -30,7 +30,7 @@ class Opening:
     more_holders: int
 
 
-def find_opening(row: QueueRow, state: State, now: float) -> Opening | None:
+def find_earliest_start(row: QueueRow, state: State, now: float) -> Opening | None:
     """For ``row``, as if nobody waited ahead of it. None: not even if all jobs had ended."""
     running = sorted(state.ledger, key=lambda job: (ends_by(job), job.job_id, job.attempt))
     low, high = 0, len(running)
@@ -64,7 +64,7 @@ def _hosts_without(row: QueueRow, ended: Sequence[RunningRow], state: State) -> 
 
 
 def _hosts_of(job: RunningRow, state: State) -> frozenset[str]:
-    return frozenset(state.snapshot.names[slot] for slot in state.snapshot.slots_of(job))
+    return frozenset(state.snapshot.names[slot] for slot in state.snapshot.host_indices_of(job))
 
 
 def _holder(job: RunningRow, hosts: frozenset[str], state: State) -> Holder:

@@ -16,8 +16,8 @@ from gpu_platform.scheduling.explaining.explain import explain, unknown_level
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
-from gpu_platform.scheduling.placing.gangs import GangPlacer, parts_of
-from gpu_platform.scheduling.policy import Policy, framework_of
+from gpu_platform.scheduling.placing.gangs import GangPlacer, group_requests
+from gpu_platform.scheduling.policy import Policy, build_framework
 
 _MANY_CPUS, _MUCH_MIB = 4096, 2**31 - 1
 
@@ -31,12 +31,14 @@ class EmptyCluster:
         self, hosts: Iterable[HostRow], policy: Policy, incomplete: Mapping[str, HostInventory] | None = None
     ) -> None:
         self._snapshot = Snapshot(policy.fabric)
-        framework = framework_of(policy)
+        framework = build_framework(policy)
         self._candidates = CandidateIndex(framework, self._snapshot)
         self._placer = GangPlacer(framework, self._snapshot, self._candidates, 0)
         self._incomplete = incomplete or {}
         for row in hosts:
-            self._snapshot.upsert_host(replace(row, state=HostState.READY, inventory=_generous(row.inventory)))
+            self._snapshot.upsert_host(
+                replace(row, state=HostState.READY, inventory=_with_unknowns_unlimited(row.inventory))
+            )
             self._snapshot.upsert_gpus(
                 GpuRow(gpu.uuid, row.name, gpu.index, GpuState.AVAILABLE, free=True) for gpu in row.inventory.gpus
             )
@@ -46,7 +48,7 @@ class EmptyCluster:
         registered yet."""
         if not len(self._snapshot):
             return None
-        for part in parts_of(row):
+        for part in group_requests(row):
             if unknown := unknown_level(part.request, self._snapshot):
                 group = f"group {part.group} " if part.group else ""
                 return f"{group}asked for {describe(part.request)}; {unknown}"
@@ -75,7 +77,7 @@ class EmptyCluster:
         return largest_gang([self._incomplete[host]], one).fits
 
 
-def _generous(inventory: HostInventory) -> HostInventory:
+def _with_unknowns_unlimited(inventory: HostInventory) -> HostInventory:
     """A host that has not told its CPUs or memory may have enough."""
     if inventory.cpus is not None and inventory.ram_mib is not None:
         return inventory

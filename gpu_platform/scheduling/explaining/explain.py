@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.capacity import capability, describe, describe_room, describe_share, largest_gang
+from gpu_platform.domain.capacity import capability, describe, describe_host_resources, describe_share, largest_gang
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
@@ -68,8 +68,8 @@ def explain(
     )
 
 
-def behind_lost_jobs(reason: Reason) -> Reason:
-    """The same, for a moment after several hosts were lost together: see ``RoomMaker.bar``."""
+def behind_displaced_jobs(reason: Reason) -> Reason:
+    """The same, for a moment after several hosts were lost together: see ``PreemptionPlanner.bar``."""
     return reason.model_copy(
         update={
             "code": WaitCode.BEHIND_HIGHER_PRIORITY,
@@ -88,7 +88,7 @@ def over_quota(request: GpuRequest, denial: Denial) -> Reason:
     )
 
 
-def stopping_others(reason: Reason, at: float) -> Reason:
+def with_preemption_at(reason: Reason, at: float) -> Reason:
     """The same, if jobs that run will be stopped for it at that time (Unix seconds)."""
     return reason.model_copy(
         update={
@@ -225,7 +225,7 @@ def _gpus(count: int) -> str:
 
 def _asked(request: GpuRequest) -> str:
     """Of each host."""
-    return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_room(request)
+    return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_host_resources(request)
 
 
 def _plural(count: int, noun: str) -> str:

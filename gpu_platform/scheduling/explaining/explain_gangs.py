@@ -15,7 +15,7 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import Kept, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts
-from gpu_platform.scheduling.placing.gangs import GangPlacer, Part, parts_of
+from gpu_platform.scheduling.placing.gangs import GangPlacer, Part, group_requests
 from gpu_platform.scheduling.placing.splitting import capacities, holds, slices_of
 
 
@@ -35,9 +35,11 @@ def explain_gang(
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
-    asked = " and ".join(f"{part.group} {describe(part.request)}" for part in parts_of(row))
+    asked = " and ".join(f"{part.group} {describe(part.request)}" for part in group_requests(row))
     whole = placer.fits(row)
-    held_back = next((k for part in parts_of(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
+    held_back = (
+        next((k for part in group_requests(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
+    )
     if held_back is not None:
         code = WaitCode.BEHIND_HIGHER_PRIORITY
         message, step = "", f"starts once {held_back.job_id}, ahead in the queue, has started"

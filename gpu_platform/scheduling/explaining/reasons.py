@@ -15,10 +15,16 @@ from functools import partial
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.backfilling.release_forecast import Outlook
-from gpu_platform.scheduling.explaining.earliest_start import find_opening
-from gpu_platform.scheduling.explaining.explain import Kept, behind_lost_jobs, explain, over_quota, stopping_others
+from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
+from gpu_platform.scheduling.explaining.explain import (
+    Kept,
+    behind_displaced_jobs,
+    explain,
+    over_quota,
+    with_preemption_at,
+)
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
-from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, is_foreseeable
+from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.rounds import Round, State, Waiting
 
@@ -26,14 +32,14 @@ SLICE, IDLE_SLICE = 8, 256
 """So many jobs are looked at beside a decision, and when there is nothing to decide."""
 RATE_PER_S, BURST = 256.0, 64.0
 """So many are looked at beside decisions in the long run, and at once."""
-FORESEEN_UP_TO = 400
+PREEMPTION_FORECAST_LIMIT = 400
 """With more hosts and running jobs, who will be stopped for a job is found out only for who asks about that job."""
 
 Foreseen = Callable[[Round], tuple[str, float] | None]
-"""For whom others will be stopped next, and when: ``RoomMaker.foreseen``."""
+"""For whom others will be stopped next, and when: ``PreemptionPlanner.foreseen``."""
 
 
-class ReasonBook:
+class WaitingReasons:
     """Per class of waiting jobs its reason, as last told."""
 
     def __init__(self, state: State, foreseen: Foreseen) -> None:
@@ -89,12 +95,12 @@ class ReasonBook:
         if given is None or given.row.job_id != row.job_id:
             given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
         reason = self.reason(given, found, estimates)
-        if reason.code is WaitCode.WAITING_FOR_GPUS and not is_foreseeable(row):
+        if reason.code is WaitCode.WAITING_FOR_GPUS and not has_simple_estimate(row):
             reason = self._tried(reason, row, now)
         return self._if_others_stop(reason, row, found, math.inf)
 
     def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
-        opening = find_opening(row, self._state, now)
+        opening = find_earliest_start(row, self._state, now)
         if opening is None:
             return reason
         update: dict[str, object] = {"holders": opening.holders, "more_holders": opening.more_holders}
@@ -110,7 +116,7 @@ class ReasonBook:
             reason = over_quota(row.gpus, entry.denial)
             at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
             update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
-            return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
+            return self._if_others_stop(reason.model_copy(update=update), row, found, PREEMPTION_FORECAST_LIMIT)
         if row.is_plain:
             candidates = state.candidates.of(row)
             kept = _kept(entry, found, row, candidates)
@@ -119,18 +125,18 @@ class ReasonBook:
             kept_of = partial(_kept, entry, found)
             reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
         if row.priority <= found.bar and reason.code is WaitCode.WAITING_FOR_GPUS:
-            reason = behind_lost_jobs(reason)
+            reason = behind_displaced_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}
         estimate = _estimate(row, reason, estimates)
         if estimate is not None:
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
-        if reason.code is WaitCode.WAITING_FOR_GPUS and is_foreseeable(row):
+        if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(row):
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.outlook.holders(row, able)
         if any(claim.job_id == row.job_id for claim in found.claims):
             # Time limits do not decide any more: jobs were told to stop for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.MAKING_ROOM}
-        return self._if_others_stop(reason.model_copy(update=update), row, found, FORESEEN_UP_TO)
+        return self._if_others_stop(reason.model_copy(update=update), row, found, PREEMPTION_FORECAST_LIMIT)
 
     def _if_others_stop(self, reason: Reason, row: QueueRow, found: Round, up_to: float) -> Reason:
         """What is said if running jobs will be stopped for it before it would start anyway.
@@ -142,7 +148,7 @@ class ReasonBook:
         if foreseen is None or foreseen[0] != row.job_id:
             return reason
         other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
-        return reason if other is not None and other <= foreseen[1] else stopping_others(reason, foreseen[1])
+        return reason if other is not None and other <= foreseen[1] else with_preemption_at(reason, foreseen[1])
 
     def _look_ahead(self, found: Round, now: float, idle: bool) -> None:
         """Begin with what has changed, once all is said about what had changed before."""
@@ -200,7 +206,7 @@ class ReasonBook:
 
 def _kept(entry: Waiting, found: Round, row: QueueRow, candidates: Candidates) -> Kept | None:
     """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
-    keeper = found.closed_by(entry.row)
+    keeper = found.blocking_turns(entry.row)
     shut = keeper < entry.turn
     ahead = [int(keeper[shut].min())] if shut.any() else []
     for turn, reservation in found.reservations:

@@ -76,10 +76,10 @@ class Estimates:
         if able is None:
             return Estimate(None, EstimateBasis.REPAIR)
         assert self._future is not None, "nobody is looked at where nothing is known"
-        found = self._future.earliest(row) if is_foreseeable(row) else None
+        found = self._future.earliest(row) if has_simple_estimate(row) else None
         if found is None:
             self._future.close(np.flatnonzero(able))  # kept for it, until whenever that is
-            return Estimate(None, EstimateBasis.NO_TIME_LIMIT if is_foreseeable(row) else EstimateBasis.PARTS)
+            return Estimate(None, EstimateBasis.NO_TIME_LIMIT if has_simple_estimate(row) else EstimateBasis.PARTS)
         start, gpus = max(found[0], self._now), found[1]
         self._future.take(gpus, start + (row.time_limit_s or math.inf))
         return Estimate(start, EstimateBasis.TIME_LIMITS)
@@ -93,9 +93,9 @@ class Estimates:
         return able if np.count_nonzero(able) >= row.gpus.hosts else None
 
 
-def is_foreseeable(row: QueueRow) -> bool:
+def has_simple_estimate(row: QueueRow) -> bool:
     """Equal slices of whole GPUs."""
-    return row.is_plain and not row.takes_parts
+    return row.is_plain and not row.needs_partial_resources
 
 
 def in_order(queue: JobQueue) -> Iterator[str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import Change, Slots, Snapshot
-from gpu_platform.scheduling.placing.framework import FITS, THE_HOST, Ask, Framework, Offers, resized
+from gpu_platform.scheduling.placing.framework import FITS, HOST_ITSELF, Ask, Framework, Offers, resized
 
 MAX_SHAPES = 512
 """Shapes remembered; about 40 bytes per host each."""
@@ -35,7 +35,7 @@ class Candidates:
         return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
 
 
-def ask_of(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
+def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
     """What a job asks of hosts; ``more``: GPUs that it must not get either, slot -> set."""
     excluded = exclusions(snapshot, row)
     for slot, gpus in (more or {}).items():
@@ -67,7 +67,7 @@ def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
     excluded: dict[int, int] = {}
     if not row.gpus.gpus_per_host:
         slots = (snapshot.slot(name) for name in row.excluded_hosts)
-        return {slot: int(THE_HOST) for slot in slots if slot is not None}
+        return {slot: int(HOST_ITSELF) for slot in slots if slot is not None}
     for name in row.excluded_hosts:
         slot = snapshot.slot(name)
         if slot is not None:
@@ -124,7 +124,7 @@ class _Overlay:
 
     @classmethod
     def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
-        ask = ask_of(snapshot, row)
+        ask = host_query(snapshot, row)
         hosts = np.array(sorted(ask.excluded), np.intp)
         offers = framework.examine(ask, snapshot, hosts)
         after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)

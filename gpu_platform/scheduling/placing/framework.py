@@ -29,7 +29,7 @@ from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
-THE_HOST = np.uint64(1)
+HOST_ITSELF = np.uint64(1)
 """What filters pass on for a request without GPUs; see :meth:`Ask.everything`."""
 CODES = tuple(ReasonCode)
 _CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
@@ -51,7 +51,7 @@ class Ask:
 
     def everything(self, snapshot: Snapshot, hosts: Slots) -> GpuSets:
         """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
-        return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), THE_HOST)
+        return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), HOST_ITSELF)
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Filter(Protocol):
     @property
     def code(self) -> ReasonCode: ...
     @property
-    def lifted_by(self) -> Change:
+    def can_change_by(self) -> Change:
         """What has to change for it to let more through."""
         ...
 
@@ -179,7 +179,7 @@ class Framework:
         After USE: when all jobs have ended; after HEALTH: when all hosts and GPUs are back as well.
         """
         offers = Offers.none(len(hosts))
-        lasting = [step for step in self.filters if step.lifted_by > after]
+        lasting = [step for step in self.filters if step.can_change_by > after]
         gpus = self._narrow(ask, snapshot, hosts, lasting, offers)
         self._connect(ask.request, snapshot, hosts, gpus, offers)
         return offers.code == FITS
@@ -188,7 +188,7 @@ class Framework:
         """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
         gpus = ask.everything(snapshot, hosts)
         for step in self.filters:
-            if step.lifted_by > after and step.concerns(ask):
+            if step.can_change_by > after and step.concerns(ask):
                 gpus = gpus & step(ask, snapshot, hosts)
         return gpus
 
@@ -200,7 +200,7 @@ class Framework:
                 continue
             passed = gpus & step(ask, snapshot, hosts)
             left = np.bitwise_count(passed)
-            # A host that had too few before is not this filter's doing; TooFew speaks for it.
+            # A host that had too few before is not this filter's doing; GpuCountFilter speaks for it.
             out = (offers.code == FITS) & (left < needed)
             if step.code is not ReasonCode.TOO_FEW_GPUS:
                 out &= passed != gpus

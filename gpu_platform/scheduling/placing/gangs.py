@@ -42,7 +42,7 @@ class Part:
         return self.row.gpus
 
 
-def parts_of(row: QueueRow) -> list[Part]:
+def group_requests(row: QueueRow) -> list[Part]:
     """In the order in which they were asked for."""
     return [Part(group, replace(row, gpus=request, groups=())) for group, request in row.parts]
 
@@ -85,12 +85,12 @@ class GangPlacer:
     ) -> Placement | None:
         """As :meth:`place`, within a statement of the caller's; None has changed nothing."""
         asking = asking or self._candidates.of
-        parts = parts_of(row)
+        parts = group_requests(row)
         anywhere = np.ones(len(self._snapshot), bool) if shut is None else ~shut
         wanted = [self._could_serve(part, asking) & anywhere for part in parts]
         if not all(part.any() for part in wanted):
             return None
-        hardest = sorted(parts, key=lambda part: self._ease(part, wanted[parts.index(part)]))
+        hardest = sorted(parts, key=lambda part: self._hardest_first_key(part, wanted[parts.index(part)]))
         seats = self._on_one_host(parts, attempt, asking, anywhere) if len(parts) == 1 else None
         # Equal slices are kept together by ``choose`` itself.
         for hosts in self._domains(parts, wanted) if seats is None and not row.is_plain else ():
@@ -110,7 +110,7 @@ class GangPlacer:
         It says nothing about the parts getting in each other's way.
         """
         useful = np.zeros(len(self._snapshot), bool)
-        for part in parts_of(row):
+        for part in group_requests(row):
             hosts = self._enough(part, lambda row: lasting(self._candidates.of(row)))
             if not hosts.any():
                 return None
@@ -119,7 +119,7 @@ class GangPlacer:
 
     def lacking(self, row: QueueRow) -> Part | None:
         """The first part that has no place even without the others; None if they are in each other's way."""
-        for part in parts_of(row):
+        for part in group_requests(row):
             if not self.fits(part.row):
                 return part
         return None
@@ -188,7 +188,7 @@ class GangPlacer:
         hosts = together(request, snapshot, answers(part.row))
         return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
 
-    def _ease(self, part: Part, hosts: NDArray[np.bool_]) -> tuple[int, int]:
+    def _hardest_first_key(self, part: Part, hosts: NDArray[np.bool_]) -> tuple[int, int]:
         """Sorts the hardest first: large slices, then little choice."""
         needed = 1 if part.request.total is not None else part.request.hosts
         return (-(part.request.total or part.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)

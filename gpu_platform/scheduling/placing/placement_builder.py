@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.capacity import describe_room, describe_share
+from gpu_platform.domain.capacity import describe_host_resources, describe_share
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import HostSlice, Placement, ScoreTable, TopologyLevel
 from gpu_platform.domain.share import Share, ShareGrant, ShareMode
@@ -118,7 +118,7 @@ def _why(
 ) -> str:
     """E.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; tightest of 3 hosts that fit``."""
     count = request.gpus_per_host
-    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_room(request)
+    text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(request)
     if request.share is not None:
         text = f"{describe_share(request.share)} of {text}"
     if count > 1:

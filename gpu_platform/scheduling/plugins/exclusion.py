@@ -9,9 +9,9 @@ from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Sna
 from gpu_platform.scheduling.placing.framework import Ask
 
 
-class NotExcluded:
+class ExclusionFilter:
     code = ReasonCode.EXCLUDED
-    lifted_by = Change.HEALTH
+    can_change_by = Change.HEALTH
     """Of the platform's own making: an exclusion never means that a job is too large for the cluster."""
 
     def concerns(self, ask: Ask) -> bool:

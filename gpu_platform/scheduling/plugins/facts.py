@@ -15,7 +15,7 @@ from gpu_platform.scheduling.placing.framework import Ask
 class Fact:
     """Asked once per machine type, not per host. ``code`` says which requirement: see ``capacity.mismatch``."""
 
-    lifted_by = Change.FACTS
+    can_change_by = Change.FACTS
 
     def __init__(self, code: ReasonCode) -> None:
         self.code = code
@@ -33,11 +33,11 @@ class Fact:
         return snapshot.matching(question, accepts)[snapshot.machine[hosts]]
 
 
-class HasCuda:
+class CudaFilter:
     """The host has the CUDA installation; those that its driver cannot run were never reported."""
 
     code = ReasonCode.NO_CUDA
-    lifted_by = Change.FACTS
+    can_change_by = Change.FACTS
 
     def concerns(self, ask: Ask) -> bool:
         return ask.request.cuda is not None
@@ -47,11 +47,11 @@ class HasCuda:
         return np.where(snapshot.cuda[hosts] & bits, ask.everything(snapshot, hosts), np.uint64(0))
 
 
-class TooFew:
+class GpuCountFilter:
     """Lets everything through: hosts fail here that had too few GPUs from the start."""
 
     code = ReasonCode.TOO_FEW_GPUS
-    lifted_by = Change.FACTS
+    can_change_by = Change.FACTS
 
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus

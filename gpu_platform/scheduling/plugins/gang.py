@@ -49,7 +49,7 @@ def choose_hosts(
         score = offers.score[hosts]
         best = hosts[score == score.max()]
         return best[[np.argmin(snapshot.by_name[best])]]
-    found = ranking_of(request, snapshot, offers, hosts, weights)
+    found = rank_domains(request, snapshot, offers, hosts, weights)
     if found is None:
         return None
     _, ranking = found
@@ -58,7 +58,7 @@ def choose_hosts(
     return _closest(request.hosts, snapshot, offers, chosen, _from_preferred(request, snapshot))
 
 
-def ranking_of(
+def rank_domains(
     request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots, weights: DomainWeights = DOMAIN_WEIGHTS
 ) -> tuple[str | None, Ranking] | None:
     """The nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""

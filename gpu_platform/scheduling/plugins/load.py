@@ -10,7 +10,7 @@ from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask, Offers
 
-COLD_C, HOT_C = 30.0, 90.0
+NO_PENALTY_BELOW_C, FULL_PENALTY_FROM_C = 30.0, 90.0
 
 
 class Utilisation:
@@ -22,16 +22,18 @@ class Utilisation:
         return 1.0 - snapshot.load[hosts]
 
 
-class ThermalSpread:
+class ThermalScore:
     """Cool hosts first, so that heat spreads: 1 at 30 °C, 0 at 90 °C of the hottest GPU. Unknown counts as cool."""
 
     name = "thermal"
 
     def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
-        return np.clip((HOT_C - snapshot.heat[hosts]) / (HOT_C - COLD_C), 0.0, 1.0)
+        return np.clip(
+            (FULL_PENALTY_FROM_C - snapshot.heat[hosts]) / (FULL_PENALTY_FROM_C - NO_PENALTY_BELOW_C), 0.0, 1.0
+        )
 
 
-class RoundRobin:
+class RoundRobinScore:
     """The host that was chosen least often first."""
 
     name = "round_robin"
@@ -53,7 +55,7 @@ class Cool:
     """No work for a GPU above the limit, until it has cooled down."""
 
     code = ReasonCode.TOO_HOT
-    lifted_by = Change.HEALTH
+    can_change_by = Change.HEALTH
 
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus

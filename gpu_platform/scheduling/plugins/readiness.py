@@ -9,9 +9,9 @@ from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Sna
 from gpu_platform.scheduling.placing.framework import Ask
 
 
-class HostReady:
+class HostReadyFilter:
     code = ReasonCode.HOST_NOT_READY
-    lifted_by = Change.HEALTH
+    can_change_by = Change.HEALTH
 
     def concerns(self, ask: Ask) -> bool:
         return True
@@ -22,7 +22,7 @@ class HostReady:
 
 class Working:
     code = ReasonCode.UNHEALTHY
-    lifted_by = Change.HEALTH
+    can_change_by = Change.HEALTH
 
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus
@@ -35,7 +35,7 @@ class Free:
     """Free in the store, and not promised to a proposal that is on its way there; for a share, or shared."""
 
     code = ReasonCode.BUSY
-    lifted_by = Change.USE
+    can_change_by = Change.USE
 
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus

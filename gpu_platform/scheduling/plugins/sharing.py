@@ -20,11 +20,11 @@ from gpu_platform.topology.mig import mig_model
 _MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMode.MPS, ShareMode.TIME_SLICE))
 
 
-class SharingSupported:
+class SharingSupportedFilter:
     """The GPU's model has the MIG profile; for a share, its host gives shares in the mode that was asked."""
 
     code = ReasonCode.SHARING_UNSUPPORTED
-    lifted_by = Change.FACTS
+    can_change_by = Change.FACTS
 
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
@@ -38,11 +38,11 @@ class SharingSupported:
         return np.where(snapshot.mps[hosts], gpus, np.uint64(0))
 
 
-class OneTenant:
+class SameTenantFilter:
     """Of GPUs that are shared already only those of the same mode, and without MIG of the same namespace."""
 
     code = ReasonCode.SHARED_BY_ANOTHER
-    lifted_by = Change.USE
+    can_change_by = Change.USE
 
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
@@ -57,11 +57,11 @@ class OneTenant:
         return everything & (~partly | as_sets(alike))
 
 
-class ShareRoom:
+class ShareCapacityFilter:
     """Room for one more part: percent and memory, or a place for the MIG instance."""
 
     code = ReasonCode.TOO_LITTLE_SHARE
-    lifted_by = Change.USE
+    can_change_by = Change.USE
 
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
@@ -74,12 +74,12 @@ class ShareRoom:
         return everything & (~partly | as_sets(_has_room(_share(ask), snapshot, hosts)))
 
 
-class HostRoom:
-    """Enough of a host's CPUs, or of its memory. ``lifted_by`` FACTS: of all it has; USE: of what nobody has."""
+class HostCapacityFilter:
+    """Enough of a host's CPUs, or of its memory. ``can_change_by`` FACTS: of all it has; USE: of what nobody has."""
 
-    def __init__(self, code: ReasonCode, lifted_by: Change, reserve: int = 0) -> None:
+    def __init__(self, code: ReasonCode, can_change_by: Change, reserve: int = 0) -> None:
         """``reserve``: what jobs never get, CPUs or MiB."""
-        self.code, self.lifted_by, self._reserve = code, lifted_by, reserve
+        self.code, self.can_change_by, self._reserve = code, can_change_by, reserve
         self._of_memory = code is ReasonCode.RAM
 
     def concerns(self, ask: Ask) -> bool:
@@ -91,7 +91,7 @@ class HostRoom:
         else:
             has, used, held = snapshot.cpus, snapshot.cpus_used, snapshot.cpus_held
         left = has[hosts] - self._reserve
-        if self.lifted_by is Change.USE:
+        if self.can_change_by is Change.USE:
             left = left - used[hosts] - held[hosts]
         return np.where(left >= self._asked(ask), ask.everything(snapshot, hosts), np.uint64(0))
 

@@ -24,7 +24,7 @@ class Resources:
         return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
 
 
-class PackOrSpread:
+class StrategyScore:
     """As the request says.
 
     Pack counts the free GPUs that would be left on the host, and those in the same NUMA node once

@@ -51,7 +51,7 @@ class Moves:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _MoveProblem:
     jobs: Sequence[RunningRow]
     """Those that may be moved."""
     targets: Sequence[int]
@@ -73,9 +73,9 @@ class Mover:
             (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
             key=lambda job: (lost_work(job, now), job.job_id),
         )
-        if not jobs or (not row.takes_parts and self._free() < row.gpu_count):
+        if not jobs or (not row.needs_partial_resources and self._free() < row.gpu_count):
             return None  # those that are moved need as many GPUs elsewhere as they leave
-        whole = _Problem(jobs, range(len(self._snapshot)))
+        whole = _MoveProblem(jobs, range(len(self._snapshot)))
         exact = len(whole.jobs) * len(whole.targets) <= MAX_PAIRS
         problem = whole if exact else self._cheapest_part(row, jobs, now)
         if problem is None:
@@ -108,7 +108,7 @@ class Mover:
 
     # -- which sets to try -----------------------------------------------------------------------
 
-    def _model(self, row: QueueRow, problem: _Problem, budget: MoveBudget, now: float) -> Model:
+    def _model(self, row: QueueRow, problem: _MoveProblem, budget: MoveBudget, now: float) -> Model:
         snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
         free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
@@ -120,7 +120,7 @@ class Mover:
         ]
         ways: dict[int, list[tuple[int, ...]]] | None = None
         domains = [0] * len(snapshot)
-        if row.is_plain and not row.takes_parts:
+        if row.is_plain and not row.needs_partial_resources:
             ways = self._ways(row, jobs, held)
             domains = domains_of(row.gpus, snapshot, np.arange(len(snapshot))).tolist()
         return Model(
@@ -164,9 +164,9 @@ class Mover:
                 ways[slot] = found
         return ways
 
-    def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _Problem | None:
+    def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
         """Of a large cluster, the hosts that cost least to clear, and those with most room for what was there."""
-        if not row.is_plain or row.takes_parts:
+        if not row.is_plain or row.needs_partial_resources:
             return None
         held = [self._held(job) for job in jobs]
 
@@ -185,7 +185,7 @@ class Mover:
                 break
             targets.add(slot)
             chosen |= dict.fromkeys(there)
-        return _Problem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
+        return _MoveProblem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
 
     def _held(self, job: RunningRow) -> dict[int, int]:
         """Slot -> GPUs in working order that the job has there."""

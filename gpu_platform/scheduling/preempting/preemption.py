@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Change, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.placing.candidates import ask_of
+from gpu_platform.scheduling.placing.candidates import host_query
 from gpu_platform.scheduling.placing.domains import domains_of, together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
@@ -37,7 +37,7 @@ Cost = tuple[float, int]
 """(lost GPU-seconds, victims); priorities are dealt with before."""
 
 
-class MoveReason(StrEnum):
+class PreemptionReason(StrEnum):
     PREEMPTION = "preemption"
     """For a job of higher priority, or one whose guarantee it is."""
     DEFRAGMENTATION = "defragmentation"
@@ -53,7 +53,7 @@ class Preemption:
     job_id: str
     attempt: int
     victims: tuple[tuple[str, int], ...]
-    reason: MoveReason = MoveReason.PREEMPTION
+    reason: PreemptionReason = PreemptionReason.PREEMPTION
 
 
 def lost_work(row: RunningRow, now: float) -> float:
@@ -77,7 +77,7 @@ def choose_victims(
     ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
     ``allowed``: do the quotas allow ``row`` once these jobs have ended? None: whatever ends.
     """
-    room = _space(row, snapshot, framework, list(leaving), placer, allowed)
+    room = _victim_trial(row, snapshot, framework, list(leaving), placer, allowed)
     jobs = [job for job in eligible if room.helps(job)]
     if room.fits(()):
         return ()
@@ -90,7 +90,7 @@ def choose_victims(
     return None
 
 
-def first_chance(
+def earliest_preemption(
     row: QueueRow,
     snapshot: Snapshot,
     framework: Framework,
@@ -105,7 +105,7 @@ def first_chance(
     ``eligible``: who may be stopped at a moment; of whom there are taken to be ever more. The rest as
     :func:`choose_victims`.
     """
-    room = _space(row, snapshot, framework, [], placer, allowed)
+    room = _victim_trial(row, snapshot, framework, [], placer, allowed)
 
     def enough(at: float) -> bool:
         return room.fits([job for job in eligible(at) if room.helps(job)])
@@ -115,24 +115,24 @@ def first_chance(
     return moments[bisect_left(moments, True, key=enough)]
 
 
-def _space(
+def _victim_trial(
     row: QueueRow,
     snapshot: Snapshot,
     framework: Framework,
     leaving: Sequence[RunningRow],
     placer: GangPlacer | None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None,
-) -> _Space:
-    room: _Space
-    if row.is_plain and not row.takes_parts and not snapshot.shared.partly.any():
+) -> VictimTrial:
+    room: VictimTrial
+    if row.is_plain and not row.needs_partial_resources and not snapshot.shared.partly.any():
         room = Room(row, snapshot, framework, leaving)
     else:
         assert placer is not None, "only plain gangs of whole GPUs can do without"
-        room = _GangRoom(row, snapshot, placer, leaving)
-    return room if allowed is None else _QuotaRoom(room, snapshot, leaving, allowed)
+        room = GangVictimTrial(row, snapshot, placer, leaving)
+    return room if allowed is None else QuotaVictimTrial(room, snapshot, leaving, allowed)
 
 
-class _Space(Protocol):
+class VictimTrial(Protocol):
     """What would be free without some jobs."""
 
     exact_up_to: int
@@ -158,7 +158,7 @@ class Room:
         self.request, self._snapshot = row.gpus, snapshot
         self.one_host = row.gpus.hosts == 1
         slots = np.arange(len(snapshot))
-        ask = ask_of(snapshot, row)
+        ask = host_query(snapshot, row)
         usable = framework.usable(ask, snapshot, slots, Change.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.free & ~snapshot.held).tolist()
@@ -205,7 +205,7 @@ class Room:
         return best_subset(machine, free, request.gpus_per_host, cross, required) is not None
 
 
-class _GangRoom:
+class GangVictimTrial:
     """For groups, totals and parts: by trying to place the whole gang as if the jobs had ended."""
 
     exact_up_to = GANG_EXACT_UP_TO
@@ -218,7 +218,7 @@ class _GangRoom:
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Also hosts where it has only CPUs and memory, with no GPU."""
-        found = {slot: 0 for slot in self._snapshot.slots_of(job) if self._useful[slot]}
+        found = {slot: 0 for slot in self._snapshot.host_indices_of(job) if self._useful[slot]}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
             if place is not None and place[0] in found:
@@ -238,14 +238,14 @@ class _GangRoom:
         return np.zeros(len(self._snapshot), np.intp)
 
 
-class _QuotaRoom:
+class QuotaVictimTrial:
     """Another space, where the quotas must allow the gang as well: ending a job may help wherever it runs."""
 
     one_host = False
 
     def __init__(
         self,
-        room: _Space,
+        room: VictimTrial,
         snapshot: Snapshot,
         leaving: Sequence[RunningRow],
         allowed: Callable[[Iterable[RunningRow]], bool],
@@ -254,7 +254,7 @@ class _QuotaRoom:
         self.exact_up_to = room.exact_up_to
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        found = dict.fromkeys(self._snapshot.slots_of(job), 0)
+        found = dict.fromkeys(self._snapshot.host_indices_of(job), 0)
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
             if place is not None:
@@ -272,7 +272,7 @@ class _QuotaRoom:
         return np.zeros(len(self._snapshot), np.intp)
 
 
-def _cheapest(room: _Space, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
+def _cheapest(room: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
     costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
     jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
     if len(jobs) <= room.exact_up_to:
@@ -290,7 +290,7 @@ def _cheapest(room: _Space, jobs: Sequence[RunningRow], now: float) -> tuple[Run
 
 
 def _search(
-    room: _Space, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
+    room: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """The cheapest set out of ``jobs`` (ascending by cost) that is cheaper than ``bound``: branch and bound."""
     best: tuple[Cost, tuple[RunningRow, ...]] | None = None
@@ -317,7 +317,7 @@ def _search(
 
 
 def _greedily(
-    room: _Space, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
+    room: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """Per domain: evict, cheapest first, until the gang fits; then spare everyone that can be spared, dearest first."""
     domains, best = room.domains(), None

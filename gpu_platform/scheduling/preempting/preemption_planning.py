@@ -16,18 +16,18 @@ import numpy as np
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfilling.backfill import Reservation, taken_by
+from gpu_platform.scheduling.backfilling.backfill import Reservation, resources_of
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.preempting.defragmentation import defragment
 from gpu_platform.scheduling.preempting.moves import Mover, Moves
 from gpu_platform.scheduling.preempting.preemption import (
-    MoveReason,
     Preemption,
+    PreemptionReason,
     choose_victims,
+    earliest_preemption,
     eligible_victims,
-    first_chance,
 )
 from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.rounds import Round, State, Waiting
@@ -50,7 +50,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class _Claim:
+class _ClaimWithDeadline:
     reservation: Reservation
     until: float
     facts_version: int
@@ -68,7 +68,7 @@ class _Displaced:
     """When it last held something or waited; between the two it does neither."""
 
 
-class RoomMaker:
+class PreemptionPlanner:
     def __init__(self, state: State, proposals: Proposals) -> None:
         self._state, self._proposals = state, proposals
         self._mover = Mover(state.snapshot, state.framework, state.candidates, state.gangs)
@@ -76,7 +76,7 @@ class RoomMaker:
         """Who was told to make room and still holds GPUs."""
         self._displaced: dict[str, _Displaced] = {}
         """Jobs that lost hosts or GPUs and have no place again."""
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, _ClaimWithDeadline] = {}
         self._next_look = -math.inf
         self._losses: list[float] = []
         """When hosts were lost, of late."""
@@ -177,7 +177,7 @@ class RoomMaker:
         for entry in self._preemptors(sorted(found.waiting.values(), key=lambda entry: entry.turn), staying):
             row = entry.row
             eligible, allowed = partial(self._eligible, row, staying, excess), self._allowance(row)
-            at = first_chance(row, state.snapshot, state.framework, eligible, moments, state.gangs, allowed)
+            at = earliest_preemption(row, state.snapshot, state.framework, eligible, moments, state.gangs, allowed)
             if at is not None:
                 chances.append((at, entry.turn, row.job_id))
         at, _, job_id = min(chances, default=(now, 0.0, ""))
@@ -260,7 +260,7 @@ class RoomMaker:
                     self._budget.jobs - sum(len(found.jobs) for found in spent),
                     self._budget.lost_gpu_s - sum(found.lost_gpu_s for found in spent),
                 )
-                return [self._moved(row, found, MoveReason.RECOVERY, now) for row, found in moves]
+                return [self._moved(row, found, PreemptionReason.RECOVERY, now) for row, found in moves]
         if policy.defragmentation and now >= self._next_look:
             self._next_look = now + policy.defragment_every_s
             rows = [e.row for e in waiting if now - e.row.enqueued_at >= policy.defragment_after_s]
@@ -268,7 +268,7 @@ class RoomMaker:
                 rows[:PREEMPTORS], self._mover, self._state.snapshot, movable, policy.defragmentation_budget, now
             )
             if moves is not None:
-                return [self._moved(*moves, MoveReason.DEFRAGMENTATION, now)]
+                return [self._moved(*moves, PreemptionReason.DEFRAGMENTATION, now)]
         return []
 
     def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
@@ -282,15 +282,15 @@ class RoomMaker:
 
     def _claim(self, job_id: str, placement: Placement, now: float) -> None:
         claim = self._reservation(job_id, placement)
-        self._claims[job_id] = _Claim(claim, now + CLAIM_S, self._state.snapshot.facts_version)
+        self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, self._state.snapshot.facts_version)
 
-    def _moved(self, row: QueueRow, moves: Moves, reason: MoveReason, now: float) -> Preemption:
+    def _moved(self, row: QueueRow, moves: Moves, reason: PreemptionReason, now: float) -> Preemption:
         self._claim(row.job_id, moves.placement, now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 
     def _reservation(self, job_id: str, placement: Placement) -> Reservation:
-        hosts, gpus, room = taken_by(placement, self._state.snapshot)
-        return Reservation(job_id, -math.inf, math.inf, hosts, gpus, host_room=room)
+        hosts, gpus, room = resources_of(placement, self._state.snapshot)
+        return Reservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=room)
 
 
 def _keys(rows: Iterable[RunningRow]) -> tuple[Key, ...]:

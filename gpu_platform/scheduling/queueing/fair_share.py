@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpu_platform.domain.cluster_state import UseRow
+from gpu_platform.domain.cluster_state import PastUseRow
 from gpu_platform.domain.quota import Quotas
 
 Share = tuple[tuple[float, str], ...]
@@ -40,7 +40,7 @@ class FairShare:
             use.average, use.at = self._average(use, now), now
             use.held += gpus
 
-    def remember(self, row: UseRow, now: float) -> None:
+    def remember(self, row: PastUseRow, now: float) -> None:
         """What was held from ``row.begin`` to ``row.end``, before ``now``, and is no longer."""
         worth = row.gpus * (self._kept(now - row.end) - self._kept(now - row.begin))
         for node in self._nodes(row.namespace, row.user):

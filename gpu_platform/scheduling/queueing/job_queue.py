@@ -27,7 +27,7 @@ class Need:
     """How many of the groups must not get certain GPUs or hosts."""
 
 
-def is_narrowed(row: QueueRow) -> bool:
+def has_exclusions(row: QueueRow) -> bool:
     """May it use less than others of its need?"""
     return bool(row.excluded_gpus or row.excluded_hosts)
 
@@ -104,7 +104,7 @@ class JobQueue:
                 self._new_classes[row.class_key] = None
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
-            need.narrowed += is_narrowed(row)
+            need.narrowed += has_exclusions(row)
             insort(need.groups, (order, group))
         else:
             first = members[0]
@@ -143,7 +143,7 @@ class JobQueue:
             self._new_classes.pop(row.class_key, None)
         need = self._needs[self.need(row)]
         del need.groups[bisect_left(need.groups, (first, group))]
-        need.narrowed -= is_narrowed(row)
+        need.narrowed -= has_exclusions(row)
         if not need.groups:
             del self._needs[self.need(row)]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.queueing.fair_share import Share
-from gpu_platform.scheduling.queueing.job_queue import Group, JobQueue, Need, Order, is_narrowed
+from gpu_platform.scheduling.queueing.job_queue import Group, JobQueue, Need, Order, has_exclusions
 
 Place = tuple[Share, Order]
-NOBODY_ELSE = -1.0
+ALL_BLOCKED = -1.0
 """A limit below all others: whatever its time limit, no job of the need can start in this round."""
 
 
@@ -30,7 +30,7 @@ class _Line:
 
 
 @dataclass
-class _Shut:
+class _BlockedNeed:
     limit_s: float | None = None
     """Jobs that must not get less than others wait if they last so long, or longer."""
     all: bool = False
@@ -42,7 +42,7 @@ class Turns:
     def __init__(self, queue: JobQueue, share: Callable[[QueueRow], Share] | None = None) -> None:
         """``share``: where a job stands now, if shares decide; it changes with what is placed."""
         self._queue, self._share = queue, share
-        self._shut: dict[int, _Shut] = {}
+        self._shut: dict[int, _BlockedNeed] = {}
         self._heap: list[tuple[Place, int, _Line]] = []
         if share is None:
             lines = [_Line(need) for need in queue.needs()]
@@ -58,7 +58,7 @@ class Turns:
     def next(self) -> tuple[Place, QueueRow] | None:
         while self._heap:
             place, number, line = heapq.heappop(self._heap)
-            if line.group is not None and self._needs_no_turn(line, line.group):
+            if line.group is not None and self._is_blocked(line, line.group):
                 continue
             row = self._first(line)
             assert row is not None, "a group is listed while it has jobs"
@@ -84,10 +84,10 @@ class Turns:
         """
         assert self._current is not None
         _, line, _ = self._current
-        shut = self._shut.setdefault(id(line.need), _Shut())
+        shut = self._shut.setdefault(id(line.need), _BlockedNeed())
         if limit_s is not None:
             shut.limit_s = limit_s if shut.limit_s is None else min(shut.limit_s, limit_s)
-        shut.all |= all_of_need or (shut.limit_s == NOBODY_ELSE and not line.need.narrowed)
+        shut.all |= all_of_need or (shut.limit_s == ALL_BLOCKED and not line.need.narrowed)
         if line.group is not None:
             return
         line.at += 1
@@ -98,7 +98,7 @@ class Turns:
         number, line, _ = self._current
         if line.group is None:
             groups = line.need.groups
-            while line.at < len(groups) and self._needs_no_turn(line, groups[line.at][1]):
+            while line.at < len(groups) and self._is_blocked(line, groups[line.at][1]):
                 line.at = len(groups) if self._shut[id(line.need)].all else line.at + 1
         row = self._first(line)
         if row is not None:
@@ -112,7 +112,7 @@ class Turns:
     def _place(self, row: QueueRow) -> Place:
         return (() if self._share is None else self._share(row), self._queue.order(row))
 
-    def _needs_no_turn(self, line: _Line, group: Group) -> bool:
+    def _is_blocked(self, line: _Line, group: Group) -> bool:
         shut = self._shut.get(id(line.need))
         if shut is None:
             return False
@@ -121,10 +121,10 @@ class Turns:
         if shut.limit_s is None or group[2] < shut.limit_s:
             return False
         row = self._queue.first(group) if line.need.narrowed else None
-        return row is None or not is_narrowed(row)
+        return row is None or not has_exclusions(row)
 
 
-class EachJob:
+class EveryJobCursor:
     """As :class:`Turns`, for a round in which every job up to ``depth`` matters, not only the first of its kind."""
 
     def __init__(self, queue: JobQueue, share: Callable[[QueueRow], Share] | None, depth: int) -> None:

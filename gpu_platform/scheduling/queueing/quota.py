@@ -22,7 +22,7 @@ class Denial:
     """Enough of them free would do, whoever has them now."""
 
 
-class QuotaBook:
+class QuotaUsage:
     """Counts GPUs per namespace (with all below it) and per user of a namespace."""
 
     def __init__(self, quotas: Quotas) -> None:

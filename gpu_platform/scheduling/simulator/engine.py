@@ -20,7 +20,7 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.preemption import MoveReason, Preemption
+from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -116,7 +116,7 @@ class _Simulation:
         self._now = self._begin_s
 
     def begin_empty(self) -> None:
-        self._fleet.tell_all()
+        self._fleet.report_all()
 
     def begin_with(self, start: Start) -> None:
         """Others run and wait already, at second 0."""
@@ -246,8 +246,8 @@ class _Simulation:
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
-            record.leaving, record.told_s = True, self._now
-            if preemption.reason is MoveReason.PREEMPTION:
+            record.leaving, record.preempted_at_s = True, self._now
+            if preemption.reason is PreemptionReason.PREEMPTION:
                 record.preemptions += 1
             else:
                 record.moves += 1
@@ -257,7 +257,7 @@ class _Simulation:
             self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
 
     def _leave(self, record: JobRecord) -> None:
-        record.lost_gpu_seconds += (self._now - record.told_s) * record.gpus_held
+        record.lost_gpu_seconds += (self._now - record.preempted_at_s) * record.gpus_held
         record.leaving = False
         self._stop(record, finite=True)
         self._wait(record, self._now)

@@ -28,7 +28,7 @@ class Failure(BaseModel):
     down_s: Annotated[float, Field(gt=0)]
 
 
-def at_rate(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, seed: int = 0) -> Iterator[Failure]:
+def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, seed: int = 0) -> Iterator[Failure]:
     """GPUs fail independently and without memory, each every ``gpu_mtbf_s`` on average. Never ends."""
     gpus = [(host.name, gpu.index) for host in hosts for gpu in host.inventory.gpus]
     generator = np.random.default_rng(seed)

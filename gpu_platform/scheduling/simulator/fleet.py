@@ -19,7 +19,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
-class _Hold:
+class _SimulatedAllocation:
     """What a job has."""
 
     grants: dict[str, ShareGrant | None]
@@ -41,7 +41,7 @@ class Fleet:
         self._use: dict[str, GpuUse] = {}
         """Of GPUs of which parts are taken."""
         self._host_use: dict[str, HostUse] = {}
-        self._holds: dict[str, _Hold] = {}
+        self._holds: dict[str, _SimulatedAllocation] = {}
         self._broken: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._closed: set[str] = set()
@@ -55,7 +55,7 @@ class Fleet:
         self.down = 0
         """GPUs that are broken or on a lost host."""
 
-    def tell_all(self) -> None:
+    def report_all(self) -> None:
         """The scheduler knows nothing yet."""
         for host in self._hosts.values():
             self._scheduler.upsert_host(host)
@@ -68,7 +68,7 @@ class Fleet:
         for job in state.running:
             parts: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
             grants = dict(zip(job.gpu_uuids, parts, strict=True))
-            self._hold(job.job_id, job.namespace, _Hold(grants, job.host_use))
+            self._hold(job.job_id, job.namespace, _SimulatedAllocation(grants, job.host_use))
         for row in state.gpus:
             if not row.free and row.uuid not in self._holders:
                 self._broken[row.uuid] += 1
@@ -98,10 +98,14 @@ class Fleet:
         for uuid, grant in grants.items():
             holders = ", ".join(self._holders.get(uuid, ()))
             assert self._usable(uuid, grant), f"{uuid} was given to {job_id} but {holders} has it, or it is broken"
-        self._hold(job_id, namespace, _Hold(grants, tuple(use for use in amounts.values() if use.cpus or use.ram_mib)))
+        self._hold(
+            job_id,
+            namespace,
+            _SimulatedAllocation(grants, tuple(use for use in amounts.values() if use.cpus or use.ram_mib)),
+        )
         self._tell(grants)
 
-    def _hold(self, job_id: str, namespace: str, hold: _Hold) -> None:
+    def _hold(self, job_id: str, namespace: str, hold: _SimulatedAllocation) -> None:
         self._holds[job_id] = hold
         for uuid, grant in hold.grants.items():
             self._holders.setdefault(uuid, {})[job_id] = None

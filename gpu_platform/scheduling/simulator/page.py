@@ -81,7 +81,7 @@ _OPTIONAL = {
 }
 
 
-def figures_of(reports: Sequence[Report]) -> list[Figure]:
+def metrics_of(reports: Sequence[Report]) -> list[Figure]:
     """Those that say something about these reports."""
     timed = DECISION_FIGURES if any(report.decision_ms for report in reports) else ()
     return [
@@ -123,7 +123,7 @@ def _legend(reports: Sequence[Report]) -> str:
 
 def _comparison(reports: Sequence[Report]) -> str:
     rows = []
-    for figure in figures_of(reports):
+    for figure in metrics_of(reports):
         best = best_of(figure, reports)
         cells = "".join(
             f'<td class="best">{escape(figure.text(figure.value(report)))}</td>'

@@ -68,7 +68,7 @@ class JobRecord:
     since_s: float = 0.0
     leaving: bool = False
     """It was told to make room, does no more work, and still holds its GPUs."""
-    told_s: float = 0.0
+    preempted_at_s: float = 0.0
     """When it was told to make room, if it is leaving."""
     failed_at_s: float | None = None
     """It waits because of a failure."""

@@ -132,7 +132,7 @@ def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuR
 
 
 @reading
-def read_room(session: Session, hosts: Sequence[str] | None = None) -> list[HostUse]:
+def read_host_use(session: Session, hosts: Sequence[str] | None = None) -> list[HostUse]:
     """What jobs have of CPUs and memory of all hosts, or of ``hosts``."""
     query = _ROOM if hosts is None else _ROOM.where(host.c.name.in_(hosts))
     return [HostUse(row.name, row.cpus_used, row.ram_mib_used) for row in session.execute(query)]

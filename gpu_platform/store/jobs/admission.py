@@ -12,7 +12,7 @@ from gpu_platform.domain.capacity import largest_gang, shares_of_one_process
 from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.rows import as_scheduled
+from gpu_platform.domain.rows import placement_shape
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.leadership.leader import current_quotas
@@ -36,7 +36,7 @@ def check_possible(store: Store, session: Session, spec: JobSpec, refusal: Refus
     version = hosts_version(session)
     known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
     possible = known[1] if known is not None and known[0] == version else set()
-    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
     found: set[str] = set()
     for name, request in groups or ((None, gpus),):
         wanted = f"{request.model_dump_json()} {spec.rank_per}"
@@ -65,7 +65,7 @@ def check_quotas(session: Session, spec: JobSpec) -> None:
     if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
         in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
         waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0
-    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
     wanted = sum(request.gpus for _, request in groups or ((None, gpus),))
     if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, wanted):
         raise OverQuota(refusal, namespace=spec.namespace)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.rows import Groups, QueueRow, as_scheduled
+from gpu_platform.domain.rows import Groups, QueueRow, placement_shape
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -55,7 +55,7 @@ def enqueue(
         )
     excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
     spec = JobSpec.model_validate_json(row.spec)
-    gpus, groups = as_scheduled(spec.gpus, spec.groups, spec.spare_hosts)
+    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
     entry = {
         "job_id": job_id,
         "attempt": attempt,

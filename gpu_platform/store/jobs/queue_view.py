@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.job import JobSpec, WaitingJob
+from gpu_platform.domain.job import JobSpec, QueueEntry
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store.database import epoch_s, reading
 from gpu_platform.store.leadership.leader import current_policy
@@ -49,7 +49,7 @@ def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
 
 
 @reading
-def list_waiting(session: Session, offset: int, limit: int, namespace: str | None = None) -> list[WaitingJob]:
+def list_queue(session: Session, offset: int, limit: int, namespace: str | None = None) -> list[QueueEntry]:
     """Part of the line, next first, with why each job waits. ``namespace``: only its jobs; places count all."""
     line = _line(session)
     place = func.row_number().over(partition_by=line.partition_by or None, order_by=line.order_by).label("place")
@@ -106,9 +106,9 @@ def _line(session: Session) -> _Line:
     )
 
 
-def _waiting_job(row: Any) -> WaitingJob:
+def _waiting_job(row: Any) -> QueueEntry:
     reason = None if row.reason is None else Reason.model_validate_json(row.reason)
-    return WaitingJob(
+    return QueueEntry(
         position=row.place,
         job_id=row.job_id,
         attempt=row.attempt,

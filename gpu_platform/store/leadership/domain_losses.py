@@ -22,7 +22,7 @@ _LOOK_BACK = 10_000
 
 
 @dataclass
-class LossNews:
+class NewHostLosses:
     """What was told of lost hosts since the last look."""
 
     seq: int
@@ -32,11 +32,11 @@ class LossNews:
 
 
 @reading
-def read_losses(session: Session, after: int | None) -> LossNews:
+def read_losses(session: Session, after: int | None) -> NewHostLosses:
     """Hosts lost after the event ``after`` that no ``domain.lost`` explains yet. None: of the newest events."""
     last = session.scalar(select(func.max(event.c.seq))) or 0
     begin = max(0, last - _LOOK_BACK) if after is None else after
-    news = LossNews(last)
+    news = NewHostLosses(last)
     kinds = event.c.kind.in_((HOST_LOST, DOMAIN_LOST))
     query = select(event.c.kind, event.c.host, event.c.data).where(event.c.seq > begin, event.c.seq <= last, kinds)
     for row in session.execute(query.order_by(event.c.seq)):

@@ -123,11 +123,11 @@ def give_back(session: Session, key: AttemptKey, now: datetime, quarantine: Mapp
     """Inside a transaction that has just closed the reservation."""
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     draining = session.scalars(_LOCK_DRAINING, ours).all()
-    shares.give_back_host_room(session, key)
+    shares.release_host_resources(session, key)
     held = session.execute(_LOCK_HELD_GPUS, ours).all()
     without_gpus = set(session.scalars(_HOSTS_WITHOUT_GPUS, ours))
     session.execute(_FREE_GPUS, ours)
-    shares.give_back_parts(session, key)
+    shares.release_shares(session, key)
     session.execute(_END_ALLOCATIONS, {**ours, "now": now})
     for row in held:
         if row.uuid in quarantine and row.state in _HELD_IN_SERVICE:
@@ -239,7 +239,7 @@ def take_gpus(
     session: Session, key: AttemptKey, placement: Placement, now: datetime, *, on_lost_hosts: bool = False
 ) -> None:
     """Inside a transaction: see :func:`reserve_gang`. ``on_lost_hosts``: its ranks run there already."""
-    claims = shares.claims_of(placement)
+    claims = shares.allocation_items(placement)
     uuids = [claim.uuid for claim in claims if claim.uuid is not None]
     if len(set(uuids)) != len(uuids) or not claims:
         raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
@@ -249,7 +249,7 @@ def take_gpus(
     if on_lost_hosts:
         hosts = dict.fromkeys(hosts, HostState.READY.value)
     if with_room:
-        shares.take_host_room(session, claims)
+        shares.take_host_resources(session, claims)
     rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})} if uuids else {}
     shared = [claim for claim in claims if claim.grant is not None]
     namespace = shares.namespace_of(session, key.job_id) if shared else ""
@@ -264,7 +264,7 @@ def take_gpus(
     for claim in shared:
         if claim.grant is None or claim.uuid is None:
             continue
-        if not shares.take_part(session, claim.uuid, first_use(claim.grant, namespace)):
+        if not shares.take_share(session, claim.uuid, first_use(claim.grant, namespace)):
             raise ReservationConflict(f"a part of {claim.uuid} was taken meanwhile", gpu_uuid=claim.uuid)
     held = [
         {
@@ -300,7 +300,7 @@ def _check_gpu(claim: shares.Claim, row: Any, host_state: str | None, namespace:
     elif host_state != HostState.READY:
         problem = f"is on {claim.host}, which is {host_state}"
     elif claim.grant is not None:
-        refused = shares.check_part(row, first_use(claim.grant, namespace))
+        refused = shares.check_share(row, first_use(claim.grant, namespace))
         problem = refused and f"on {claim.host} {refused}"
     elif row.state != GpuState.AVAILABLE:
         problem = f"on {claim.host} is {row.state}" + (f" ({row.reason})" if row.reason else "")

@@ -38,7 +38,7 @@ class Claim:
     ram_mib: int = 0
 
 
-def claims_of(placement: Placement) -> list[Claim]:
+def allocation_items(placement: Placement) -> list[Claim]:
     """By uuid, as GPUs are locked; slices without GPUs come last. CPUs and memory go with a slice's first GPU."""
     claims = []
     for part in placement.slices:
@@ -51,7 +51,7 @@ def claims_of(placement: Placement) -> list[Claim]:
     return sorted(claims, key=lambda claim: (claim.uuid is None, claim.uuid or claim.host))
 
 
-def take_host_room(session: Session, claims: Iterable[Claim]) -> None:
+def take_host_resources(session: Session, claims: Iterable[Claim]) -> None:
     """Inside a transaction that has locked the hosts. Raises :class:`ReservationConflict`."""
     for name, (cpus, ram_mib) in sorted(_by_host((c.host, c.cpus, c.ram_mib) for c in claims).items()):
         asked = {"of_host": name, "cpus_": cpus, "ram_": ram_mib}
@@ -64,7 +64,7 @@ def take_host_room(session: Session, claims: Iterable[Claim]) -> None:
             )
 
 
-def give_back_host_room(session: Session, key: AttemptKey) -> None:
+def release_host_resources(session: Session, key: AttemptKey) -> None:
     rows = session.execute(_OUR_HOST_ROOM, {"key_job": key.job_id, "key_attempt": key.attempt})
     for name, (cpus, ram_mib) in sorted(_by_host((row.host, row.cpus, row.ram_mib) for row in rows).items()):
         session.execute(_GIVE_BACK_HOST_ROOM, {"of_host": name, "cpus_": cpus, "ram_": ram_mib})
@@ -74,7 +74,7 @@ def takes_host_room(claims: Iterable[Claim]) -> bool:
     return any(claim.cpus or claim.ram_mib for claim in claims)
 
 
-def check_part(row: Row[Any], use: GpuUse) -> str | None:
+def check_share(row: Row[Any], use: GpuUse) -> str | None:
     """Why the GPU, which ``row`` shows locked, cannot give ``use`` as one more part; None if it can."""
     if row.exclusive_holders or (row.state != GpuState.AVAILABLE and row.state not in _TAKEN):
         return f"is {row.state}"
@@ -88,12 +88,12 @@ def check_part(row: Row[Any], use: GpuUse) -> str | None:
     return None
 
 
-def take_part(session: Session, uuid: str, use: GpuUse) -> bool:
+def take_share(session: Session, uuid: str, use: GpuUse) -> bool:
     """Inside a transaction that has locked the GPU."""
     return change(session, _TAKE_PART, _values(uuid, use)) == 1
 
 
-def give_back_parts(session: Session, key: AttemptKey) -> None:
+def release_shares(session: Session, key: AttemptKey) -> None:
     """Inside a transaction that has locked the attempt's GPUs."""
     for row in session.execute(_OUR_PARTS, {"key_job": key.job_id, "key_attempt": key.attempt}).all():
         values = _values(row.gpu_uuid, first_use(grant_of(row), ""))

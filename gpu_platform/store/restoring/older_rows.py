@@ -71,11 +71,11 @@ def follow(session: Session, key: AttemptKey, now: datetime) -> None:
     row = lock_job(session, key.job_id)
     state = JobState(row["state"])
     if not state.is_terminal and state is not JobState.QUEUED and row["attempt"] < key.attempt:
-        bring_up(session, row, key.attempt - 1, now)
+        raise_attempt(session, row, key.attempt - 1, now)
 
 
 @writing
-def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
+def catch_up_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
     """The attempt ran and ends, but the row does not know it: the row is at ``state`` of this attempt now.
 
     False: the row is not BEHIND. Raises :class:`NotFound`.
@@ -83,13 +83,13 @@ def follow_to_end(session: Session, key: AttemptKey, state: JobState, now: datet
     row = lock_job(session, key.job_id)
     if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
         return False
-    bring_up(session, row, key.attempt, now)
+    raise_attempt(session, row, key.attempt, now)
     values = {"state": state.value, "started_at": row["started_at"] or now}
     session.execute(update(job).where(job.c.id == key.job_id).values(values))
     return True
 
 
-def bring_up(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
+def raise_attempt(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
     """Inside a transaction that locked the row: QUEUED with ``attempt`` as its last, which is over, as are all before.
 
     ``columns``: more of the row's, e.g. its counters.

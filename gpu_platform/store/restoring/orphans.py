@@ -55,7 +55,7 @@ def job_row(session: Session, job_id: str) -> JobRow | None:
 
 
 @reading
-def held_in_vain(session: Session) -> list[HeldAttempt]:
+def held_without_owner(session: Session) -> list[HeldAttempt]:
     """Attempts that hold GPUs although their job has ended, waits, is at a later attempt, or is not known.
 
     An attempt ends in the transaction that writes the job's next state, so no job gets here on its way.

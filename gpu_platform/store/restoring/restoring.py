@@ -25,7 +25,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import change_job, job_fields, lock_job
 from gpu_platform.store.models import job, leader, reservation
 from gpu_platform.store.reservations.allocations import announce, close_reservation, set_running, take_gpus, take_job
-from gpu_platform.store.restoring.older_rows import RESTORED, bring_up, newer
+from gpu_platform.store.restoring.older_rows import RESTORED, newer, raise_attempt
 from gpu_platform.store.restoring.orphans import JobRow
 
 SPARED_FOR = timedelta(seconds=60)
@@ -132,17 +132,17 @@ class StaleAttempts:
     """The host gets no jobs while there are any: what they run on looks free."""
 
 
-def judge(session: Session, brought_back: int, stale: Sequence[AttemptKey], now: datetime) -> StaleAttempts:
+def judge(session: Session, echoed_round: int, stale: Sequence[AttemptKey], now: datetime) -> StaleAttempts:
     """Inside a transaction: what to do with ``stale``, the attempts that hold nothing at the host that reports them.
 
-    ``brought_back``: the round of the host's report. One that this database has not given yet proves that it is older.
+    ``echoed_round``: the round of the host's report. One that this database has not given yet proves that it is older.
     """
     columns = (leader.c.since, leader.c.round, leader.c.older_seen_at, leader.c.restored)
     row = session.execute(select(*columns)).one_or_none()
     if row is None:  # no leader has begun: this database may be a new one
         return _judged(session, stale, is_older=False)
     seen_at = row.older_seen_at
-    if brought_back > row.round and (seen_at is None or now - seen_at > _PROVED_AGAIN):
+    if echoed_round > row.round and (seen_at is None or now - seen_at > _PROVED_AGAIN):
         seen_at = now
         session.execute(update(leader).values(older_seen_at=now))
     if not stale:
@@ -188,7 +188,7 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
         if JobState(row["state"]).holds_gpus and row["attempt"] == progress.attempt and found.state.holds_gpus:
             set_running(session, AttemptKey(job_id=found.job_id, attempt=progress.attempt), now)
             return True
-        bring_up(session, row, over, now, **counters)
+        raise_attempt(session, row, over, now, **counters)
     if found.state.is_terminal:
         _end(session, found, now)
     elif found.placement is not None:

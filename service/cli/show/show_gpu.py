@@ -51,7 +51,7 @@ def fullness(gpu: Gpu) -> str:
     return f"{gpu.percent_granted} %, {taken:.0f}/{all_of_it:.0f} GiB"
 
 
-def gpu_story(gpu: Gpu, health: GpuHealth | None, away: str | None) -> Table:
+def gpu_details(gpu: Gpu, health: GpuHealth | None, away: str | None) -> Table:
     """All facts of one GPU. ``away``: why its host measures nothing now."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")

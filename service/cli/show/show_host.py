@@ -12,7 +12,7 @@ from gpu_platform.domain.gpu import Gpu, Host
 from service.cli.show import show_gpu, tables
 
 
-def host_story(host: Host, gpus: Sequence[Gpu]) -> Group:
+def host_details(host: Host, gpus: Sequence[Gpu]) -> Group:
     """Its facts, then its GPUs."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")

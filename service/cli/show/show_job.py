@@ -18,7 +18,7 @@ from gpu_platform.domain.texts import counted
 from service.cli.show import show_waiting, tables
 
 
-def job_story(
+def job_details(
     job: Job, events: Sequence[JobEvent], used: str | None = None, now: Sequence[RenderableType] = ()
 ) -> Group:
     """Everything about one job: what was asked, where it is and why, what it uses now, what happened and when."""
@@ -108,11 +108,11 @@ def retry_text(job: Job, now: datetime | None = None) -> str | None:
 def wishes(spec: JobSpec) -> list[str]:
     """What the gang needs, group by group."""
     if spec.groups:
-        return [f"{group.name}: {', '.join(_wishes(group.gpus))}" for group in spec.groups]
-    return _wishes(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
+        return [f"{group.name}: {', '.join(_request_line(group.gpus))}" for group in spec.groups]
+    return _request_line(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
 
 
-def _wishes(gpus: GpuRequest) -> list[str]:
+def _request_line(gpus: GpuRequest) -> list[str]:
     if gpus.total is not None:
         wants = [f"{counted(gpus.total, 'GPU')} on as few hosts as can be"]
     else:

@@ -10,14 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.job import GpuRequest, JobSpec, WaitingJob
+from gpu_platform.domain.job import GpuRequest, JobSpec, QueueEntry
 from gpu_platform.domain.placement import EstimateBasis, Holder, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.texts import counted
 from service.cli.show.tables import duration, numbers, plain_table
 
 
-def line_table(waiting: Iterable[WaitingJob], now: datetime | None = None) -> Table:
+def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
     now = now or datetime.now(UTC)
     table = plain_table("PLACE", "JOB", "NAME", "USER", "PRIORITY", "ASKS", "WAITS", "STARTS", "WHY / NEXT STEP")
     for job in waiting:

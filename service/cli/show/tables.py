@@ -96,7 +96,7 @@ def lost_together(hosts: Sequence[Host]) -> list[str]:
     return [f"       {reason}: {count} still LOST" for reason, count in sorted(together.items(), key=str)]
 
 
-def is_news(event: JobEvent) -> bool:
+def is_worth_showing(event: JobEvent) -> bool:
     """Not a step that another event tells of better."""
     return event.kind not in ("queue.added", "queue.removed", "gang.reserved")
 
@@ -105,7 +105,7 @@ def timeline(events: Sequence[JobEvent]) -> Table:
     """Milliseconds since the first event, and since the one before."""
     table = plain_table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
-    for event in filter(is_news, events):
+    for event in filter(is_worth_showing, events):
         table.add_row(
             f"{(event.at - first).total_seconds() * 1000:.0f}",
             f"{(event.at - before).total_seconds() * 1000:.0f}",

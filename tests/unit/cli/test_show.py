@@ -76,10 +76,10 @@ def test_a_connection_that_counts_the_spare_hosts_in_says_so() -> None:
         placement=placement({"a": [0], "b": [0], "c": [0]}),
         created_at=NOW,
     )
-    [line] = [line for line in shown(show_job.job_story(made, [])).splitlines() if line.startswith("connected")]
+    [line] = [line for line in shown(show_job.job_details(made, [])).splitlines() if line.startswith("connected")]
     assert "its spare hosts counted in" in line
     alone = made.model_copy(update={"spec": spec.model_copy(update={"spare_hosts": 0})})
-    assert "spare" not in shown(show_job.job_story(alone, []))
+    assert "spare" not in shown(show_job.job_details(alone, []))
 
 
 def test_the_demonstration_names_the_attempt_once() -> None:

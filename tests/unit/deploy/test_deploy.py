@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.ranks import most_ranks
+from gpu_platform.domain.ranks import max_ranks
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
 from service.cli.main import app as cli
@@ -82,7 +82,7 @@ def test_the_image_has_every_package() -> None:
 
 def test_the_example_job_is_a_job() -> None:
     spec = JobSpec.model_validate(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()))
-    assert most_ranks(spec) == 4
+    assert max_ranks(spec) == 4
 
 
 def test_draining_on_stop_uses_commands_that_exist() -> None:

@@ -242,7 +242,7 @@ def test_three_resets_on_a_host_keep_new_work_away_from_all_its_gpus(watched: Wa
     degraded = watched.monitor.degraded()
     assert len(degraded) == 8
     assert degraded[watched.uuids[7]].startswith("GPUs of this host needed 3 resets within 24 h (limit 3)")
-    watched.monitor.excuse_resets(now_ms())
+    watched.monitor.forget_resets_before(now_ms())
     assert watched.monitor.degraded() == {}
     for gpu in watched.monitor._gpus[3:5]:
         watched.hears(gpu, 48)

@@ -10,7 +10,7 @@ from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.dry_run import rehearse
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.quota import QuotaBook
+from gpu_platform.scheduling.queueing.quota import QuotaUsage
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
 
@@ -141,7 +141,7 @@ def test_no_quota_is_ever_broken(
             Namespace(name="b", guaranteed_gpus=guarantees[1], max_gpus_per_user=3),
         ),
     )
-    book, held, total = QuotaBook(rules), dict.fromkeys("abc", 0), 16
+    book, held, total = QuotaUsage(rules), dict.fromkeys("abc", 0), 16
     of_user: dict[tuple[str, str], int] = {}
     for namespace, user, gpus in asks:
         free = total - sum(held.values())

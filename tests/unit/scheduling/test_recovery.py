@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.preemption import MoveReason
+from gpu_platform.scheduling.preempting.preemption import PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import HEAL_PATIENCE_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster
@@ -30,7 +30,7 @@ def test_a_job_whose_gpu_is_out_of_service_gets_room_at_once() -> None:
     scheduler.ended("broken", 1)
     scheduler.add(again(running[0]))
     [preemption] = scheduler.decide(NOW + 1).preemptions
-    assert (preemption.job_id, preemption.reason) == ("broken", MoveReason.RECOVERY)
+    assert (preemption.job_id, preemption.reason) == ("broken", PreemptionReason.RECOVERY)
     assert preemption.victims == (("a", 1),)
 
 

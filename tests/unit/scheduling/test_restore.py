@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.cluster_state import ClusterState, UseRow
+from gpu_platform.domain.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.quota import Namespace, Quotas
 from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.policy import Policy
@@ -64,7 +64,7 @@ def test_the_document_makes_the_same_core() -> None:
 def test_use_that_is_over_counts_as_if_it_had_been_watched() -> None:
     watched, told = (FairShare(Quotas(), half_life_s=100.0) for _ in range(2))
     for gpus, begin, end in ((4, 0.0, 50.0), (8, 30.0, 200.0)):
-        told.remember(UseRow("team", "anna", float(gpus), begin, end), 250.0)
+        told.remember(PastUseRow("team", "anna", float(gpus), begin, end), 250.0)
     for gpus, at in ((4, 0.0), (8, 30.0), (-4, 50.0), (-8, 200.0), (0, 250.0)):
         watched.charge("team", "anna", gpus, at)
     for node in (("team",), ("team", "", "anna")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.scheduling.explaining.reasons import FORESEEN_UP_TO, IDLE_SLICE, SLICE
+from gpu_platform.scheduling.explaining.reasons import IDLE_SLICE, PREEMPTION_FORECAST_LIMIT, SLICE
 from gpu_platform.scheduling.explaining.start_estimate import AHEAD
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
@@ -191,7 +191,7 @@ def test_a_part_that_is_asked_about_has_a_start_and_holders() -> None:
 
 def test_who_will_have_others_stopped_for_it_is_told_when_however_large_the_cluster_for_who_asks() -> None:
     policy = Policy(preemption=True, min_run_s=300.0)
-    for hosts in (2, FORESEEN_UP_TO):
+    for hosts in (2, PREEMPTION_FORECAST_LIMIT):
         play = playing(cluster().hosts(hosts), *(job(8, name=f"low-{n}") for n in range(hosts)), policy=policy)
         play.submit(job(4, name="equal").row, job(4, name="high").priority(5).row, job(2, name="next").priority(3).row)
         assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.MAKING_ROOM, 300.0)

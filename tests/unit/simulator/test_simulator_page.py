@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.page import best_of, figures_of, html_page
+from gpu_platform.scheduling.simulator.page import best_of, html_page, metrics_of
 from gpu_platform.scheduling.simulator.plots import Bars, Line, bars, distribution, duration, over_time
 from gpu_platform.scheduling.simulator.report import Report, report_on
 from gpu_platform.scheduling.simulator.timeline import Timeline
@@ -66,7 +66,7 @@ def test_every_plot_is_well_formed_and_inside_its_frame() -> None:
 
 def test_the_better_of_two_policies_is_marked() -> None:
     both = reports()
-    figures = {figure.name: figure for figure in figures_of(both)}
+    figures = {figure.name: figure for figure in metrics_of(both)}
     assert best_of(figures["Waiting, mean"], both) == {0}  # the small job goes first
     assert best_of(figures["Jobs completed"], both) == set()
     assert "Preemptions" not in figures

@@ -32,7 +32,7 @@ def test_only_what_no_job_stands_for_is_held_in_vain(cluster: Cluster) -> None:
     cluster.reserve("placed", {"a": [1]})
     cluster.running("ended", {"a": [2], "b": [0]})
     jobs.set_job_state(cluster.store, "ended", JobState.FAILED, now=NOW, actor="somebody")
-    [held] = orphans.held_in_vain(cluster.store)
+    [held] = orphans.held_without_owner(cluster.store)
     assert (held.key, held.hosts) == (key("ended"), ("a", "b"))
 
 

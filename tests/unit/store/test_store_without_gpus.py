@@ -47,14 +47,14 @@ def reserve(cluster: Cluster, job_id: str, *slices: HostSlice) -> None:
 def test_it_is_reserved_run_and_given_back(store: Store, cluster: Cluster) -> None:
     reserve(cluster, "j1", room("c", 6, 500))
     check_invariants(store)
-    assert hosts.read_room(store, ["c"])[0].cpus == 6
+    assert hosts.read_host_use(store, ["c"])[0].cpus == 6
     allocations.mark_running(store, key("j1"), NOW)
     [row] = state.read_running(store)
     assert (row.gpu_uuids, row.shares, [(use.host, use.cpus) for use in row.host_use]) == ((), (), [("c", 6)])
     assert allocations.held_attempts(store, "c") == [key("j1")]
     allocations.release_gang(store, key("j1"), now=NOW)
     check_invariants(store)
-    assert hosts.read_room(store, ["c"])[0].cpus == 0
+    assert hosts.read_host_use(store, ["c"])[0].cpus == 0
     assert allocations.held_attempts(store) == []
     told = [event.data for event in events.read_events(store, 0, job_id="j1") if event.kind.startswith("gang.")]
     assert told == [{"gpus": [], "hosts": ["c"]}, {"gpus": [], "hosts": ["c"]}]

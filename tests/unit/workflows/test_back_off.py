@@ -11,7 +11,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, JobProgress, JobSpec
 from gpu_platform.domain.states import JobState
 from workflows.attempts.attempt import Attempt, Stop
-from workflows.attempts.back_off import is_programs_fault, wait_before_retry
+from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.endings import Ending, after_failure
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -46,5 +46,5 @@ def test_after_a_long_run_the_waits_begin_anew() -> None:
 )
 def test_only_the_programs_own_failures_wait(kind: FailureKind, waits: bool) -> None:
     ending = after_failure(Failure(kind=kind, message="for a test"), SPEC, JobProgress())
-    assert is_programs_fault(ending) is waits
-    assert not is_programs_fault(Ending(state=JobState.PREEMPTED))
+    assert is_user_failure(ending) is waits
+    assert not is_user_failure(Ending(state=JobState.PREEMPTED))
