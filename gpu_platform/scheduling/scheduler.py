@@ -93,8 +93,12 @@ class Scheduler:
         self.snapshot.rewire(config)
 
     def upsert_host(self, row: HostRow) -> None:
-        slot = self.snapshot.slot(row.name)
-        if row.state is HostState.LOST and slot is not None and self.snapshot.states[slot] is not HostState.LOST:
+        host_index = self.snapshot.host_index(row.name)
+        if (
+            row.state is HostState.LOST
+            and host_index is not None
+            and self.snapshot.states[host_index] is not HostState.LOST
+        ):
             there = {(job.job_id, job.attempt): job for job in self.ledger.on(gpu.uuid for gpu in row.inventory.gpus)}
             there |= {(job.job_id, job.attempt): job for job in self.ledger.with_host_resources_on(row.name)}
             self._room.lost(there.values(), self._now)

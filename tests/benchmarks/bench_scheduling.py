@@ -173,10 +173,10 @@ class Cluster:
 
         def steps() -> Iterator[None]:
             for number in range(rounds):
-                slot = self._rng.randrange(len(snapshot)) if number % 2 == 0 else slot  # noqa: F821
-                uuid = snapshot.uuid(slot, 0)
+                host_index = self._rng.randrange(len(snapshot)) if number % 2 == 0 else host_index  # noqa: F821
+                uuid = snapshot.uuid(host_index, 0)
                 row = GpuRow(
-                    uuid, snapshot.names[slot], 0, _STATE[not snapshot.is_free(uuid)], not snapshot.is_free(uuid)
+                    uuid, snapshot.names[host_index], 0, _STATE[not snapshot.is_free(uuid)], not snapshot.is_free(uuid)
                 )
                 self._clock += 0.01
                 yield
@@ -240,7 +240,7 @@ class Cluster:
 def many_classes(hosts: int, classes: int) -> Times:
     bench = Cluster(hosts, 8)
     scheduler, snapshot = bench.scheduler, bench.scheduler.snapshot
-    uuids = [snapshot.uuid(slot, position) for slot in range(hosts) for position in range(8)]
+    uuids = [snapshot.uuid(host_index, position) for host_index in range(hosts) for position in range(8)]
     scheduler.upsert_gpus(GpuRow(uuid, "", 0, GpuState.IN_USE, free=False) for uuid in uuids)
     for number in range(classes):
         avoided = [uuids[number % len(uuids)], uuids[number // len(uuids)]]

@@ -25,10 +25,10 @@ def look(snapshot: Snapshot) -> dict[str, list[object]]:
     return {name: array.tolist() for name, array in arrays.items()}
 
 
-def part(snapshot: Snapshot, slot: int, gpus: int) -> HostSlice:
-    there = snapshot.gpus_of(slot, gpus)
+def part(snapshot: Snapshot, host_index: int, gpus: int) -> HostSlice:
+    there = snapshot.gpus_of(host_index, gpus)
     uuids, indices = [uuid for uuid, _ in there], [index for _, index in there]
-    return HostSlice(host=snapshot.names[slot], gpu_uuids=uuids, gpu_indices=indices)
+    return HostSlice(host=snapshot.names[host_index], gpu_uuids=uuids, gpu_indices=indices)
 
 
 def having(uuids: list[str]) -> RunningRow:
@@ -68,8 +68,8 @@ def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
                 marks = [(0, look(snapshot))]
         assert look(snapshot) == marks[0][1]
         if commits:  # back to where tests can go on for long
-            for slot in range(len(snapshot)):
-                snapshot.let_go(part(snapshot, slot, int(snapshot.held[slot])), "a")
+            for host_index in range(len(snapshot)):
+                snapshot.let_go(part(snapshot, host_index, int(snapshot.held[host_index])), "a")
         for row in ROWS:
             fresh = CandidateIndex(framework, snapshot).of(row)
             known = index.of(row)

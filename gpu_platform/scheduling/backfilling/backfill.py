@@ -25,7 +25,7 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement, ReasonCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.backfilling.running_jobs import Ledger
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import CODES, Framework
@@ -45,7 +45,7 @@ class Reservation:
     start: float
     end: float
     """Infinite for a job without a time limit."""
-    hosts: Slots
+    hosts: HostIndices
     gpus: GpuSets
     """Of each of ``hosts``."""
     firm: bool = True
@@ -60,23 +60,23 @@ class Reservation:
 
 def resources_of(
     placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
-) -> tuple[Slots, GpuSets, NDArray[np.bool_]]:
+) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:
     """What a reservation of the placement covers: hosts, and of each the GPUs, and whether CPUs or memory.
 
     ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
     """
     gpus, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
     for part in placement.slices:
-        slot = snapshot.slot(part.host)
-        assert slot is not None, "it was just placed there"
+        host_index = snapshot.host_index(part.host)
+        assert host_index is not None, "it was just placed there"
         for uuid in part.gpu_uuids:
             place = snapshot.locate(uuid)
             assert place is not None, "it was just placed there"
-            gpus[slot] |= np.uint64(1 << place[1])
+            gpus[host_index] |= np.uint64(1 << place[1])
         if part.cpus or part.ram_mib:
-            room[slot] = True
+            room[host_index] = True
             if whole_hosts and part.gpu_uuids:
-                gpus[slot] = snapshot.everything[slot]  # others would need what it needs of the host
+                gpus[host_index] = snapshot.everything[host_index]  # others would need what it needs of the host
     hosts = np.flatnonzero((gpus != 0) | room)
     return hosts, gpus[hosts], room[hosts]
 
@@ -113,8 +113,10 @@ class Backfill:
             touched = np.array(sorted(booked), np.intp)
             touched = touched[ready_at[touched] < math.inf]
             usable = self._usable(row, touched)
-            for slot in touched.tolist():
-                ready_at[slot], gpus[slot] = self._first_fit(row, slot, usable[slot], now, booked[slot])
+            for host_index in touched.tolist():
+                ready_at[host_index], gpus[host_index] = self._first_fit(
+                    row, host_index, usable[host_index], now, booked[host_index]
+                )
         else:
             usable = {}
         while True:
@@ -123,10 +125,14 @@ class Backfill:
                 return None
             start = float(ready_at[chosen].max())
             # What is free before a reservation need not be free when the last host is.
-            early = [slot for slot in chosen.tolist() if slot in usable and ready_at[slot] < start]
-            for slot in early:
-                ready_at[slot], gpus[slot] = self._first_fit(row, slot, usable[slot], start, booked[slot])
-            if all(ready_at[slot] == start for slot in early):
+            early = [
+                host_index for host_index in chosen.tolist() if host_index in usable and ready_at[host_index] < start
+            ]
+            for host_index in early:
+                ready_at[host_index], gpus[host_index] = self._first_fit(
+                    row, host_index, usable[host_index], start, booked[host_index]
+                )
+            if all(ready_at[host_index] == start for host_index in early):
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
                 return Reservation(row.job_id, start, end, chosen, gpus[chosen], firm)
 
@@ -152,11 +158,11 @@ class Backfill:
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
-        ask = host_query(snapshot, row, {slot: int(reserved[slot]) for slot in again.tolist()})
+        ask = host_query(snapshot, row, {host_index: int(reserved[host_index]) for host_index in again.tolist()})
         result.offers.put(again, self._framework.examine(ask, snapshot, again))
         return result
 
-    def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> Slots | None:
+    def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
         """The hosts of the domain that is the first to have enough of them."""
         hosts = np.flatnonzero(ready_at < math.inf)
         if len(hosts) < request.hosts:
@@ -171,11 +177,11 @@ class Backfill:
         best = int(np.argmin(ready_at[hosts[order[last[whole]]]]))
         return hosts[order[first[whole][best] : last[whole][best] + 1]]
 
-    def _usable(self, row: QueueRow, slots: Slots) -> dict[int, int]:
-        """Slot -> GPUs that could serve the job once all others have ended."""
+    def _usable(self, row: QueueRow, host_indices: HostIndices) -> dict[int, int]:
+        """Host index -> GPUs that could serve the job once all others have ended."""
         ask = host_query(self._snapshot, row)
-        usable = self._framework.usable(ask, self._snapshot, slots, Change.USE)
-        return dict(zip(slots.tolist(), usable.tolist(), strict=True))
+        usable = self._framework.usable(ask, self._snapshot, host_indices, Change.USE)
+        return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
 
     def _forecast(self, row: QueueRow, candidates: Candidates) -> _Forecast:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
@@ -195,20 +201,25 @@ class Backfill:
         changed = np.flatnonzero(snapshot.changed_at[Change.USE] > forecast.seen)
         forecast.ready_at[changed] = math.inf
         changed = changed[candidates.after_use[changed]]
-        for slot, gpus in self._usable(row, changed).items():
-            forecast.ready_at[slot], forecast.gpus[slot] = self._first_fit(row, slot, gpus)
+        for host_index, gpus in self._usable(row, changed).items():
+            forecast.ready_at[host_index], forecast.gpus[host_index] = self._first_fit(row, host_index, gpus)
         forecast.seen = snapshot.version
 
     def _first_fit(
-        self, row: QueueRow, slot: int, usable: int, not_before: float = -math.inf, booked: Sequence[_Booking] = ()
+        self,
+        row: QueueRow,
+        host_index: int,
+        usable: int,
+        not_before: float = -math.inf,
+        booked: Sequence[_Booking] = (),
     ) -> tuple[float, int]:
         """When, and on which GPUs, a slice fits on a host whose jobs end when they must, for as long as it may run."""
         snapshot, request = self._snapshot, row.gpus
-        machine = snapshot.machines[snapshot.machine[slot]]
-        free = int(snapshot.free[slot] & ~snapshot.held[slot]) & usable
+        machine = snapshot.machines[snapshot.machine[host_index]]
+        free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
         ends = {not_before: 0}
         for position in members(usable & ~free):
-            end = max(not_before, self._ledger.free_at(snapshot.uuid(slot, position)))
+            end = max(not_before, self._ledger.free_at(snapshot.uuid(host_index, position)))
             ends[end] = ends.get(end, 0) | 1 << position
         for _, end, _ in booked:
             ends.setdefault(max(not_before, end), 0)
@@ -241,8 +252,8 @@ _Booking = tuple[float, float, int]
 def _by_host(reservations: Iterable[Reservation]) -> dict[int, list[_Booking]]:
     booked: dict[int, list[_Booking]] = {}
     for reservation in reservations:
-        for slot, gpus in zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True):
-            booked.setdefault(slot, []).append((reservation.start, reservation.end, gpus))
+        for host_index, gpus in zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True):
+            booked.setdefault(host_index, []).append((reservation.start, reservation.end, gpus))
     return booked
 
 
@@ -250,5 +261,5 @@ def _by_host(reservations: Iterable[Reservation]) -> dict[int, list[_Booking]]:
 class _Forecast:
     seen: int = 0
     ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """By slot; infinite if no time is known, minus infinite if at once."""
+    """By host index; infinite if no time is known, minus infinite if at once."""
     gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))

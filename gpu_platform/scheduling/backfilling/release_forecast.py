@@ -13,7 +13,7 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Holder
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.running_jobs import Key, Ledger
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Ask, Framework
@@ -29,7 +29,7 @@ TRIES = 4
 
 @dataclass
 class Readiness:
-    """Of one shape of request; by slot."""
+    """Of one shape of request; by host index."""
 
     usable: GpuSets
     """GPUs that may serve once nobody has them."""
@@ -62,17 +62,21 @@ class Outlook:
             self._ends, self._unknown, self._seen = np.full(shape, math.inf), np.zeros(shape[0], np.uint64), 0
             self._known.clear()
         if self._seen != snapshot.version:
-            for slot in np.flatnonzero(snapshot.changed_at[Change.USE] > self._seen).tolist():
-                free, row, unknown = int(snapshot.free[slot] & ~snapshot.held[slot]), self._ends[slot], 0
+            for host_index in np.flatnonzero(snapshot.changed_at[Change.USE] > self._seen).tolist():
+                free, row, unknown = (
+                    int(snapshot.free[host_index] & ~snapshot.held[host_index]),
+                    self._ends[host_index],
+                    0,
+                )
                 row[:] = math.inf
-                for position in range(int(snapshot.size[slot])):
+                for position in range(int(snapshot.size[host_index])):
                     if free >> position & 1:
                         row[position] = -math.inf
-                    elif not self._ledger.holders(uuid := snapshot.uuid(slot, position)):
+                    elif not self._ledger.holders(uuid := snapshot.uuid(host_index, position)):
                         unknown |= 1 << position
                     else:
                         row[position] = self._ledger.free_at(uuid)
-                self._unknown[slot] = unknown
+                self._unknown[host_index] = unknown
             self._seen = snapshot.version
         return self._ends
 
@@ -103,7 +107,7 @@ class Outlook:
         """Jobs without which ``row`` could start, the first HOLDERS to end of them, and how many more there are.
 
         A smallest choice on each host, on the hosts that are free first; where nobody knows when, on those that lack
-        least. ``able`` by slot: hosts that could serve it once all jobs have ended.
+        least. ``able`` by host index: hosts that could serve it once all jobs have ended.
         """
         request, snapshot, ready = row.gpus, self._snapshot, self.readiness(row)
         free = np.bitwise_count(ready.usable & snapshot.free & ~snapshot.held)
@@ -116,19 +120,21 @@ class Outlook:
             chosen = soonest(request, snapshot, rank)
             if chosen is None:
                 break
-            found = {slot: self._in_the_way(request, slot, ready) for slot in chosen.tolist()}
-            impossible = [slot for slot, holders in found.items() if holders is None]
+            found = {host_index: self._in_the_way(request, host_index, ready) for host_index in chosen.tolist()}
+            impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
-                return self._describe({slot: holders for slot, holders in found.items() if holders})
+                return self._describe({host_index: holders for host_index, holders in found.items() if holders})
             rank[impossible] = math.inf  # what is left without the GPUs that nobody knows of is not connected
         return [], 0
 
-    def first_fit(self, request: GpuRequest, slot: int, usable: int, ends: Times, after: float) -> tuple[float, int]:
+    def first_fit(
+        self, request: GpuRequest, host_index: int, usable: int, ends: Times, after: float
+    ) -> tuple[float, int]:
         """When, not before ``after``, and on which GPUs a host has a slice whose GPUs are connected as asked.
 
         ``ends`` as :meth:`ends`, of this host. (infinity, 0) if nobody knows.
         """
-        machine = self._snapshot.machines[self._snapshot.machine[slot]]
+        machine = self._snapshot.machines[self._snapshot.machine[host_index]]
         row = ends.tolist()
         for end in sorted({max(end, after) for end in row if end < math.inf}):
             there = usable & sum(1 << position for position, at in enumerate(row) if at <= end)
@@ -137,27 +143,27 @@ class Outlook:
                 return end, gpus
         return math.inf, 0
 
-    def _in_the_way(self, request: GpuRequest, slot: int, ready: Readiness) -> dict[Key, int] | None:
+    def _in_the_way(self, request: GpuRequest, host_index: int, ready: Readiness) -> dict[Key, int] | None:
         """Who must end so that a slice fits on the host, with the number of their GPUs there.
 
         None if that would not help. Remembered until something changes on the host.
         """
-        seen, holders = ready.in_the_way.get(slot, (-1, None))
-        if seen < int(self._snapshot.changed_at[Change.USE][slot]):
-            holders = self._find_in_the_way(request, slot, int(ready.usable[slot]))
-            ready.in_the_way[slot] = (self._snapshot.version, holders)
+        seen, holders = ready.in_the_way.get(host_index, (-1, None))
+        if seen < int(self._snapshot.changed_at[Change.USE][host_index]):
+            holders = self._find_in_the_way(request, host_index, int(ready.usable[host_index]))
+            ready.in_the_way[host_index] = (self._snapshot.version, holders)
         return holders
 
-    def _find_in_the_way(self, request: GpuRequest, slot: int, usable: int) -> dict[Key, int] | None:
-        snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[slot]]
-        free = int(snapshot.free[slot] & ~snapshot.held[slot]) & usable
+    def _find_in_the_way(self, request: GpuRequest, host_index: int, usable: int) -> dict[Key, int] | None:
+        snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
+        free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
         if _best(machine, free, request):
             return {}
         theirs: dict[Key, int] = {}
         jobs: dict[Key, RunningRow] = {}
         of_gpu: dict[int, set[Key]] = {}
         for position in members(usable & ~free):
-            for holder in self._ledger.holders(snapshot.uuid(slot, position)):
+            for holder in self._ledger.holders(snapshot.uuid(host_index, position)):
                 key = (holder.job_id, holder.attempt)
                 jobs[key], theirs[key] = holder, theirs.get(key, 0) | 1 << position
                 of_gpu.setdefault(position, set()).add(key)
@@ -183,10 +189,10 @@ class Outlook:
     def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[Holder], int]:
         gpus: dict[Key, int] = {}
         hosts: dict[Key, list[str]] = {}
-        for slot, holders in found.items():
+        for host_index, holders in found.items():
             for key, count in holders.items():
                 gpus[key] = gpus.get(key, 0) + count
-                hosts.setdefault(key, []).append(self._snapshot.names[slot])
+                hosts.setdefault(key, []).append(self._snapshot.names[host_index])
         ends = {key: ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
         order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
         named = [
@@ -216,35 +222,37 @@ class Future:
         return cls(outlook, snapshot, outlook.ends().copy())
 
     def earliest(self, row: QueueRow) -> tuple[float, Mapping[int, int]] | None:
-        """When the gang could start at the earliest, and where: slot -> GPUs; None if nobody knows."""
+        """When the gang could start at the earliest, and where: host index -> GPUs; None if nobody knows."""
         request, ready = row.gpus, self._readiness(row)
         while (chosen := soonest(request, self.snapshot, ready.at)) is not None:
             late = False
-            for slot in chosen.tolist():
-                at = float(ready.at[slot])
-                ready.at[slot], _ = self._first_fit(request, slot, ready, at)
-                late |= bool(ready.at[slot] > at)
+            for host_index in chosen.tolist():
+                at = float(ready.at[host_index])
+                ready.at[host_index], _ = self._first_fit(request, host_index, ready, at)
+                late |= bool(ready.at[host_index] > at)
             if not late:
                 start = float(ready.at[chosen].max())
-                return start, {slot: self._first_fit(request, slot, ready, start)[1] for slot in chosen.tolist()}
+                return start, {
+                    host_index: self._first_fit(request, host_index, ready, start)[1] for host_index in chosen.tolist()
+                }
         return None
 
     def take(self, gpus: Mapping[int, int], until: float) -> None:
         """Somebody has these GPUs until then."""
-        for slot, chosen in gpus.items():
-            self.ends[slot, members(chosen)] = until
+        for host_index, chosen in gpus.items():
+            self.ends[host_index, members(chosen)] = until
         hosts = np.array(sorted(gpus), np.intp)
         for ready, request in self.known.values():
             renew(ready, self.ends, hosts, request.gpus_per_host)
 
-    def close(self, hosts: Slots) -> None:
+    def close(self, hosts: HostIndices) -> None:
         """Nobody knows when these hosts are free."""
         self.ends[hosts] = math.inf
         for ready, _ in self.known.values():
             ready.at[hosts] = math.inf
 
-    def _first_fit(self, request: GpuRequest, slot: int, ready: Readiness, after: float) -> tuple[float, int]:
-        return self.outlook.first_fit(request, slot, int(ready.usable[slot]), self.ends[slot], after)
+    def _first_fit(self, request: GpuRequest, host_index: int, ready: Readiness, after: float) -> tuple[float, int]:
+        return self.outlook.first_fit(request, host_index, int(ready.usable[host_index]), self.ends[host_index], after)
 
     def _readiness(self, row: QueueRow) -> Readiness:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
@@ -255,7 +263,7 @@ class Future:
         return self.known[key][0]
 
 
-def renew(ready: Readiness, ends: Times, hosts: Slots, count: int) -> None:
+def renew(ready: Readiness, ends: Times, hosts: HostIndices, count: int) -> None:
     """Look again at ``hosts``, for slices of ``count`` GPUs."""
     width = ends.shape[1]
     if count > width:
@@ -266,10 +274,10 @@ def renew(ready: Readiness, ends: Times, hosts: Slots, count: int) -> None:
     ready.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
 
 
-def soonest(request: GpuRequest, snapshot: Snapshot, at: Times) -> Slots | None:
+def soonest(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
     """As many hosts as the gang needs, in one domain of the level that it requires, so that the last is ready soonest.
 
-    ``at`` by slot: when, or in which order, hosts are ready; infinity: never.
+    ``at`` by host index: when, or in which order, hosts are ready; infinity: never.
     """
     hosts = np.flatnonzero(at < math.inf)
     if len(hosts) < request.hosts:

@@ -1,4 +1,4 @@
-"""The arrays of a snapshot: one element per host, by slot."""
+"""The arrays of a snapshot: one element per host, by host index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-Slots = NDArray[np.intp]
+HostIndices = NDArray[np.intp]
 GpuSets = NDArray[np.uint64]
 _HOST_AMOUNTS = ("cpus", "cpus_used", "cpus_held", "ram_mib", "ram_mib_used", "ram_mib_held")
 
@@ -62,7 +62,7 @@ class HostArrays:
         """Hottest GPU of each host, degrees Celsius, in steps of HEAT_STEP_C; 0 is unknown."""
         self.speed = cast(NDArray[np.float64], arrays["speed"])
         """How fast jobs ran on this kind of GPU in this leaf, against what was expected; 1 is as expected."""
-        self.uses = cast(Slots, arrays["uses"])
+        self.uses = cast(HostIndices, arrays["uses"])
         """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
         self.mps = cast(NDArray[np.bool_], arrays["mps"])
@@ -75,13 +75,13 @@ class HostArrays:
         self.cpus_held = cast(NDArray[np.int64], arrays["cpus_held"])
         self.ram_mib_used = cast(NDArray[np.int64], arrays["ram_mib_used"])
         self.ram_mib_held = cast(NDArray[np.int64], arrays["ram_mib_held"])
-        self.machine = cast(Slots, arrays["machine"])
+        self.machine = cast(HostIndices, arrays["machine"])
         """Index into ``machines``."""
-        self.kind = cast(Slots, arrays["kind"])
+        self.kind = cast(HostIndices, arrays["kind"])
         """Equal for hosts whose GPUs are of the same models."""
-        self.size = cast(Slots, arrays["size"])
+        self.size = cast(HostIndices, arrays["size"])
         """Number of GPUs."""
-        self.domains = {level: cast(Slots, arrays[f"in_{level}"]) for level in levels}
+        self.domains = {level: cast(HostIndices, arrays[f"in_{level}"]) for level in levels}
         """Level -> number of each host's domain; levels nearest first."""
         self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
         self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}

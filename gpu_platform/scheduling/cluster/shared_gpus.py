@@ -33,7 +33,7 @@ class GpuFlags:
 
     working: bool = False
     free: bool = False
-    slot: int = -1
+    host_index: int = -1
     bit: int = 0
     use: GpuUse | None = None
     promised: Promised = ()
@@ -94,25 +94,25 @@ class SharedGpus:
                     larger[tuple(slice(size) for size in array.shape)] = array
                     setattr(self, name, larger)
 
-    def show(self, slot: int, position: int, use: GpuUse | None) -> None:
+    def show(self, host_index: int, position: int, use: GpuUse | None) -> None:
         bit = np.uint64(1 << position)
         if use is None:
-            if self.partly[slot] & bit:
-                self.partly[slot] &= ~bit
+            if self.partly[host_index] & bit:
+                self.partly[host_index] &= ~bit
                 for array in (self.percent, self.memory_mib, self.mig, self.mode, self.tenant):
-                    array[slot, position] = 0
+                    array[host_index, position] = 0
             return
-        self.partly[slot] |= bit
-        self.percent[slot, position] = use.percent
-        self.memory_mib[slot, position] = use.memory_mib
-        self.mig[slot, position] = mig_state(use)
-        self.mode[slot, position] = _MODE_NUMBER[use.mode]
-        self.tenant[slot, position] = self.tenant_number(use.tenant)
+        self.partly[host_index] |= bit
+        self.percent[host_index, position] = use.percent
+        self.memory_mib[host_index, position] = use.memory_mib
+        self.mig[host_index, position] = mig_state(use)
+        self.mode[host_index, position] = _MODE_NUMBER[use.mode]
+        self.tenant[host_index, position] = self.tenant_number(use.tenant)
 
-    def clear(self, slot: int) -> None:
-        self.partly[slot] = 0
+    def clear(self, host_index: int) -> None:
+        self.partly[host_index] = 0
         for array in (self.percent, self.memory_mib, self.mig, self.mode, self.tenant):
-            array[slot] = 0
+            array[host_index] = 0
 
     def tenant_number(self, name: str) -> int:
         return self._tenants.setdefault(name, len(self._tenants))

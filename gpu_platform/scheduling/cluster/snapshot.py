@@ -1,7 +1,7 @@
 """The cluster as the scheduler sees it: arrays over hosts, updated in place from the change feed.
 
-Hosts have *slots* 0, 1, 2, … in the order they came; array element ``s`` belongs to slot ``s``. The
-GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of its
+Each host has a *host index*: 0, 1, 2, … in the order in which hosts were registered. Array element ``i`` belongs to
+the host with index ``i``. The GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of its
 :class:`~gpu_platform.topology.machine.Machine`. An update costs its own size, whatever the cluster's.
 """
 
@@ -20,13 +20,13 @@ from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.share import GpuUse
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling.cluster.host_arrays import Change, GpuSets, HostArrays, Slots
+from gpu_platform.scheduling.cluster.host_arrays import Change, GpuSets, HostArrays, HostIndices
 from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, Promised, SharedGpus
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 from gpu_platform.topology.machine import Machine, machine_of, members
 
-__all__ = ["MAX_GPUS", "Change", "GpuSets", "Slots", "Snapshot", "Stakes"]
+__all__ = ["MAX_GPUS", "Change", "GpuSets", "HostIndices", "Snapshot", "Stakes"]
 
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
@@ -87,39 +87,39 @@ class Snapshot(HostArrays):
             self._ranks[sorted(range(len(self.names)), key=self.names.__getitem__)] = np.arange(len(self.names))
         return self._ranks
 
-    def slot(self, host: str) -> int | None:
+    def host_index(self, host: str) -> int | None:
         return self._index_of_host.get(host)
 
     def locate(self, gpu_uuid: str) -> tuple[int, int] | None:
-        """(slot, bit) of a GPU; None while its host is unknown."""
+        """(host_index, bit) of a GPU; None while its host is unknown."""
         flags = self._gpus.get(gpu_uuid)
-        return None if flags is None or flags.slot < 0 else (flags.slot, flags.bit)
+        return None if flags is None or flags.host_index < 0 else (flags.host_index, flags.bit)
 
-    def gpus_of(self, slot: int, gpus: int) -> list[tuple[str, int]]:
+    def gpus_of(self, host_index: int, gpus: int) -> list[tuple[str, int]]:
         """(uuid, index in the host's inventory) of a set of a host's GPUs."""
-        machine = self.machines[self.machine[slot]]
-        return [(self._uuids[slot][p], machine.gpus[p].index) for p in members(gpus)]
+        machine = self.machines[self.machine[host_index]]
+        return [(self._uuids[host_index][p], machine.gpus[p].index) for p in members(gpus)]
 
     def is_free(self, gpu_uuid: str) -> bool:
         """As far as the store told."""
         flags = self._gpus.get(gpu_uuid)
         return flags is not None and flags.free
 
-    def domain_name(self, level: str, slot: int) -> str:
+    def domain_name(self, level: str, host_index: int) -> str:
         """Of the host's domain of that level, in words."""
-        return self._fabric.name(int(self.domains[level][slot]))
+        return self._fabric.name(int(self.domains[level][host_index]))
 
     def host_row(self, host: str) -> HostRow:
         return self._rows[self._index_of_host[host]]
 
-    def being_reset(self, hosts: Slots) -> list[str]:
+    def being_reset(self, hosts: HostIndices) -> list[str]:
         """GPUs of ``hosts`` that remediation is healing, as ``host:index``."""
         places = (place for uuid in self._resetting if (place := self.locate(uuid)) is not None)
         wanted, machines = set(hosts.tolist()), self.machines
         return sorted(
-            f"{self.names[slot]}:{machines[self.machine[slot]].gpus[bit].index}"
-            for slot, bit in places
-            if slot in wanted
+            f"{self.names[host_index]}:{machines[self.machine[host_index]].gpus[bit].index}"
+            for host_index, bit in places
+            if host_index in wanted
         )
 
     def lost_domains(self) -> list[DomainLoss]:
@@ -130,11 +130,11 @@ class Snapshot(HostArrays):
             self._lost_domains = recognise_domain_loss(lost, known)
         return self._lost_domains
 
-    def uuid(self, slot: int, position: int) -> str:
-        return self._uuids[slot][position]
+    def uuid(self, host_index: int, position: int) -> str:
+        return self._uuids[host_index][position]
 
-    def inventory(self, slot: int) -> HostInventory:
-        return self._inventories[slot]
+    def inventory(self, host_index: int) -> HostInventory:
+        return self._inventories[host_index]
 
     def matching(self, question: Hashable, accepts: Callable[[GpuInfo], bool]) -> GpuSets:
         """Per machine the GPUs whose facts ``accepts``; remembered under ``question``."""
@@ -156,24 +156,24 @@ class Snapshot(HostArrays):
             unknown = np.full(len(self._arrays["ready"]), -1, np.intp)
             self._arrays[f"in_{level}"] = kept.get(f"in_{level}", unknown)
         self._point(len(self.names), self._fabric.levels)
-        for slot in range(len(self)):
-            self._locate(slot)
+        for host_index in range(len(self)):
+            self._locate(host_index)
 
     def upsert_host(self, row: HostRow) -> None:
         """Raises ValueError for a host with more than 64 GPUs."""
-        slot = self._index_of_host.get(row.name)
-        if slot is None:
-            slot = self._append(row)
-            self._install(slot, row.inventory)
-        elif self._inventories[slot] is not row.inventory and self._inventories[slot] != row.inventory:
-            self._install(slot, row.inventory)
-        self._rows[slot] = row
+        host_index = self._index_of_host.get(row.name)
+        if host_index is None:
+            host_index = self._append(row)
+            self._install(host_index, row.inventory)
+        elif self._inventories[host_index] is not row.inventory and self._inventories[host_index] != row.inventory:
+            self._install(host_index, row.inventory)
+        self._rows[host_index] = row
         self._lost_domains = None
-        self._locate(slot)
-        if self.states[slot] != row.state:
-            self.states[slot] = row.state
-            self.ready[slot] = row.state is HostState.READY
-            self._touch(slot, Change.HEALTH)
+        self._locate(host_index)
+        if self.states[host_index] != row.state:
+            self.states[host_index] = row.state
+            self.ready[host_index] = row.state is HostState.READY
+            self._touch(host_index, Change.HEALTH)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
         """A GPU whose host is not known yet is remembered until it is."""
@@ -181,31 +181,34 @@ class Snapshot(HostArrays):
             flags = self._gpus.setdefault(row.uuid, GpuFlags())
             if (row.state is GpuState.RESETTING) != (row.uuid in self._resetting):
                 self._resetting ^= {row.uuid}
-                if flags.slot >= 0:
-                    self._touch(flags.slot, Change.HEALTH)
+                if flags.host_index >= 0:
+                    self._touch(flags.host_index, Change.HEALTH)
             working = row.state in _WORKING
             free = row.free and row.state is GpuState.AVAILABLE
             if (flags.working, flags.free, flags.use) == (working, free, row.use):
                 continue
             changed_health = flags.working != working
             flags.working, flags.free, flags.use = working, free, row.use
-            if flags.slot >= 0:
+            if flags.host_index >= 0:
                 self._show(flags)
-                self._touch(flags.slot, Change.HEALTH if changed_health else Change.USE)
+                self._touch(flags.host_index, Change.HEALTH if changed_health else Change.USE)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
         for row in rows:
-            slot = self._index_of_host.get(row.host)
-            if slot is None or (self.cpus_used[slot], self.ram_mib_used[slot]) == (row.cpus, row.ram_mib):
+            host_index = self._index_of_host.get(row.host)
+            if host_index is None or (self.cpus_used[host_index], self.ram_mib_used[host_index]) == (
+                row.cpus,
+                row.ram_mib,
+            ):
                 continue
-            self.cpus_used[slot], self.ram_mib_used[slot] = row.cpus, row.ram_mib
-            self._touch(slot, Change.USE)
+            self.cpus_used[host_index], self.ram_mib_used[host_index] = row.cpus, row.ram_mib
+            self._touch(host_index, Change.USE)
 
     def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
         """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
-        slot = self._index_of_host.get(host)
-        if slot is None:
+        host_index = self._index_of_host.get(host)
+        if host_index is None:
             return
         hot, heat, loads = 0, 0, []
         for gpu in telemetry:
@@ -216,121 +219,123 @@ class Snapshot(HostArrays):
             loads.append((gpu.utilization_percent or 0) / 100.0)
         load = round(sum(loads) / max(len(loads), 1) / LOAD_STEP) * LOAD_STEP
         seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))
-        if int(self.hot[slot]) != hot:
-            self.hot[slot] = hot
-            self._touch(slot, Change.HEALTH)
-        if (self.load[slot], self.heat[slot]) != seen:
-            self.load[slot], self.heat[slot] = seen
-            self._touch(slot, Change.USE)
+        if int(self.hot[host_index]) != hot:
+            self.hot[host_index] = hot
+            self._touch(host_index, Change.HEALTH)
+        if (self.load[host_index], self.heat[host_index]) != seen:
+            self.load[host_index], self.heat[host_index] = seen
+            self._touch(host_index, Change.USE)
 
     def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
         """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
-        slots = [slot for host in hosts if (slot := self._index_of_host.get(host)) is not None]
-        for leaf, kind in sorted({(int(self.leaf[slot]), int(self.kind[slot])) for slot in slots}):
+        host_indices = [host_index for host in hosts if (host_index := self._index_of_host.get(host)) is not None]
+        for leaf, kind in sorted(
+            {(int(self.leaf[host_index]), int(self.kind[host_index])) for host_index in host_indices}
+        ):
             mean = self._mean_speed.get((leaf, kind), 1.0)
             mean = self._mean_speed[leaf, kind] = mean + SPEED_WEIGHT * (speed - mean)
             shown = round(mean / SPEED_STEP) * SPEED_STEP
             # In steps, as a change makes every host under the leaf be looked at again.
             alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind) & (self.speed != shown))
             self.speed[alike] = shown
-            for slot in alike.tolist():
-                self._touch(slot, Change.USE)
+            for host_index in alike.tolist():
+                self._touch(host_index, Change.USE)
 
     def hold(self, part: HostSlice, namespace: str) -> None:
         """Keep what a proposal takes of a host."""
-        slot = self._index_of_host[part.host]
-        self.cpus_held[slot] += part.cpus
-        self.ram_mib_held[slot] += part.ram_mib
+        host_index = self._index_of_host[part.host]
+        self.cpus_held[host_index] += part.cpus
+        self.ram_mib_held[host_index] += part.ram_mib
         held = 0
         for uuid in part.gpu_uuids:
             held |= 1 << self._gpus[uuid].bit
-        self.held[slot] |= np.uint64(held)
+        self.held[host_index] |= np.uint64(held)
         for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
             flags = self._gpus[uuid]
             flags.promised += ((grant, namespace),)
             self._show_shares(flags)
-        self.uses[slot] += 1
-        self._touch(slot, Change.USE)
+        self.uses[host_index] += 1
+        self._touch(host_index, Change.USE)
 
     def let_go(self, part: HostSlice, namespace: str) -> None:
         """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
-        slot = self._index_of_host[part.host]
-        self.cpus_held[slot] -= part.cpus
-        self.ram_mib_held[slot] -= part.ram_mib
-        self._touch(slot, Change.USE)
+        host_index = self._index_of_host[part.host]
+        self.cpus_held[host_index] -= part.cpus
+        self.ram_mib_held[host_index] -= part.ram_mib
+        self._touch(host_index, Change.USE)
         for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
             self._gpus[uuid].forget(grant, namespace)
         for uuid in part.gpu_uuids:
             flags = self._gpus[uuid]
-            if flags.slot >= 0 and not flags.promised:
-                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
-            if flags.slot >= 0 and part.shares:
+            if flags.host_index >= 0 and not flags.promised:
+                self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
+            if flags.host_index >= 0 and part.shares:
                 self._show_shares(flags)
-                self._touch(flags.slot, Change.USE)
+                self._touch(flags.host_index, Change.USE)
 
     def host_indices_of(self, job: RunningRow) -> set[int]:
         """Of the known hosts, those where the job has something."""
-        there = (self._gpus[uuid].slot for uuid in job.gpu_uuids if uuid in self._gpus)
+        there = (self._gpus[uuid].host_index for uuid in job.gpu_uuids if uuid in self._gpus)
         with_room = (self._index_of_host.get(use.host, -1) for use in job.host_use)
-        return {slot for slot in (*there, *with_room) if slot >= 0}
+        return {host_index for host_index in (*there, *with_room) if host_index >= 0}
 
     def simulate_release(self, job: RunningRow) -> None:
         """As if the job had ended: only between :meth:`stakes` and :meth:`restore`."""
         for place, uuid in enumerate(job.gpu_uuids):
             flags = self._gpus.get(uuid)
-            if flags is None or flags.slot < 0:
+            if flags is None or flags.host_index < 0:
                 continue
             grant = job.shares[place] if job.shares else None
             if grant is not None:
                 flags.without(grant, job.namespace)
                 self._show_shares(flags)
             if not (flags.use or flags.promised):
-                self.free[flags.slot] |= np.uint64(1 << flags.bit) & self.working[flags.slot]
-                self.held[flags.slot] &= ~np.uint64(1 << flags.bit)
+                self.free[flags.host_index] |= np.uint64(1 << flags.bit) & self.working[flags.host_index]
+                self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
         for use in job.host_use:
-            slot = self._index_of_host.get(use.host)
-            if slot is not None:
-                self.cpus_used[slot] -= use.cpus
-                self.ram_mib_used[slot] -= use.ram_mib
-        for slot in self.host_indices_of(job):
-            self._touch(slot, Change.USE)
+            host_index = self._index_of_host.get(use.host)
+            if host_index is not None:
+                self.cpus_used[host_index] -= use.cpus
+                self.ram_mib_used[host_index] -= use.ram_mib
+        for host_index in self.host_indices_of(job):
+            self._touch(host_index, Change.USE)
 
-    def simulate_empty(self, slot: int) -> None:
+    def simulate_empty(self, host_index: int) -> None:
         """As if every job on the host had ended: only between :meth:`stakes` and :meth:`restore`."""
         for name in _HOST_STATE_ARRAYS:
             if name not in ("free", "uses"):
-                self._arrays[name][slot] = 0
-        self.free[slot] = self.working[slot]
-        for uuid in self._uuids[slot]:
+                self._arrays[name][host_index] = 0
+        self.free[host_index] = self.working[host_index]
+        for uuid in self._uuids[host_index]:
             self._gpus[uuid].use, self._gpus[uuid].promised = None, ()
-        self.shared.clear(slot)
-        self._touch(slot, Change.USE)
+        self.shared.clear(host_index)
+        self._touch(host_index, Change.USE)
 
-    def stakes(self, slot: int) -> Stakes:
+    def stakes(self, host_index: int) -> Stakes:
         """Who has what of a host, for :meth:`restore`."""
-        parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[slot]]
-        return tuple(self._arrays[name][slot].copy() for name in _HOST_STATE_ARRAYS), parts
+        parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
+        return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), parts
 
-    def restore(self, slot: int, stakes: Stakes) -> None:
+    def restore(self, host_index: int, stakes: Stakes) -> None:
         """It counts as a change: what others computed in between is not valid any more."""
         for name, value in zip(_HOST_STATE_ARRAYS, stakes[0], strict=True):
-            self._arrays[name][slot] = value
-        for uuid, parts in zip(self._uuids[slot], stakes[1], strict=True):
+            self._arrays[name][host_index] = value
+        for uuid, parts in zip(self._uuids[host_index], stakes[1], strict=True):
             flags = self._gpus[uuid]
             if (flags.use, flags.promised) != parts:
                 flags.use, flags.promised = parts
                 self._show_shares(flags)
-        self._touch(slot, Change.USE)
+        self._touch(host_index, Change.USE)
 
-    def _locate(self, slot: int) -> None:
-        row = self._rows[slot]
+    def _locate(self, host_index: int) -> None:
+        row = self._rows[host_index]
         told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
         domains = self._fabric.locate(row.name, told, row.inventory.nvlink_domain)
-        if domains != tuple(int(array[slot]) for array in self.domains.values()):
+        if domains != tuple(int(array[host_index]) for array in self.domains.values()):
             for array, domain in zip(self.domains.values(), domains, strict=True):
-                array[slot] = domain
+                array[host_index] = domain
             # What the host can offer stays the same; what that is worth may not.
-            self._touch(slot, Change.USE)
+            self._touch(host_index, Change.USE)
 
     def cuda_bits(self, wanted: str) -> np.uint64:
         """The bits of ``cuda`` of all installations that meet ``wanted``."""
@@ -349,14 +354,14 @@ class Snapshot(HostArrays):
                 self._touch(place[0], Change.USE)
 
     def _append(self, row: HostRow) -> int:
-        slot, name = len(self.names), row.name
-        if slot == len(self._arrays["ready"]):
+        host_index, name = len(self.names), row.name
+        if host_index == len(self._arrays["ready"]):
             self._arrays = {
                 key: np.concatenate([a, np.ones_like(a) if key == "speed" else np.zeros_like(a)])
                 for key, a in self._arrays.items()
             }
             self.shared.resize(len(self._arrays["ready"]), 0)
-        self._index_of_host[name] = slot
+        self._index_of_host[name] = host_index
         self.names.append(name)
         self._rows.append(row)
         self.states.append(HostState.LOST)
@@ -365,54 +370,56 @@ class Snapshot(HostArrays):
         self._ranks = None
         self._point(len(self.names), self._fabric.levels)
         for array in self.domains.values():
-            array[slot] = -1
-        return slot
+            array[host_index] = -1
+        return host_index
 
-    def _install(self, slot: int, inventory: HostInventory) -> None:
+    def _install(self, host_index: int, inventory: HostInventory) -> None:
         if len(inventory.gpus) > MAX_GPUS:
-            raise ValueError(f"{self.names[slot]} has {len(inventory.gpus)} GPUs; at most {MAX_GPUS} are supported")
+            raise ValueError(
+                f"{self.names[host_index]} has {len(inventory.gpus)} GPUs; at most {MAX_GPUS} are supported"
+            )
         machine = machine_of(inventory)
         number = self._machine_number.setdefault(machine, len(self.machines))
         if number == len(self.machines):
             self.machines.append(machine)
             self.shared.resize(0, machine.size)
             self.facts.add(machine.gpus, self.shared.width)
-        held = {uuid for uuid in self._uuids[slot] if int(self.held[slot]) >> self._gpus[uuid].bit & 1}
-        for uuid in self._uuids[slot]:
-            self._gpus[uuid].slot = -1
-        self._inventories[slot] = inventory
-        self._uuids[slot] = [gpu.uuid for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
-        self.working[slot] = self.free[slot] = self.held[slot] = 0
-        self.shared.clear(slot)
-        self.cpus[slot], self.ram_mib[slot] = inventory.cpus or 0, inventory.ram_mib or 0
-        self.mps[slot] = inventory.mps
-        self.cuda[slot] = sum(1 << self._cuda_bit(version) for version in inventory.cuda_installations)
-        for bit, uuid in enumerate(self._uuids[slot]):
+        held = {uuid for uuid in self._uuids[host_index] if int(self.held[host_index]) >> self._gpus[uuid].bit & 1}
+        for uuid in self._uuids[host_index]:
+            self._gpus[uuid].host_index = -1
+        self._inventories[host_index] = inventory
+        self._uuids[host_index] = [gpu.uuid for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
+        self.working[host_index] = self.free[host_index] = self.held[host_index] = 0
+        self.shared.clear(host_index)
+        self.cpus[host_index], self.ram_mib[host_index] = inventory.cpus or 0, inventory.ram_mib or 0
+        self.mps[host_index] = inventory.mps
+        self.cuda[host_index] = sum(1 << self._cuda_bit(version) for version in inventory.cuda_installations)
+        for bit, uuid in enumerate(self._uuids[host_index]):
             flags = self._gpus.setdefault(uuid, GpuFlags())
-            flags.slot, flags.bit = slot, bit
+            flags.host_index, flags.bit = host_index, bit
             self._show(flags)
             if uuid in held:
-                self.held[slot] |= np.uint64(1 << bit)
-        self.machine[slot] = number
-        self.everything[slot] = machine.everything
-        self.size[slot] = machine.size
-        self.kind[slot] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
-        self._touch(slot, Change.FACTS)
+                self.held[host_index] |= np.uint64(1 << bit)
+        self.machine[host_index] = number
+        self.everything[host_index] = machine.everything
+        self.size[host_index] = machine.size
+        self.kind[host_index] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
+        self._touch(host_index, Change.FACTS)
 
     def _show(self, flags: GpuFlags) -> None:
         bit = np.uint64(1 << flags.bit)
         for array, on in ((self.working, flags.working), (self.free, flags.free)):
-            array[flags.slot] = array[flags.slot] | bit if on else array[flags.slot] & ~bit
-        if flags.use is not None or flags.promised or self.shared.partly[flags.slot] & bit:
+            array[flags.host_index] = array[flags.host_index] | bit if on else array[flags.host_index] & ~bit
+        if flags.use is not None or flags.promised or self.shared.partly[flags.host_index] & bit:
             self._show_shares(flags)
 
     def _show_shares(self, flags: GpuFlags) -> None:
-        free = bool(int(self.free[flags.slot]) >> flags.bit & 1)
-        self.shared.show(flags.slot, flags.bit, flags.total(free))
+        free = bool(int(self.free[flags.host_index]) >> flags.bit & 1)
+        self.shared.show(flags.host_index, flags.bit, flags.total(free))
 
-    def _touch(self, slot: int, change: Change) -> None:
+    def _touch(self, host_index: int, change: Change) -> None:
         self.version += 1
         if change is Change.FACTS:
             self.facts_version = self.version
         for finer in range(change + 1):
-            self.changed_at[Change(finer)][slot] = self.version
+            self.changed_at[Change(finer)][host_index] = self.version

@@ -37,23 +37,23 @@ class Statement:
 
     def hold(self, part: HostSlice, namespace: str) -> None:
         """Take a part of a host."""
-        slot = self._snapshot.slot(part.host)
-        assert slot is not None, f"{part.host} is not known"
-        self._remember(slot)
+        host_index = self._snapshot.host_index(part.host)
+        assert host_index is not None, f"{part.host} is not known"
+        self._remember(host_index)
         self._snapshot.hold(part, namespace)
         self._version = self._snapshot.version
 
     def end(self, job: RunningRow) -> None:
         """As if the job had ended. What it has on unknown hosts is ignored."""
-        for slot in self._snapshot.host_indices_of(job):
-            self._remember(slot)
+        for host_index in self._snapshot.host_indices_of(job):
+            self._remember(host_index)
         self._snapshot.simulate_release(job)
         self._version = self._snapshot.version
 
-    def empty(self, slot: int) -> None:
+    def empty(self, host_index: int) -> None:
         """As if every job on a host had ended."""
-        self._remember(slot)
-        self._snapshot.simulate_empty(slot)
+        self._remember(host_index)
+        self._snapshot.simulate_empty(host_index)
         self._version = self._snapshot.version
 
     def checkpoint(self) -> int:
@@ -72,9 +72,9 @@ class Statement:
         self._check()
         self._log.clear()
 
-    def _remember(self, slot: int) -> None:
+    def _remember(self, host_index: int) -> None:
         self._check()
-        self._log.append((slot, self._snapshot.stakes(slot)))
+        self._log.append((host_index, self._snapshot.stakes(host_index)))
 
     def _check(self) -> None:
         if self._log and self._snapshot.version != self._version:

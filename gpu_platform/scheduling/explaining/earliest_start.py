@@ -64,7 +64,7 @@ def _hosts_without(row: QueueRow, ended: Sequence[RunningRow], state: State) -> 
 
 
 def _hosts_of(job: RunningRow, state: State) -> frozenset[str]:
-    return frozenset(state.snapshot.names[slot] for slot in state.snapshot.host_indices_of(job))
+    return frozenset(state.snapshot.names[host_index] for host_index in state.snapshot.host_indices_of(job))
 
 
 def _holder(job: RunningRow, hosts: frozenset[str], state: State) -> Holder:

@@ -59,9 +59,9 @@ class EmptyCluster:
         answers = self._candidates.of(row)
         able = answers.after_health.copy()
         for name in self._incomplete:
-            slot = self._snapshot.slot(name)
-            if slot is not None:
-                able[slot] |= self._may_hold(name, row.gpus)
+            host_index = self._snapshot.host_index(name)
+            if host_index is not None:
+                able[host_index] |= self._may_hold(name, row.gpus)
         if int(together(row.gpus, self._snapshot, able).sum()) >= row.gpus.hosts:
             return None
         return explain(row.gpus, self._snapshot, answers, None)

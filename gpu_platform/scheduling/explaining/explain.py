@@ -28,7 +28,7 @@ class Kept:
     """Hosts that fit but are kept for a job ahead in the queue."""
 
     hosts: NDArray[np.bool_]
-    """By slot."""
+    """By host index."""
     job_id: str
     """The first of those jobs."""
 
@@ -178,8 +178,8 @@ def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
 
 
 def _smaller(request: GpuRequest, snapshot: Snapshot, able: NDArray[np.bool_]) -> str:
-    """What was asked, what there is, what would do. ``able``, by slot: hosts that could hold one slice."""
-    capacity = largest_gang([snapshot.inventory(slot) for slot in range(len(snapshot))], request)
+    """What was asked, what there is, what would do. ``able``, by host index: hosts that could hold one slice."""
+    capacity = largest_gang([snapshot.inventory(host_index) for host_index in range(len(snapshot))], request)
     if not capacity.fits:
         return capacity.message
     count, level = int(able.sum()), request.required_level
@@ -237,7 +237,7 @@ def _share(request: GpuRequest) -> str:
 
 
 def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    inventories = [snapshot.inventory(slot) for slot in hosts.tolist()]
+    inventories = [snapshot.inventory(host_index) for host_index in hosts.tolist()]
     found = {version for one in inventories for version in one.cuda_installations}
     too_new = {version for one in inventories for version in one.unusable_cuda}
     usable, unusable = (", ".join(sorted(versions, key=capability)) for versions in (found, too_new))

@@ -92,7 +92,7 @@ def _example(part: Part, candidates: CandidateIndex) -> tuple[QueueRow, Candidat
 
 
 def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
-    """What was asked, what there is, what would do. ``able``: what each host could give, by slot."""
+    """What was asked, what there is, what would do. ``able``: what each host could give, by host index."""
     asked = f"asked for {describe(request)}{_where(request)}; "
     if unknown := unknown_level(request, snapshot):
         return asked + unknown

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.cluster.snapshot import Change, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import FITS, HOST_ITSELF, Ask, Framework, Offers, resized
 
 MAX_SHAPES = 512
@@ -19,7 +19,7 @@ MAX_OVERLAYS = 10_000
 
 @dataclass
 class Candidates:
-    """One request against every host; arrays by slot."""
+    """One request against every host; arrays by host index."""
 
     offers: Offers
     after_use: NDArray[np.bool_]
@@ -36,10 +36,10 @@ class Candidates:
 
 
 def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
-    """What a job asks of hosts; ``more``: GPUs that it must not get either, slot -> set."""
+    """What a job asks of hosts; ``more``: GPUs that it must not get either, host index -> set."""
     excluded = exclusions(snapshot, row)
-    for slot, gpus in (more or {}).items():
-        excluded[slot] = excluded.get(slot, 0) | gpus
+    for host_index, gpus in (more or {}).items():
+        excluded[host_index] = excluded.get(host_index, 0) | gpus
     return Ask(row.gpus, excluded, row.tenant)
 
 
@@ -63,20 +63,20 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
 
 
 def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
-    """Slot -> GPUs that the job must not get there; for one without GPUs, see ``Ask.everything``."""
+    """Host index -> GPUs that the job must not get there; for one without GPUs, see ``Ask.everything``."""
     excluded: dict[int, int] = {}
     if not row.gpus.gpus_per_host:
-        slots = (snapshot.slot(name) for name in row.excluded_hosts)
-        return {slot: int(HOST_ITSELF) for slot in slots if slot is not None}
+        host_indices = (snapshot.host_index(name) for name in row.excluded_hosts)
+        return {host_index: int(HOST_ITSELF) for host_index in host_indices if host_index is not None}
     for name in row.excluded_hosts:
-        slot = snapshot.slot(name)
-        if slot is not None:
-            excluded[slot] = int(snapshot.everything[slot])
+        host_index = snapshot.host_index(name)
+        if host_index is not None:
+            excluded[host_index] = int(snapshot.everything[host_index])
     for uuid in row.excluded_gpus:
         place = snapshot.locate(uuid)
         if place is not None:
-            slot, bit = place
-            excluded[slot] = excluded.get(slot, 0) | 1 << bit
+            host_index, bit = place
+            excluded[host_index] = excluded.get(host_index, 0) | 1 << bit
     return excluded
 
 
@@ -118,7 +118,7 @@ class _Overlay:
 
     seen: int
     facts_at: int
-    hosts: Slots
+    hosts: HostIndices
     offers: Offers
     after_use: NDArray[np.bool_]
 

@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 
 
 def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of ``hosts`` (by slot) those in domains of the required level that have enough of them for the gang."""
-    slots = np.flatnonzero(hosts)
+    """Of ``hosts`` (by host index) those in domains of the required level that have enough of them for the gang."""
+    host_indices = np.flatnonzero(hosts)
     if request.hosts == 1:
         return hosts
     answer = np.zeros(len(hosts), bool)
-    if len(slots) >= request.hosts:
-        allowed = domains_of(request, snapshot, slots)
-        answer[slots[np.bincount(allowed)[allowed] >= request.hosts]] = True
+    if len(host_indices) >= request.hosts:
+        allowed = domains_of(request, snapshot, host_indices)
+        answer[host_indices[np.bincount(allowed)[allowed] >= request.hosts]] = True
     return answer
 
 
@@ -26,7 +26,7 @@ def is_between_hosts(level: str | None) -> bool:
     return level is not None and level != "any" and level not in INSIDE_ONE_HOST
 
 
-def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: Slots) -> NDArray[np.intp]:
+def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
     """Numbers of the domains that the gang may not cross."""
     level = request.required_level
     if level is None or not is_between_hosts(level):

@@ -6,7 +6,7 @@ is left the best-connected set is the host's **offer**.
 **Scores** between 0 and 1 rate offers; their weighted sum decides. **Choosing** takes one host, or
 the hosts of a gang.
 
-Plugins work on arrays: ``hosts`` are slots of the snapshot, answers are arrays of equal length. An answer
+Plugins work on arrays: ``hosts`` are host indices of the snapshot, answers are arrays of equal length. An answer
 for a host may depend on nothing but the request and that host's own row, so that after a change
 only the hosts that changed are asked again.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode, TopologyLevel
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
@@ -38,7 +38,7 @@ _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, and what the snapshot calls the GPUs that it must not get: slot -> set."""
+    """A request, and what the snapshot calls the GPUs that it must not get: host index -> set."""
 
     request: GpuRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Ask:
     def wants_gpus(self) -> bool:
         return self.request.gpus_per_host > 0
 
-    def everything(self, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def everything(self, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
         return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), HOST_ITSELF)
 
@@ -82,11 +82,11 @@ class Offers:
             score=np.zeros(n),
         )
 
-    def put(self, hosts: Slots, offers: Offers) -> None:
+    def put(self, hosts: HostIndices, offers: Offers) -> None:
         for name, array in vars(self).items():
             array[hosts] = getattr(offers, name)
 
-    def of(self, hosts: Slots) -> Offers:
+    def of(self, hosts: HostIndices) -> Offers:
         """Those of some hosts, in their order."""
         return Offers(**{name: array[hosts] for name, array in vars(self).items()})
 
@@ -114,7 +114,7 @@ class Filter(Protocol):
         """False: it would let everything through, and is not asked."""
         ...
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets: ...
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
 
 
 class Score(Protocol):
@@ -123,21 +123,23 @@ class Score(Protocol):
     name: str
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]: ...
 
 
 class Choose(Protocol):
-    """Which of the open hosts get the gang: their slots in rank order, or None if they are too few."""
+    """Which of the open hosts get the gang: their host indices in rank order, or None if they are too few."""
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots) -> Slots | None: ...
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+    ) -> HostIndices | None: ...
 
 
 @dataclass(frozen=True)
 class Ranking:
     """The groups of hosts that could hold a gang."""
 
-    hosts: Slots
+    hosts: HostIndices
     """Those of a group side by side, best first."""
     starts: NDArray[np.intp]
     """Of each group the place of its first host in ``hosts``."""
@@ -153,7 +155,7 @@ class Rank(Protocol):
     """Why those: the nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots
+        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> tuple[str | None, Ranking] | None: ...
 
 
@@ -164,7 +166,7 @@ class Framework:
     choose: Choose
     rank: Rank
 
-    def examine(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> Offers:
+    def examine(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> Offers:
         """Ask ``hosts`` for their offers."""
         offers = Offers.none(len(hosts))
         gpus = self._narrow(ask, snapshot, hosts, self.filters, offers)
@@ -173,7 +175,7 @@ class Framework:
             offers.score += weight * score(ask.request, snapshot, hosts, offers)
         return offers
 
-    def could_serve(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> NDArray[np.bool_]:
+    def could_serve(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, after: Change) -> NDArray[np.bool_]:
         """Which hosts would have an offer once every change up to ``after`` has turned out well?
 
         After USE: when all jobs have ended; after HEALTH: when all hosts and GPUs are back as well.
@@ -184,7 +186,7 @@ class Framework:
         self._connect(ask.request, snapshot, hosts, gpus, offers)
         return offers.code == FITS
 
-    def usable(self, ask: Ask, snapshot: Snapshot, hosts: Slots, after: Change) -> GpuSets:
+    def usable(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, after: Change) -> GpuSets:
         """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
         gpus = ask.everything(snapshot, hosts)
         for step in self.filters:
@@ -192,7 +194,9 @@ class Framework:
                 gpus = gpus & step(ask, snapshot, hosts)
         return gpus
 
-    def _narrow(self, ask: Ask, snapshot: Snapshot, hosts: Slots, filters: Sequence[Filter], offers: Offers) -> GpuSets:
+    def _narrow(
+        self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, filters: Sequence[Filter], offers: Offers
+    ) -> GpuSets:
         gpus = ask.everything(snapshot, hosts)
         needed = max(ask.request.gpus_per_host, 1)
         for step in filters:
@@ -209,7 +213,9 @@ class Framework:
             gpus = passed
         return gpus
 
-    def _connect(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers) -> None:
+    def _connect(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets, offers: Offers
+    ) -> None:
         fitting = np.flatnonzero(offers.code == FITS)
         if request.share is not None or not request.gpus_per_host:
             self._share(request, snapshot, hosts, gpus, offers, fitting)
@@ -219,20 +225,29 @@ class Framework:
             _offer(offers, i, _best(request, snapshot.machines[machine], free), free)
 
     def _share(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, gpus: GpuSets, offers: Offers, fitting: Slots
+        self,
+        request: GpuRequest,
+        snapshot: Snapshot,
+        hosts: HostIndices,
+        gpus: GpuSets,
+        offers: Offers,
+        fitting: HostIndices,
     ) -> None:
         """Parts of GPUs: of those that are shared already before any other is opened, the fullest first."""
-        slots, able = hosts[fitting], gpus[fitting]
+        host_indices, able = hosts[fitting], gpus[fitting]
         offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if request.gpus_per_host else TopologyLevel.HOST]
         if not request.gpus_per_host:
             return
         if request.gpus_per_host == 1:
             width = snapshot.shared.width
-            taken = snapshot.shared.percent[slots]
+            taken = snapshot.shared.percent[host_indices]
             rank = np.where(as_rows(able, width), taken, np.int16(-1))
             offers.gpus[fitting] = np.uint64(1) << rank.argmax(axis=1).astype(np.uint64)
             return
-        machines, partly = snapshot.machine[slots].tolist(), (able & snapshot.shared.partly[slots]).tolist()
+        machines, partly = (
+            snapshot.machine[host_indices].tolist(),
+            (able & snapshot.shared.partly[host_indices]).tolist(),
+        )
         for i, number, mine, opened in zip(fitting.tolist(), machines, able.tolist(), partly, strict=True):
             machine = snapshot.machines[number]
             _offer(offers, i, _best(request, machine, opened) or _best(request, machine, mine), mine)

@@ -72,8 +72,8 @@ class GangPlacer:
     def fits_empty(self, row: QueueRow) -> bool:
         """Would it have a place if every job had ended?"""
         with Statement(self._snapshot) as attempt:
-            for slot in range(len(self._snapshot)):
-                attempt.empty(slot)
+            for host_index in range(len(self._snapshot)):
+                attempt.empty(host_index)
             return self.seat(row, attempt) is not None
 
     def seat(
@@ -105,7 +105,8 @@ class GangPlacer:
         return None if seats is None else self._merge(parts, seats)
 
     def useful(self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]) -> NDArray[np.bool_] | None:
-        """Hosts (by slot) that some part could use, where ``lasting`` picks out what counts; None if a part has none.
+        """Hosts that some part could use, by host index, where ``lasting`` picks out what counts; None if a
+        part has none.
 
         It says nothing about the parts getting in each other's way.
         """
@@ -220,11 +221,11 @@ class GangPlacer:
             for group, placement in pieces
             for piece in placement.slices
         ]
-        slots = np.array(sorted({self._slot(piece.host) for piece in slices}), np.intp)
+        host_indices = np.array(sorted({self._host_index(piece.host) for piece in slices}), np.intp)
         placements = [placement for _, placement in pieces]
-        level = level_between(self._snapshot, slots) if len(slots) > 1 else TopologyLevel.HOST
+        level = level_between(self._snapshot, host_indices) if len(host_indices) > 1 else TopologyLevel.HOST
         inside = [p.bandwidth_gb_s for p in placements if len(p.gpu_uuids) > 1]
-        network = [bandwidth_between(self._snapshot, slots, level)] if len(slots) > 1 else []
+        network = [bandwidth_between(self._snapshot, host_indices, level)] if len(host_indices) > 1 else []
         return Placement(
             slices=slices,
             level=level,
@@ -234,10 +235,10 @@ class GangPlacer:
             epoch=self._epoch,
         )
 
-    def _slot(self, host: str) -> int:
-        slot = self._snapshot.slot(host)
-        assert slot is not None, "it was just placed there"
-        return slot
+    def _host_index(self, host: str) -> int:
+        host_index = self._snapshot.host_index(host)
+        assert host_index is not None, "it was just placed there"
+        return host_index
 
 
 def _apart(part: Part, seats: dict[str | None, list[Placement]]) -> Part:

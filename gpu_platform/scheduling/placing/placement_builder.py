@@ -6,7 +6,7 @@ from gpu_platform.domain.capacity import describe_host_resources, describe_share
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import HostSlice, Placement, ScoreTable, TopologyLevel
 from gpu_platform.domain.share import Share, ShareGrant, ShareMode
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.topology.fabric import NETWORK_GB_S
 from gpu_platform.topology.machine import members
@@ -32,30 +32,32 @@ def place(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
-    chosen: Slots,
+    chosen: HostIndices,
     considered: int,
     epoch: int,
     scores: ScoreTable = NO_TABLE,
 ) -> Placement:
     """The placement on ``chosen``, out of ``considered`` hosts that had an offer."""
-    slots = chosen.tolist()
+    host_indices = chosen.tolist()
     slices = []
-    for slot in slots:
-        gpus = snapshot.gpus_of(slot, int(offers.gpus[slot]))
+    for host_index in host_indices:
+        gpus = snapshot.gpus_of(host_index, int(offers.gpus[host_index]))
         slices.append(
             HostSlice(
-                host=snapshot.names[slot],
+                host=snapshot.names[host_index],
                 gpu_uuids=[uuid for uuid, _ in gpus],
                 gpu_indices=[index for _, index in gpus],
-                shares=grants(request.share, snapshot, slot, int(offers.gpus[slot])) if request.share else [],
+                shares=grants(request.share, snapshot, host_index, int(offers.gpus[host_index]))
+                if request.share
+                else [],
                 cpus=request.cpus_per_host,
                 ram_mib=request.ram_mib_per_host,
             )
         )
     inside = HOST_LEVELS[int(offers.level[chosen].max())]
-    level = inside if len(slots) == 1 else level_between(snapshot, chosen)
+    level = inside if len(host_indices) == 1 else level_between(snapshot, chosen)
     bandwidth = float(offers.bandwidth_gb_s[chosen].min())
-    if len(slots) > 1:
+    if len(host_indices) > 1:
         network = bandwidth_between(snapshot, chosen, level)
         bandwidth = min(bandwidth, network) if request.gpus_per_host > 1 else network
     return Placement(
@@ -63,33 +65,33 @@ def place(
         level=level,
         bandwidth_gb_s=bandwidth,
         score=round(float(offers.score[chosen].mean()), 6),
-        why=_why(request, snapshot, offers, slots, inside, level, considered),
+        why=_why(request, snapshot, offers, host_indices, inside, level, considered),
         scores=scores,
         epoch=epoch,
     )
 
 
-def grants(share: Share, snapshot: Snapshot, slot: int, gpus: int) -> list[ShareGrant]:
+def grants(share: Share, snapshot: Snapshot, host_index: int, gpus: int) -> list[ShareGrant]:
     """What of each GPU of a set that has room for ``share``."""
     if share.mig_profile is None:
-        mps = snapshot.mps[slot] and share.mode is not ShareMode.TIME_SLICE
+        mps = snapshot.mps[host_index] and share.mode is not ShareMode.TIME_SLICE
         mode = ShareMode.MPS if mps else ShareMode.TIME_SLICE
         grant = ShareGrant(mode=mode, percent=share.percent or 0, memory_mib=share.memory_mib or 0)
         return [grant] * gpus.bit_count()
     granted = []
-    machine = snapshot.machines[snapshot.machine[slot]]
+    machine = snapshot.machines[snapshot.machine[host_index]]
     for position in members(gpus):
         gpu = machine.gpus[position]
         model = mig_model(gpu.model)
         profile = model.profile(share.mig_profile) if model else None
-        start = model.best_start(share.mig_profile, int(snapshot.shared.mig[slot, position])) if model else None
+        start = model.best_start(share.mig_profile, int(snapshot.shared.mig[host_index, position])) if model else None
         if model is None or profile is None or start is None:
             raise AssertionError(f"the filters let {gpu.model} through, which has no room for {share.mig_profile}")
         granted.append(model.grant(profile, start, gpu.memory_mib))
     return granted
 
 
-def level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
+def level_between(snapshot: Snapshot, chosen: HostIndices) -> TopologyLevel:
     """How close several hosts are."""
     if len(set(snapshot.domains["nvlink"][chosen].tolist())) == 1:
         return TopologyLevel.NVLINK_DOMAIN
@@ -100,7 +102,7 @@ def level_between(snapshot: Snapshot, chosen: Slots) -> TopologyLevel:
     return TopologyLevel.ANY
 
 
-def bandwidth_between(snapshot: Snapshot, chosen: Slots, level: TopologyLevel) -> float:
+def bandwidth_between(snapshot: Snapshot, chosen: HostIndices, level: TopologyLevel) -> float:
     """Of several hosts at that ``level``, GB/s per GPU."""
     if level is not TopologyLevel.NVLINK_DOMAIN:
         return NETWORK_GB_S
@@ -111,7 +113,7 @@ def _why(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
-    slots: list[int],
+    host_indices: list[int],
     inside: TopologyLevel,
     level: TopologyLevel,
     considered: int,
@@ -122,21 +124,23 @@ def _why(
     if request.share is not None:
         text = f"{describe_share(request.share)} of {text}"
     if count > 1:
-        text += " " + _IN_WORDS[inside].format(links=_links(snapshot, slots[0], int(offers.gpus[slots[0]])))
-    if len(slots) == 1:
-        text += f" of {snapshot.names[slots[0]]}"
+        text += " " + _IN_WORDS[inside].format(
+            links=_links(snapshot, host_indices[0], int(offers.gpus[host_indices[0]]))
+        )
+    if len(host_indices) == 1:
+        text += f" of {snapshot.names[host_indices[0]]}"
     else:
-        text += f" on each of {len(slots)} hosts {_IN_WORDS[level]}"
-    if considered == len(slots):
+        text += f" on each of {len(host_indices)} hosts {_IN_WORDS[level]}"
+    if considered == len(host_indices):
         return f"{text}; the only {'host' if considered == 1 else 'hosts'} that {'fits' if considered == 1 else 'fit'}"
     how = "emptiest" if request.strategy is Strategy.SPREAD else "tightest"
     first = "best connected, then " if count else "fewest free GPUs, then " if how == "tightest" else ""
     return f"{text}; {first}{how}, of {considered} hosts that fit"
 
 
-def _links(snapshot: Snapshot, slot: int, gpus: int) -> str:
+def _links(snapshot: Snapshot, host_index: int, gpus: int) -> str:
     """How many NVLinks join two neighbours, where all pairs are alike."""
     chosen = members(gpus)
-    links = snapshot.machines[snapshot.machine[slot]].links
+    links = snapshot.machines[snapshot.machine[host_index]].links
     counts = {int(links[a, b]) for a in chosen for b in chosen if a < b}
     return f" ({counts.pop()} links)" if len(counts) == 1 else ""

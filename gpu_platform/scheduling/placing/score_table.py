@@ -6,14 +6,19 @@ import numpy as np
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ScoreRow, ScoreTable
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Framework, Offers
 
 SHOWN = 3
 
 
 def score_table(
-    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, chosen: Slots, hosts: Slots
+    request: GpuRequest,
+    snapshot: Snapshot,
+    framework: Framework,
+    offers: Offers,
+    chosen: HostIndices,
+    hosts: HostIndices,
 ) -> ScoreTable:
     """Of ``chosen`` out of ``hosts``, which all had an offer. Before the GPUs are held: scores look at what is free.
 
@@ -27,7 +32,7 @@ def score_table(
 
 
 def _of_hosts(
-    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: Slots
+    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: HostIndices
 ) -> ScoreTable:
     others = hosts[hosts != winner]
     total = offers.score[others]
@@ -43,17 +48,17 @@ def _of_hosts(
     }
     rows = [
         ScoreRow(
-            candidate=snapshot.names[slot],
-            total=round(float(offers.score[slot]), 6),
+            candidate=snapshot.names[host_index],
+            total=round(float(offers.score[host_index]), 6),
             parts={name: round(values[number], 6) for name, values in parts.items()},
         )
-        for number, slot in enumerate(shown.tolist())
+        for number, host_index in enumerate(shown.tolist())
     ]
     return ScoreTable(rows=rows, others=len(hosts) - len(rows))
 
 
 def _of_domains(
-    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: Slots
+    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
 ) -> ScoreTable:
     found = framework.rank(request, snapshot, offers, hosts)
     if found is None:
@@ -61,17 +66,17 @@ def _of_domains(
     level, ranking = found
     shown = ranking.best[:SHOWN].tolist()
     firsts = [int(ranking.hosts[ranking.starts[number]]) for number in shown]
-    labels = ["all hosts" if level is None else snapshot.domain_name(level, slot) for slot in firsts]
+    labels = ["all hosts" if level is None else snapshot.domain_name(level, host_index) for host_index in firsts]
     rows = [
         ScoreRow(
-            candidate=label if labels.count(label) == 1 else f"{label}, {_model(snapshot, slot)}",
+            candidate=label if labels.count(label) == 1 else f"{label}, {_model(snapshot, host_index)}",
             total=round(float(ranking.worth[number]), 6),
             parts={name: round(float(values[number]), 6) for name, values in ranking.parts.items()},
         )
-        for label, slot, number in zip(labels, firsts, shown, strict=True)
+        for label, host_index, number in zip(labels, firsts, shown, strict=True)
     ]
     return ScoreTable(rows=rows, others=len(ranking.best) - len(rows))
 
 
-def _model(snapshot: Snapshot, slot: int) -> str:
-    return " and ".join(sorted({gpu.model for gpu in snapshot.machines[snapshot.machine[slot]].gpus}))
+def _model(snapshot: Snapshot, host_index: int) -> str:
+    return " and ".join(sorted({gpu.model for gpu in snapshot.machines[snapshot.machine[host_index]].gpus}))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import INSIDE_ONE_HOST, MAX_GPUS_PER_HOST, GpuRequest
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import domains_of
 
@@ -25,7 +25,7 @@ class Piece:
     """``request`` (of one plain shape) on ``hosts``."""
 
     request: GpuRequest
-    hosts: Slots
+    hosts: HostIndices
 
 
 def slices_of(request: GpuRequest, gpus: int, hosts: int = 1) -> GpuRequest:
@@ -40,7 +40,10 @@ def sizes_of(request: GpuRequest, snapshot: Snapshot) -> range:
 
 
 def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.intp]:
-    """By slot, the largest slice that a host could take; ``answers`` says by slot which hosts can take a plain one."""
+    """Return by host index the largest slice that each host could take.
+
+    ``answers`` says by host index which hosts can take a plain slice.
+    """
     most = np.zeros(len(snapshot), np.intp)
     for size in sizes_of(row.gpus, snapshot):
         most[answers(replace(row, gpus=slices_of(row.gpus, size)))] = size
@@ -48,7 +51,7 @@ def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], 
 
 
 def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Of hosts with ``capacity`` (by slot) those in a domain that together could hold the total."""
+    """Of hosts with ``capacity`` (by host index) those in a domain that together could hold the total."""
     if request.required_level in INSIDE_ONE_HOST:
         return capacity >= request.gpus
     domain = domains_of(request, snapshot, np.arange(len(snapshot)))
@@ -57,7 +60,7 @@ def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -
 
 
 def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.bool_]) -> list[Piece] | None:
-    """The total over more than one of the ``usable`` hosts (by slot), largest slices first; None if they cannot.
+    """The total over more than one of the ``usable`` hosts (by host index), largest slices first; None if they cannot.
 
     Fewest hosts first; then that which leaves least of its last host unused.
     """
@@ -77,7 +80,7 @@ def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.
         order = inside[np.lexsort((snapshot.by_name[inside], -capacity[inside]))]
         taken = _fewest(request.gpus, order, capacity, fits) or _mixed(request.gpus, order[:MAX_MIXED], fits)
         if taken is not None:
-            unused = sum(int(capacity[slot]) - size for slot, size in taken.items())
+            unused = sum(int(capacity[host_index]) - size for host_index, size in taken.items())
             worth = (len(taken), unused, int(snapshot.by_name[order[0]]))
             if best is None or worth < best[0]:
                 best = (worth, taken)
@@ -85,7 +88,7 @@ def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.
 
 
 def _fewest(
-    total: int, order: Slots, capacity: NDArray[np.intp], fits: dict[int, NDArray[np.bool_]]
+    total: int, order: HostIndices, capacity: NDArray[np.intp], fits: dict[int, NDArray[np.bool_]]
 ) -> dict[int, int] | None:
     """The largest hosts in full, and the rest on the host that it fills best."""
     full = capacity[order]
@@ -93,23 +96,23 @@ def _fewest(
     if count > len(order):
         return None
     rest = total - int(full[: count - 1].sum())
-    last = [slot for slot in order[count - 1 :].tolist() if fits[rest][slot]]
+    last = [host_index for host_index in order[count - 1 :].tolist() if fits[rest][host_index]]
     if not last:
         return None
-    tightest = min(last, key=lambda slot: int(capacity[slot]))
+    tightest = min(last, key=lambda host_index: int(capacity[host_index]))
     return {**dict(zip(order[: count - 1].tolist(), full.tolist(), strict=False)), tightest: rest}
 
 
-def _mixed(total: int, order: Slots, fits: dict[int, NDArray[np.bool_]]) -> dict[int, int] | None:
+def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -> dict[int, int] | None:
     """Sizes that add up exactly, on fewest hosts: where, say, rings of two and four exist but none of three."""
     never = len(order) + 1
     fewest = np.full(total + 1, never)
     fewest[0] = 0
     chosen = np.zeros((len(order), total + 1), np.int16)
-    for number, slot in enumerate(order.tolist()):
+    for number, host_index in enumerate(order.tolist()):
         before = fewest.copy()
         for size, where in fits.items():
-            if where[slot]:
+            if where[host_index]:
                 better = before[:-size] + 1 < fewest[size:]
                 fewest[size:][better] = before[:-size][better] + 1
                 chosen[number, size:][better] = size
@@ -127,7 +130,7 @@ def _mixed(total: int, order: Slots, fits: dict[int, NDArray[np.bool_]]) -> dict
 def _pieces(request: GpuRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[Piece]:
     pieces = []
     for size in sorted(set(taken.values()), reverse=True):
-        hosts = np.array([slot for slot in taken if taken[slot] == size], np.intp)
+        hosts = np.array([host_index for host_index in taken if taken[host_index] == size], np.intp)
         near = [numbers[hosts] for numbers in snapshot.domains.values()]
         hosts = hosts[np.lexsort((snapshot.by_name[hosts], *near))]
         pieces.append(Piece(slices_of(request, size, len(hosts)), hosts))

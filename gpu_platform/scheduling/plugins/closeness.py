@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.topology.subsets import HOST_LEVELS
 
@@ -19,7 +19,9 @@ class Topology:
 
     name = "topology"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return closeness(offers)
 
 
@@ -28,7 +30,9 @@ class Bandwidth:
 
     name = "bandwidth"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return speed_of_links(offers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask
 
 
@@ -17,6 +17,6 @@ class ExclusionFilter:
     def concerns(self, ask: Ask) -> bool:
         return bool(ask.excluded)
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         excluded = [ask.excluded.get(host, 0) for host in hosts.tolist()]
         return ask.everything(snapshot, hosts) & ~np.array(excluded, np.uint64)

@@ -8,7 +8,7 @@ from gpu_platform.domain.capacity import mismatch
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask
 
 
@@ -23,7 +23,7 @@ class Fact:
     def concerns(self, ask: Ask) -> bool:
         return bool(_ASKED[self.code](ask.request))
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         only = _ONLY[self.code](ask.request)
 
         def accepts(gpu: GpuInfo) -> bool:
@@ -42,7 +42,7 @@ class CudaFilter:
     def concerns(self, ask: Ask) -> bool:
         return ask.request.cuda is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         bits = snapshot.cuda_bits(ask.request.cuda or "")
         return np.where(snapshot.cuda[hosts] & bits, ask.everything(snapshot, hosts), np.uint64(0))
 
@@ -56,7 +56,7 @@ class GpuCountFilter:
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         return snapshot.everything[hosts]
 
 

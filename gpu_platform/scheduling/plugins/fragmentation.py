@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import Stranding, TypicalTask
 from gpu_platform.topology.machine import Machine
@@ -38,7 +38,9 @@ class Fragmentation:
         self._sizes = {size: part / total for size, part in sizes.items()}
         self._known: dict[tuple[Machine, int], float] = {}
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         if self._stranding is not None:
             grown = self._stranding.growth(request, snapshot, hosts, offers)
             return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))

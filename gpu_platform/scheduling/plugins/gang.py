@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Offers, Ranking
 from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
@@ -39,9 +39,9 @@ def choose_hosts(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
-    hosts: Slots,
+    hosts: HostIndices,
     weights: DomainWeights = DOMAIN_WEIGHTS,
-) -> Slots | None:
+) -> HostIndices | None:
     """The gang's hosts in rank order, out of ``hosts``, which all have an offer; None if they are too few."""
     if len(hosts) < request.hosts:
         return None
@@ -59,7 +59,7 @@ def choose_hosts(
 
 
 def rank_domains(
-    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: Slots, weights: DomainWeights = DOMAIN_WEIGHTS
+    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices, weights: DomainWeights = DOMAIN_WEIGHTS
 ) -> tuple[str | None, Ranking] | None:
     """The nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
     everywhere = np.zeros(len(hosts), np.intp)
@@ -81,7 +81,7 @@ def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]
     return levels[levels.index(request.preferred_level) if request.preferred_level in levels else 0 :]
 
 
-def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[Slots]:
+def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[HostIndices]:
     """Their domain numbers."""
     return [snapshot.domains[level] for level in _levels_from_preferred(request, snapshot)]
 
@@ -94,7 +94,7 @@ def _rank(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
-    hosts: Slots,
+    hosts: HostIndices,
     group: NDArray[np.intp],
     weights: DomainWeights,
 ) -> Ranking | None:
@@ -128,7 +128,9 @@ def _rank(
     return Ranking(in_order, starts, sizes, best, worth, parts)
 
 
-def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots, levels: Sequence[Slots]) -> Slots:
+def _closest(
+    count: int, snapshot: Snapshot, offers: Offers, hosts: HostIndices, levels: Sequence[HostIndices]
+) -> HostIndices:
     """The best ``count`` of a group: best level first, then in as few domains as can be, neighbours side by side."""
     name = snapshot.by_name[hosts]
     sizes, firsts = [], []
@@ -147,7 +149,7 @@ def _closest(count: int, snapshot: Snapshot, offers: Offers, hosts: Slots, level
     return _in_rank_order(snapshot, hosts[taken], levels)
 
 
-def _in_rank_order(snapshot: Snapshot, hosts: Slots, levels: Sequence[Slots]) -> Slots:
+def _in_rank_order(snapshot: Snapshot, hosts: HostIndices, levels: Sequence[HostIndices]) -> HostIndices:
     """Neighbours side by side, of large domains first; so what comes last, the spares, are the odd ones out."""
     name = snapshot.by_name[hosts]
     keys = [name]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask, Offers
 
 NO_PENALTY_BELOW_C, FULL_PENALTY_FROM_C = 30.0, 90.0
@@ -18,7 +18,9 @@ class Utilisation:
 
     name = "utilisation"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return 1.0 - snapshot.load[hosts]
 
 
@@ -27,7 +29,9 @@ class ThermalScore:
 
     name = "thermal"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return np.clip(
             (FULL_PENALTY_FROM_C - snapshot.heat[hosts]) / (FULL_PENALTY_FROM_C - NO_PENALTY_BELOW_C), 0.0, 1.0
         )
@@ -38,7 +42,9 @@ class RoundRobinScore:
 
     name = "round_robin"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
 
 
@@ -47,7 +53,9 @@ class History:
 
     name = "history"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
 
 
@@ -60,5 +68,5 @@ class Cool:
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         return snapshot.everything[hosts] & ~snapshot.hot[hosts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask
 
 
@@ -16,7 +16,7 @@ class HostReadyFilter:
     def concerns(self, ask: Ask) -> bool:
         return True
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         return np.where(snapshot.ready[hosts], ask.everything(snapshot, hosts), np.uint64(0))
 
 
@@ -27,7 +27,7 @@ class Working:
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         return snapshot.working[hosts]
 
 
@@ -40,6 +40,6 @@ class Free:
     def concerns(self, ask: Ask) -> bool:
         return ask.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         free = snapshot.free[hosts] & ~snapshot.held[hosts]
         return free if ask.request.share is None else free | snapshot.shared.partly[hosts]

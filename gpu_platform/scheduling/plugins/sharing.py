@@ -13,7 +13,7 @@ from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.share import Share, ShareMode
 from gpu_platform.scheduling.cluster.shared_gpus import MODES, as_sets
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Ask
 from gpu_platform.topology.mig import mig_model
 
@@ -29,7 +29,7 @@ class SharingSupportedFilter:
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         share = _share(ask)
         able = snapshot.matching((share.mig_profile, share.memory_mib), lambda gpu: _can_ever(gpu, share))
         gpus = able[snapshot.machine[hosts]]
@@ -47,7 +47,7 @@ class SameTenantFilter:
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         shared, everything = snapshot.shared, snapshot.everything[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
@@ -66,7 +66,7 @@ class ShareCapacityFilter:
     def concerns(self, ask: Ask) -> bool:
         return ask.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         shared, everything = snapshot.shared, snapshot.everything[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
@@ -85,7 +85,7 @@ class HostCapacityFilter:
     def concerns(self, ask: Ask) -> bool:
         return self._asked(ask) > 0
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: Slots) -> GpuSets:
+    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         if self._of_memory:
             has, used, held = snapshot.ram_mib, snapshot.ram_mib_used, snapshot.ram_mib_held
         else:
@@ -111,7 +111,7 @@ def _can_ever(gpu: GpuInfo, share: Share) -> bool:
     return model is not None and model.profile(share.mig_profile) is not None
 
 
-def _modes(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
+def _modes(share: Share, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int64]:
     """In which mode each host would give the share."""
     if share.mig_profile is not None:
         return np.full(len(hosts), _MIG)
@@ -119,7 +119,7 @@ def _modes(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
     return np.where(mps, _MPS, _TIME_SLICE)
 
 
-def _has_room(share: Share, snapshot: Snapshot, hosts: Slots) -> NDArray[np.bool_]:
+def _has_room(share: Share, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.bool_]:
     """[hosts, width]; of GPUs that are shared in the same mode."""
     shared, machine = snapshot.shared, snapshot.machine[hosts]
     if share.mig_profile is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
-from gpu_platform.scheduling.cluster.snapshot import Change, Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import Change, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 
 _WHOLE = 100
@@ -51,7 +51,9 @@ class Stranding:
         self._known: NDArray[np.float64] = np.zeros(0)
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
 
-    def growth(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def growth(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         """By how much more GPUs would be stranded on each host if the offer were taken."""
         left = _left(snapshot, hosts)
         taken = as_rows(offers.gpus, left.shape[1])
@@ -81,7 +83,7 @@ class Stranding:
     def _now(
         self,
         snapshot: Snapshot,
-        hosts: Slots,
+        hosts: HostIndices,
         left: NDArray[np.int16],
         cpus: NDArray[np.int64],
         ram_mib: NDArray[np.int64],
@@ -97,7 +99,7 @@ class Stranding:
         return self._known[hosts]
 
 
-def _left(snapshot: Snapshot, hosts: Slots) -> NDArray[np.int16]:
+def _left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int16]:
     """Percent of each GPU that is not taken, [hosts, width]; of broken ones, and of those taken whole, nothing."""
     shared = snapshot.shared
     partly = shared.partly[hosts] & snapshot.working[hosts]
@@ -106,7 +108,7 @@ def _left(snapshot: Snapshot, hosts: Slots) -> NDArray[np.int16]:
     return np.where(as_rows(whole, shared.width), np.int16(_WHOLE), np.maximum(parts, np.int16(0)))
 
 
-def _host_left(snapshot: Snapshot, hosts: Slots) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _host_left(snapshot: Snapshot, hosts: HostIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     cpus = snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]
     return cpus, snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.scheduling.cluster.snapshot import Slots, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 
 _LARGEST_LEFT = 32.0
@@ -17,7 +17,9 @@ class Resources:
 
     name = "resources"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         if not request.gpus_per_host:
             return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
         free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts])
@@ -35,7 +37,9 @@ class StrategyScore:
 
     name = "strategy"
 
-    def __call__(self, request: GpuRequest, snapshot: Snapshot, hosts: Slots, offers: Offers) -> NDArray[np.float64]:
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
         free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts]).astype(np.float64)
         if not request.gpus_per_host:
             idle = _cpus_left(snapshot, hosts) / np.maximum(snapshot.cpus[hosts], 1)
@@ -49,5 +53,5 @@ class StrategyScore:
         return 1.0 - np.clip(left, 0.0, _LARGEST_LEFT) / _LARGEST_LEFT
 
 
-def _cpus_left(snapshot: Snapshot, hosts: Slots) -> NDArray[np.int64]:
+def _cpus_left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int64]:
     return snapshot.cpus[hosts] - snapshot.cpus_used[hosts] - snapshot.cpus_held[hosts]

@@ -55,7 +55,7 @@ class _MoveProblem:
     jobs: Sequence[RunningRow]
     """Those that may be moved."""
     targets: Sequence[int]
-    """Slots of the hosts to which they may go."""
+    """Host indices of the hosts to which they may go."""
 
 
 class Mover:
@@ -114,9 +114,10 @@ class Mover:
         free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
         hosts = [
             HostModel(
-                free=int(free[slot]), freed={n: gpus[slot].bit_count() for n, gpus in enumerate(held) if slot in gpus}
+                free=int(free[host_index]),
+                freed={n: gpus[host_index].bit_count() for n, gpus in enumerate(held) if host_index in gpus},
             )
-            for slot in range(len(snapshot))
+            for host_index in range(len(snapshot))
         ]
         ways: dict[int, list[tuple[int, ...]]] | None = None
         domains = [0] * len(snapshot)
@@ -139,16 +140,18 @@ class Mover:
         if not row.is_plain:
             return JobModel(lost, 0, 0, [])
         able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
-        return JobModel(lost, row.gpus.hosts, row.gpus.gpus_per_host, [slot for slot in able if slot in targets])
+        return JobModel(
+            lost, row.gpus.hosts, row.gpus.gpus_per_host, [host_index for host_index in able if host_index in targets]
+        )
 
     def _ways(
         self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
     ) -> dict[int, list[tuple[int, ...]]]:
-        """Slot -> the minimal sets of jobs without which the host could take a slice; () if it can now."""
+        """Host index -> the minimal sets of jobs without which the host could take a slice; () if it can now."""
         room = Room(row, self._snapshot, self._framework, ())
         ways: dict[int, list[tuple[int, ...]]] = {}
-        for slot in range(len(self._snapshot)):
-            there = [number for number, gpus in enumerate(held) if slot in gpus]
+        for host_index in range(len(self._snapshot)):
+            there = [number for number, gpus in enumerate(held) if host_index in gpus]
             found: list[tuple[int, ...]] = []
             sizes = range(len(there) + 1) if len(there) <= MAX_SUBSETS_OF else (0, 1, 2, 3, len(there))
             for size in sizes:
@@ -157,11 +160,11 @@ class Mover:
                         continue
                     freed = 0
                     for number in some:
-                        freed |= held[number][slot]
-                    if room.offers(slot, freed):
+                        freed |= held[number][host_index]
+                    if room.offers(host_index, freed):
                         found.append(some)
             if found:
-                ways[slot] = found
+                ways[host_index] = found
         return ways
 
     def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
@@ -174,21 +177,21 @@ class Mover:
             return len(some), sum(lost_work(jobs[number], now) for number in some)
 
         ways = self._ways(row, jobs, held)
-        order = sorted(ways, key=lambda slot: (min(map(cost, ways[slot])), slot))
+        order = sorted(ways, key=lambda host_index: (min(map(cost, ways[host_index])), host_index))
         free = np.bitwise_count(self._snapshot.free & ~self._snapshot.held & self._snapshot.working)
         roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
         targets = set(roomy.tolist())
         chosen: dict[int, None] = {}
-        for slot in order:
-            there = [number for number, gpus in enumerate(held) if slot in gpus]
+        for host_index in order:
+            there = [number for number, gpus in enumerate(held) if host_index in gpus]
             if (len(chosen) + len(there)) * (len(targets) + 1) > MAX_PAIRS:
                 break
-            targets.add(slot)
+            targets.add(host_index)
             chosen |= dict.fromkeys(there)
         return _MoveProblem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
 
     def _held(self, job: RunningRow) -> dict[int, int]:
-        """Slot -> GPUs in working order that the job has there."""
+        """Host index -> GPUs in working order that the job has there."""
         found: dict[int, int] = {}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)

@@ -139,7 +139,7 @@ class VictimTrial(Protocol):
     one_host: bool
 
     def of(self, job: RunningRow) -> dict[int, int]:
-        """Slot -> usable GPUs that the job has there."""
+        """Host index -> usable GPUs that the job has there."""
         ...
 
     def helps(self, job: RunningRow) -> bool: ...
@@ -157,15 +157,15 @@ class Room:
     def __init__(self, row: QueueRow, snapshot: Snapshot, framework: Framework, leaving: Iterable[RunningRow]) -> None:
         self.request, self._snapshot = row.gpus, snapshot
         self.one_host = row.gpus.hosts == 1
-        slots = np.arange(len(snapshot))
+        host_indices = np.arange(len(snapshot))
         ask = host_query(snapshot, row)
-        usable = framework.usable(ask, snapshot, slots, Change.USE)
+        usable = framework.usable(ask, snapshot, host_indices, Change.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.free & ~snapshot.held).tolist()
         for job in leaving:
-            for slot, gpus in self.of(job).items():
-                self._free[slot] |= gpus
-        self._ready = np.array([self.offers(slot, 0) for slot in slots.tolist()], bool)
+            for host_index, gpus in self.of(job).items():
+                self._free[host_index] |= gpus
+        self._ready = np.array([self.offers(host_index, 0) for host_index in host_indices.tolist()], bool)
 
     def of(self, job: RunningRow) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -182,11 +182,11 @@ class Room:
         """Hosts that could take a slice then."""
         freed: dict[int, int] = {}
         for job in without:
-            for slot, gpus in self.of(job).items():
-                freed[slot] = freed.get(slot, 0) | gpus
+            for host_index, gpus in self.of(job).items():
+                freed[host_index] = freed.get(host_index, 0) | gpus
         ready = self._ready.copy()
-        for slot, gpus in freed.items():
-            ready[slot] = self.offers(slot, gpus)
+        for host_index, gpus in freed.items():
+            ready[host_index] = self.offers(host_index, gpus)
         return ready
 
     def fits(self, without: Iterable[RunningRow]) -> bool:
@@ -196,9 +196,9 @@ class Room:
     def domains(self) -> NDArray[np.intp]:
         return domains_of(self.request, self._snapshot, np.arange(len(self._snapshot)))
 
-    def offers(self, slot: int, freed: int) -> bool:
-        request, machine = self.request, self._snapshot.machines[self._snapshot.machine[slot]]
-        free = self._free[slot] | freed
+    def offers(self, host_index: int, freed: int) -> bool:
+        request, machine = self.request, self._snapshot.machines[self._snapshot.machine[host_index]]
+        free = self._free[host_index] | freed
         if free.bit_count() < request.gpus_per_host:
             return False
         cross, required = request.allow_cross_numa, request.required_level
@@ -218,7 +218,7 @@ class GangVictimTrial:
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Also hosts where it has only CPUs and memory, with no GPU."""
-        found = {slot: 0 for slot in self._snapshot.host_indices_of(job) if self._useful[slot]}
+        found = {host_index: 0 for host_index in self._snapshot.host_indices_of(job) if self._useful[host_index]}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
             if place is not None and place[0] in found:
@@ -279,8 +279,8 @@ def _cheapest(room: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tupl
         found = _search(room, jobs, costs)
     elif room.one_host:
         found = None
-        for slot in sorted({slot for job in jobs for slot in room.of(job)}):
-            there = [job for job in jobs if slot in room.of(job)]
+        for host_index in sorted({host_index for job in jobs for host_index in room.of(job)}):
+            there = [job for job in jobs if host_index in room.of(job)]
             best = _search(room, there, costs, found[0] if found else None)
             found = best or found
     else:
@@ -322,7 +322,7 @@ def _greedily(
     """Per domain: evict, cheapest first, until the gang fits; then spare everyone that can be spared, dearest first."""
     domains, best = room.domains(), None
     for domain in np.unique(domains).tolist():
-        inside = [job for job in jobs if any(domains[slot] == domain for slot in room.of(job))]
+        inside = [job for job in jobs if any(domains[host_index] == domain for host_index in room.of(job))]
         if not room.fits(inside):
             continue
         low, high = 0, len(inside)
