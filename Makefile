@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest
+# Tests start hundreds of Python processes: without compiled modules each would compile them all anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
 WORKERS := 2
 
 .PHONY: help run up setup dev test test-chaos test-scale model check format bench bench-scheduler bench-host lock docs clean
@@ -20,9 +21,9 @@ setup:
 dev:
 	@scripts/setup --dev
 
-# Most tests wait rather than work. A file's tests stay together, since they share servers.
+# Most tests wait rather than work. A file's tests stay together, since they share clusters; tests/conftest.py orders them.
 test: dev  ## Run the tests (those with real processes too; WORKERS=N at once)
-	@$(PYTEST) -m "not chaos and not scale" -n $(WORKERS) --dist loadfile
+	@$(PYTEST) -m "not chaos and not scale" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 CHAOS_REPORT := .chaos-report.jsonl
 test-chaos: dev  ## Run the long tests that break everything at random (FOR=20m: so long for each database)

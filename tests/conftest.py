@@ -6,25 +6,80 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.client import Client
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.postgres import Databases, find_binaries, running_postgres
+from tests.temporal_server import client_of_new_namespace, running_temporal
+
+FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
+"""In this order workers of pytest-xdist take files: none is left with long tests when the others have ended."""
+SERVERS = pytest.StashKey[dict[str, str]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist is about to start a worker process: all workers use the servers of their parent."""
+    config: pytest.Config = node.config
+    if SERVERS not in config.stash:
+        stack = ExitStack()
+        config.add_cleanup(stack.close)
+        config.stash[SERVERS] = {"temporal_address": stack.enter_context(running_temporal())}
+        if (binaries := find_binaries()) is not None:
+            config.stash[SERVERS]["postgres_url"] = stack.enter_context(running_postgres(binaries))
+    node.workerinput.update(config.stash[SERVERS])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=_place_of)
+
+
+def _place_of(item: pytest.Item) -> int:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else 0
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """A PostgreSQL server for this test run; tests that need it are skipped where it is not installed."""
+def postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The PostgreSQL server of this test run; tests that need it are skipped where it is not installed."""
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    if (url := _of_parent(pytestconfig, "postgres_url")) is not None:
+        yield url
+        return
     with running_postgres(binaries) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def temporal_address(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The Temporal server of this test run."""
+    if (address := _of_parent(pytestconfig, "temporal_address")) is not None:
+        yield address
+        return
+    with running_temporal() as address:
+        yield address
+
+
+@pytest.fixture
+async def temporal(temporal_address: str) -> Client:
+    """A client of the run's Temporal server, in a namespace of the test's own."""
+    return await client_of_new_namespace(temporal_address)
+
+
+def _of_parent(config: pytest.Config, name: str) -> str | None:
+    """What this worker process was told by its parent; None: this process is no worker of pytest-xdist."""
+    return getattr(config, "workerinput", {}).get(name)
 
 
 @pytest.fixture(scope="session")

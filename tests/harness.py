@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import shutil
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Set
@@ -23,7 +21,6 @@ from typing import Any
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
-from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.job_workflows import Life, TemporalJobWorkflows
@@ -57,29 +54,11 @@ from workers.control import control_worker
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.main import node_worker, report_maker
 from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
-from workflows.search_attributes import ALL, of_submission
+from workflows.search_attributes import of_submission
 
 DEADLINE_S = 20.0
 LEASE_TTL_S = 3600.0
 """Nodes report when a test says so, so that none is lost by itself."""
-
-
-def temporal_binary() -> str:
-    return shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
-
-
-@asynccontextmanager
-async def temporal_server() -> AsyncIterator[Client]:
-    from temporalio.contrib.pydantic import pydantic_data_converter
-
-    environment = await WorkflowEnvironment.start_local(
-        dev_server_existing_path=temporal_binary(),
-        data_converter=pydantic_data_converter,
-        search_attributes=ALL,
-        dev_server_log_level="error",
-    )
-    async with environment:
-        yield environment.client
 
 
 async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str, within_s: float = DEADLINE_S) -> Any:

@@ -49,7 +49,7 @@ def running_postgres(binaries: Path, *, durable: bool = False) -> Iterator[str]:
             "listen_addresses": "127.0.0.1",
             "port": port,
             "unix_socket_directories": directory,
-            "max_connections": 200,
+            "max_connections": 400,
             "fsync": "on" if durable else "off",
             "synchronous_commit": "on" if durable else "off",
             "log_min_messages": "fatal",
@@ -57,7 +57,7 @@ def running_postgres(binaries: Path, *, durable: bool = False) -> Iterator[str]:
         arguments = [argument for name, value in options.items() for argument in ("-c", f"{name}={value}")]
         with open(directory / "log", "wb") as log:
             server = subprocess.Popen(
-                [*_die_with_parent(), str(binaries / "postgres"), "-D", str(data), *arguments],
+                [*die_with_parent(), str(binaries / "postgres"), "-D", str(data), *arguments],
                 stdout=log,
                 stderr=log,
                 cwd=directory,
@@ -109,7 +109,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
     return {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
-def _die_with_parent() -> list[str]:
+def die_with_parent() -> list[str]:
     """A test run that is killed must not leave a server behind."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "QUIT"] if setpriv else []

@@ -32,8 +32,9 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
-from tests.harness import Platform, temporal_server
+from tests.harness import Platform
 from tests.hosts_rig import RESET_FOR_EVER, HostRig, until
+from tests.temporal_server import temporal_server
 
 _MEASURED_S = 20.0
 

@@ -32,7 +32,7 @@ class Server:
         with open(self._directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *postgres._die_with_parent(),
+                    *postgres.die_with_parent(),
                     str(self._binaries / "postgres"),
                     *("-D", str(self._directory / "data")),
                     *self._options.split(),

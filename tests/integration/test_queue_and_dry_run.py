@@ -26,7 +26,7 @@ from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations
 from service.operations import dry_runs
-from tests.harness import Platform, eventually, temporal_server
+from tests.harness import Platform, eventually
 from tests.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
 from tests.unit.service.api_server import application, in_process
 
@@ -146,12 +146,8 @@ async def test_the_snapshot_replays(api: Api) -> None:
     assert {reason.holders[0].job_id for reason in core.explain(document.at).values()} == {"low"}
 
 
-async def test_what_the_dry_run_says_happens(sqlite_store: Store, tmp_path: Path) -> None:
-    async with temporal_server() as temporal:
-        await _says_what_happens(temporal, sqlite_store, tmp_path)
-
-
-async def _says_what_happens(temporal: Client, store: Store, tmp_path: Path) -> None:
+async def test_what_the_dry_run_says_happens(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
+    store = sqlite_store
     machines = {"a": "dgx-h100", "b": "dgx-a100-40gb"}
     async with Platform.start(temporal, store, tmp_path, machines, policy={"preemption": True, "min_run_s": 0}) as it:
         busy = await it.submit(JobSpec.model_validate({"command": ["sleep", "60"], "gpus": {"gpus_per_host": 3}}))

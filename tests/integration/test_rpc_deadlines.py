@@ -10,7 +10,6 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from tests.harness import temporal_server
 from workers import rpc_deadlines
 from workers.rpc_deadlines import RpcDeadlines
 
@@ -30,7 +29,7 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
 }
 
 
-async def test_every_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_call_ends(temporal: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc_deadlines, "RPC_TIMEOUT", timedelta(seconds=0.2))
     silent = False
 
@@ -39,23 +38,22 @@ async def test_every_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             if not silent:
                 writer.write(data)
 
-    async with temporal_server() as temporal:
-        host, port = temporal.service_client.config.target_host.rsplit(":", 1)
-        ends: list[asyncio.StreamWriter] = []
+    host, port = temporal.service_client.config.target_host.rsplit(":", 1)
+    ends: list[asyncio.StreamWriter] = []
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there_reader, there_writer = await asyncio.open_connection(host, int(port))
-            ends.extend([writer, there_writer])
-            await asyncio.gather(pipe(reader, there_writer), pipe(there_reader, writer))
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        ends.extend([writer, there_writer])
+        await asyncio.gather(pipe(reader, there_writer), pipe(there_reader, writer))
 
-        proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
-        address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-        client = await Client.connect(address, interceptors=[RpcDeadlines()])
-        silent = True
-        for call in CALLS.values():
-            with pytest.raises(RPCError):
-                await asyncio.wait_for(call(client), 30)
-        proxy.close()
-        for end in ends:
-            end.close()
-            await end.wait_closed()
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    client = await Client.connect(address, interceptors=[RpcDeadlines()])
+    silent = True
+    for call in CALLS.values():
+        with pytest.raises(RPCError):
+            await asyncio.wait_for(call(client), 30)
+    proxy.close()
+    for end in ends:
+        end.close()
+        await end.wait_closed()

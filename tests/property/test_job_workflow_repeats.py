@@ -20,14 +20,14 @@ from gpu_platform.hosts.system.lease_file import Lease, write_lease
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
-from tests.harness import Platform, eventually, temporal_server
+from tests.harness import Platform, eventually
 
 
 @pytest.fixture
-async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
+async def platform(temporal: Client, tmp_path: Path) -> AsyncIterator[Platform]:
     store = Store(f"sqlite:///{tmp_path / 'platform.db'}")
     store.migrate()
-    async with temporal_server() as client, started(client, store, tmp_path) as platform:
+    async with started(temporal, store, tmp_path) as platform:
         yield platform
     store.close()
 

@@ -23,7 +23,8 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from tests.builders import ONE_GPU
-from tests.harness import Platform, eventually, temporal_server
+from tests.harness import Platform, eventually
+from tests.temporal_server import temporal_server
 from workflows.remediation import remediation_id
 
 HISTORIES = Path(__file__).parent / "histories"

@@ -88,7 +88,7 @@ def service(platform: Platform) -> ServicePlatform:
 async def rest(platform: Platform) -> AsyncIterator[httpx.AsyncClient]:
     """The REST API, beside the platform's own processes."""
     address = platform.client.service_client.config.target_host
-    async with in_process(application(platform.store, address)) as http:
+    async with in_process(application(platform.store, address, namespace=platform.client.namespace)) as http:
         yield http
 
 

@@ -84,8 +84,9 @@ async def recording(address: str) -> AsyncIterator[Client]:
         yield client
 
 
-def settings_for(address: str, **fields: Any) -> Settings:
-    return Settings(temporal=TemporalSettings(address=address, ui_url="http://ui"), **fields)
+def settings_for(address: str, *, namespace: str = "default", **fields: Any) -> Settings:
+    """``namespace``: Temporal's."""
+    return Settings(temporal=TemporalSettings(address=address, namespace=namespace, ui_url="http://ui"), **fields)
 
 
 @asynccontextmanager
