@@ -1,9 +1,8 @@
-"""JobWorkflow: a job's whole way.
+"""JobWorkflow: admit a job, then place, reserve, prepare, launch and watch it, and finish.
 
-One attempt goes place -> reserve -> prepare -> launch -> watch. Whatever it takes has an undo that is
-registered before the step; an attempt always ends by running its undos in reverse order and writing
-the job's next state. Signals never unwind the stack: they are noticed at the next wait, so that no
-step is ever cut in the middle.
+A job has one attempt after the other until one of them ends the job. Whatever ends an attempt, its ranks are stopped
+first, then its GPUs are released and the job's next state is written (``_close``). Signals never raise inside a step:
+they are looked at when the step waits, so no step is cut in the middle.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from temporalio import workflow
@@ -20,31 +18,23 @@ from temporalio.exceptions import FailureError
 from workflows.attempts.attempt import Attempt, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.beginning_again import begin_again, workflow_lost
-from workflows.attempts.compensations import Undo, stop_hosts, wait_for_last_stops
-from workflows.attempts.endings import Ending, after_failure, interruption, not_healed, time_limit_reached
-from workflows.attempts.failures import is_older_than_its_row, job_failed, rank_failure, step_failure
-from workflows.attempts.handover import Successor, hand_over, healed, successor
+from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
+from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
+from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
+from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts, prepare_hosts
+from workflows.attempts.outcomes import Interrupted, NotHealed
+from workflows.attempts.placing import place_and_reserve
+from workflows.attempts.timeline import Timeline
 from workflows.attempts.waiting import until
+from workflows.attempts.watching import completed, watch_gang
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities
-    from activities.node.launch import node_task_queue
-    from activities.node.watch import WatchActivities
-    from activities.placement import PlacementActivities, PlaceRequest
-    from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest, StartedFrom
-    from gpu_platform.domain.attempt import (
-        AttemptKey,
-        GpuFault,
-        HostExits,
-        HostLost,
-        HostPlan,
-        Launched,
-        RankExit,
-        WatchRequest,
-    )
+    from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
+    from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
     from gpu_platform.domain.faults import FaultAction
     from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.placement import Placement
@@ -78,15 +68,13 @@ class JobWorkflow:
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
         self._begins_again = input.begin_again
-        self._state = JobState.PENDING if input.progress is None else JobState.QUEUED
-        self._timeline: list[str] = []
+        self._timeline = Timeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
-        self._place_again = False
         self._attempt = Attempt(self._spec, self._key, self._stop)
         self._stopping: list[asyncio.Task[Any]] = []
         """Stops that earlier attempts sent to lost hosts."""
-        self._kept: Successor | None = None
-        """What the attempt before handed over."""
+        self._handover: Handover | None = None
+        """What the attempt before handed over to the next one."""
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
@@ -123,7 +111,7 @@ class JobWorkflow:
     @workflow.signal
     def preempt(self, request: Interrupt) -> None:
         """SIGTERM with the job's grace to write a checkpoint, then back into the queue."""
-        if self._state.holds_gpus and request.attempt in (None, self._progress.attempt):
+        if self._timeline.state.holds_gpus and request.attempt in (None, self._progress.attempt):
             self._attempt.preempt = self._attempt.preempt or request
 
     @workflow.signal
@@ -134,7 +122,7 @@ class JobWorkflow:
         if fault.report.fault_id not in self._attempt.faults:
             self._attempt.faults[fault.report.fault_id] = fault
             if not FaultAction(fault.report.action).stops_job:
-                self._note(fault.report.message)
+                self._timeline.note(fault.report.message)
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
@@ -145,33 +133,25 @@ class JobWorkflow:
     @workflow.signal
     def place_again(self) -> None:
         """The queue row was lost (a control worker died between taking the task and writing it)."""
-        self._place_again = True
+        self._attempt.place_again = True
 
     @workflow.query
     def status(self) -> JobStatus:
         return JobStatus(
-            state=self._state,
+            state=self._timeline.state,
             attempt=self._progress.attempt,
             placement=self._attempt.placement,
             progress=self._progress,
-            timeline=self._timeline,
+            timeline=self._timeline.lines,
         )
 
-    # -- the way -------------------------------------------------------------------------------
+    # -- the job -------------------------------------------------------------------------------
 
     async def _work(self) -> JobResult:
         if self._begins_again and (ended := await self._begin_again()) is not None:
             return ended
-        if self._state is JobState.PENDING:
-            admission = await workflow.execute_local_activity_method(
-                AdmissionActivities.admit_job, self._id, **policies.DATABASE_STEP
-            )
-            if admission.withdrawn:
-                return JobResult(state=JobState.CANCELLED, attempts=0)
-            if admission.failure is not None:
-                await self._end(self._attempt, Ending(state=JobState.FAILED, failure=admission.failure))
-                raise job_failed(admission.failure)
-            self._enter(JobState.QUEUED, "admitted")
+        if self._timeline.state is JobState.PENDING and (ended := await self._admit()) is not None:
+            return ended
         while True:
             ending = await self._one_attempt()
             if ending.workflow_is_older:
@@ -182,9 +162,22 @@ class JobWorkflow:
                 return await self._result(ending)
             if ending.retry_in_s is not None:
                 await until(lambda: self._stop.wanted, timedelta(seconds=ending.retry_in_s))
-            if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._kept is None:
+            if workflow.info().is_continue_as_new_suggested() and not self._stop.wanted and self._handover is None:
                 await wait_for_last_stops(self._stopping)
                 workflow.continue_as_new(JobInput(job_id=self._id, spec=self._spec, progress=self._progress))
+
+    async def _admit(self) -> JobResult | None:
+        """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
+        admission = await workflow.execute_local_activity_method(
+            AdmissionActivities.admit_job, self._id, summary="Admission", **policies.DATABASE_STEP
+        )
+        if admission.withdrawn:
+            return JobResult(state=JobState.CANCELLED, attempts=0)
+        if admission.failure is not None:
+            await self._finish(self._attempt, Ending(state=JobState.FAILED, failure=admission.failure))
+            raise job_failed(admission.failure)
+        self._timeline.enter(JobState.QUEUED, "admitted")
+        return None
 
     async def _result(self, ending: Ending) -> JobResult:
         await wait_for_last_stops(self._stopping)
@@ -194,7 +187,7 @@ class JobWorkflow:
         return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
 
     async def _begin_again(self) -> JobResult | None:
-        """What the workflow that was lost left is undone as any attempt that fails; then the job goes on from there.
+        """Close what the workflow that was lost left behind, as any attempt that fails; the job goes on from there.
 
         Returns the job's result if it has ended.
         """
@@ -203,153 +196,99 @@ class JobWorkflow:
             if found.failure is not None:
                 raise job_failed(found.failure)
             return JobResult(state=found.state, attempts=found.progress.attempt)
-        self._state, self._progress = found.state, found.progress
+        self._progress = found.progress
+        self._timeline.state, self._timeline.attempt = found.state, found.progress.attempt
         if found.placement is not None:
-            self._attempt = attempt = Attempt(self._spec, self._key, self._stop, found.placement)
+            self._attempt = attempt = Attempt(self._spec, self._key, self._stop, found.placement, may_run=True)
             interrupted = self._stop.wanted
             ending = interruption(attempt, self._progress) if interrupted else workflow_lost(self._spec, self._progress)
-            await self._undo(attempt, ending, [lambda ending: self._end(attempt, ending), partial(stop_hosts, attempt)])
+            await self._close(attempt, ending)
             if ending.workflow_is_older:
                 return await self._begin_again()
             if ending.state.is_terminal:
                 return await self._result(ending)
-        self._progress.attempt = found.closed_attempt
-        self._note("begun again: Temporal does not know how far it came")
+        self._progress.attempt = self._timeline.attempt = found.closed_attempt
+        self._timeline.note("begun again: Temporal does not know how far it came")
         return None
+
+    # -- one attempt ---------------------------------------------------------------------------
 
     async def _one_attempt(self) -> Ending:
         self._progress.attempt += 1
-        kept, self._kept = self._kept, None
-        placement = kept.placement if kept is not None else None
-        self._attempt = attempt = Attempt(self._spec, self._key, self._stop, placement)
-        if kept is not None:
-            attempt.terms, attempt.may_run = dict(kept.terms), kept.may_run
-        # What was taken is given back in reverse order; the first entry also writes the job's next state.
-        undo: list[Undo] = [lambda ending: self._end(attempt, ending)]
-        ending = await self._forward(attempt, undo, kept)
-        if ending.workflow_is_older:
-            await self._undo(attempt, ending, undo[1:])
-            return ending
-        if is_user_failure(ending) and workflow.patched("wait-before-retry"):
+        self._timeline.attempt = self._progress.attempt
+        handover, self._handover = self._handover, None
+        self._attempt = attempt = Attempt(self._spec, self._key, self._stop)
+        if handover is not None:
+            attempt.placement = handover.placement
+            attempt.terms, attempt.may_run = dict(handover.terms), handover.may_run
+        ending = await self._run_attempt(attempt, handover)
+        if not ending.workflow_is_older and is_user_failure(ending) and workflow.patched("wait-before-retry"):
             ending.retry_in_s = wait_before_retry(attempt, self._progress, workflow.now(), workflow.random())
-        await self._undo(attempt, ending, undo)
+        await self._close(attempt, ending)
         return ending
 
-    async def _undo(self, attempt: Attempt, ending: Ending, undo: list[Undo]) -> None:
-        if ending.note:
-            self._note(ending.note + (f" in {ending.retry_in_s:.1f} s" if ending.retry_in_s is not None else ""))
-        for step in reversed(undo):
-            await step(ending)
-        self._stopping = [task for task in [*self._stopping, *attempt.stopping] if not task.done()]
-
-    async def _forward(self, attempt: Attempt, undo: list[Undo], kept: Successor | None) -> Ending:
+    async def _run_attempt(self, attempt: Attempt, handover: Handover | None) -> Ending:
+        """Place, reserve, prepare, launch and watch. Returns how the attempt ended."""
         try:
-            placement = await (self._take_place(attempt) if kept is None else self._go_on(attempt, kept))
-            if placement is None:
-                if attempt.may_run:
-                    undo.append(partial(stop_hosts, attempt))
-                return interruption(attempt, self._progress) if attempt.interrupted() else not_healed(self._spec)
-            plans = plan_hosts(self._spec, attempt.key, placement, attempt.terms)
-            undo.append(partial(stop_hosts, attempt))
-            launched = await self._launch(attempt, plans)
-            if launched is None:
+            if handover is None:
+                placed = await place_and_reserve(attempt, self._progress, self._timeline)
+            else:
+                placed = await resume_on_kept_reservation(attempt, handover, self._timeline)
+            if isinstance(placed, NotHealed):
+                return not_healed(self._spec)
+            if isinstance(placed, Interrupted):
                 return interruption(attempt, self._progress)
-            ended = {one.host: one.ended for one in launched if one.ended and one.ended.first_failure is None}
-            if len(ended) == len(launched):
-                undo.pop()  # every host reported its last process gone
-                attempt.usage = {host: exits.usage for host, exits in ended.items()}
-                return Ending(state=JobState.COMPLETED, exit_code=0, ran_unmarked=True)
-            await workflow.execute_local_activity_method(
-                ReservationActivities.mark_running, attempt.key, **policies.DATABASE_STEP
-            )
-            attempt.running_since = workflow.now()
-            self._enter(JobState.RUNNING, f"{_ranks(plans[0].world_size)} on {', '.join(placement.hosts)}")
-            workflow.upsert_search_attributes(
-                [STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)]
-            )
-            await self._note_start(attempt)
-            return await self._watch(attempt, plans, undo)
+            plans = plan_hosts(self._spec, attempt.key, placed, attempt.terms)
+            attempt.may_run = True
+            rendezvous = await self._prepare(attempt, plans)
+            if isinstance(rendezvous, Interrupted):
+                return interruption(attempt, self._progress)
+            launched = await launch_hosts(attempt, plans, rendezvous)
+            if isinstance(launched, Interrupted):
+                return interruption(attempt, self._progress)
+            exits = [host.ended for host in launched if host.ended and host.ended.first_failure is None]
+            if len(exits) == len(launched):
+                return completed(attempt, exits).model_copy(update={"ended_before_running": True})
+            attempt.prepared = rendezvous or launched[0].prepared
+            await self._mark_running(attempt, plans, placed)
+            return await watch_gang(attempt, plans, self._progress)
         except FailureError as error:
             # Local activities fail without an ActivityError around it. Any other exception is a bug: Temporal tries
-            # the workflow task again, and nothing is undone for that.
+            # the workflow task again, and nothing is compensated for that.
             if is_older_than_its_row(error):
                 return Ending(state=JobState.QUEUED, workflow_is_older=True)
             return after_failure(step_failure(error), self._spec, self._progress)
 
-    async def _take_place(self, attempt: Attempt) -> Placement | None:
-        """Ask until a placement could be reserved. None: interrupted."""
-        while True:
-            placement = await self._place(attempt)
-            if placement is None:
-                return None
-            # Set before the reservation, so that a fault on one of these GPUs is never missed.
-            attempt.placement = placement
-            reserved = await workflow.execute_local_activity_method(
-                ReservationActivities.reserve_gang,
-                ReserveRequest(key=attempt.key, placement=placement),
-                **policies.DATABASE_STEP,
-            )
-            if reserved.conflict is None:
-                attempt.terms, attempt.may_run = reserved.terms, reserved.repeated
-                self._enter(JobState.ALLOCATED, f"placed: {placement.why}")
-                return None if attempt.interrupted() else placement
-            self._note(f"place again: {reserved.conflict}")
-            attempt.placement = None
+    async def _prepare(self, attempt: Attempt, plans: list[HostPlan]) -> Prepared | Interrupted | None:
+        """Prepare every host of a gang, and return where its ranks meet. One host prepares and launches at once."""
+        if len(plans) == 1:
+            return None
+        prepared = await prepare_hosts(attempt, plans)
+        if isinstance(prepared, Interrupted):
+            return prepared
+        await workflow.execute_local_activity_method(
+            ReservationActivities.mark_starting,
+            attempt.key,
+            summary="Job is STARTING: every host is ready",
+            **policies.DATABASE_STEP,
+        )
+        self._timeline.enter(JobState.STARTING, f"{len(plans)} hosts are ready")
+        return prepared[0]
 
-    async def _go_on(self, attempt: Attempt, kept: Successor) -> Placement | None:
-        """On what was handed over, once all of it works. None: interrupted, or it will not in time."""
-        self._enter(JobState.ALLOCATED, kept.placement.why)
-        if kept.parked:
-            if not await healed(attempt):
-                return None
-            self._note("every GPU works again")
-        return None if attempt.interrupted() else kept.placement
-
-    async def _place(self, attempt: Attempt) -> Placement | None:
-        progress = self._progress
-        while not attempt.interrupted():
-            self._place_again = False
-            asking = workflow.start_activity_method(
-                PlacementActivities.place_gang,
-                PlaceRequest(
-                    key=attempt.key,
-                    excluded_gpus=progress.excluded_gpus,
-                    excluded_hosts=progress.excluded_hosts,
-                ),
-                **policies.PLACE,
-            )
-            picky = bool(progress.excluded_gpus or progress.excluded_hosts)
-            await until(
-                lambda task=asking: task.done() or attempt.interrupted() or self._place_again,
-                policies.EXCLUSION_PATIENCE if picky else None,
-            )
-            if asking.done() and not attempt.interrupted():
-                return asking.result()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            if picky and not self._place_again:
-                self._note("no place without the GPUs that failed before: taking any")
-                progress.excluded_gpus, progress.excluded_hosts = [], []
-        return None
-
-    async def _launch(self, attempt: Attempt, plans: list[HostPlan]) -> list[Launched] | None:
-        """Prepare every host, then (the barrier) start every rank; one host does both at once. None: interrupted."""
-        rendezvous = None
-        if len(plans) > 1:
-            prepared = await prepare_hosts(attempt, plans)
-            if prepared is None:
-                return None
-            rendezvous = prepared[0]
-            await workflow.execute_local_activity_method(
-                ReservationActivities.mark_starting, attempt.key, **policies.DATABASE_STEP
-            )
-            self._enter(JobState.STARTING, f"{len(plans)} hosts are ready")
-        launched = await launch_hosts(attempt, plans, rendezvous)
-        attempt.prepared = rendezvous or (launched[0].prepared if launched else None)
-        return launched
+    async def _mark_running(self, attempt: Attempt, plans: list[HostPlan], placement: Placement) -> None:
+        await workflow.execute_local_activity_method(
+            ReservationActivities.mark_running,
+            attempt.key,
+            summary="Job is RUNNING: every rank was launched",
+            **policies.DATABASE_STEP,
+        )
+        attempt.running_since = workflow.now()
+        self._timeline.enter(JobState.RUNNING, f"{_ranks(plans[0].world_size)} on {', '.join(placement.hosts)}")
+        workflow.upsert_search_attributes([STATE.value_set(JobState.RUNNING.value), HOSTS.value_set(placement.hosts)])
+        await self._note_start(attempt)
 
     async def _note_start(self, attempt: Attempt) -> None:
-        """Say what an attempt after the first goes on from, or why it starts at zero."""
+        """Say which checkpoint an attempt after the first resumes from, or why it starts at zero."""
         prepared = attempt.prepared
         if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
             return
@@ -358,60 +297,38 @@ class JobWorkflow:
             StartedFrom(
                 key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
             ),
+            summary="Which checkpoint does the attempt resume from?",
             **policies.DATABASE_STEP,
         )
         if message is not None:
-            self._note(message)
+            self._timeline.note(message)
 
-    async def _watch(self, attempt: Attempt, plans: list[HostPlan], undo: list[Undo]) -> Ending:
-        watches = [
-            workflow.start_activity_method(
-                WatchActivities.watch_ranks,
-                WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks]),
-                task_queue=node_task_queue(plan.host),
-                **policies.WATCH,
+    async def _close(self, attempt: Attempt, ending: Ending) -> None:
+        """Compensate: stop what may run on the hosts, then release the GPUs and write the job's next state."""
+        if ending.note:
+            self._timeline.note(
+                ending.note + (f" in {ending.retry_in_s:.1f} s" if ending.retry_in_s is not None else "")
             )
-            for plan in plans
-        ]
-        limit = timedelta(seconds=self._spec.time_limit_s) if self._spec.time_limit_s else None
+        if attempt.may_run:
+            await stop_hosts(attempt, ending)
+        if not ending.workflow_is_older:
+            await self._finish(attempt, ending)
+        self._stopping = [task for task in [*self._stopping, *attempt.stopping] if not task.done()]
 
-        def settled() -> bool:
-            done = [watch for watch in watches if watch.done()]
-            return len(done) == len(watches) or any(_first_failure(watch) for watch in done)
-
-        in_time = await until(lambda: settled() or attempt.interrupted(), limit)
-        failed = next((exit for watch in watches if watch.done() and (exit := _first_failure(watch))), None)
-        if failed is None and all(watch.done() for watch in watches):
-            undo.pop()  # every host reported its last process gone
-            attempt.usage = {exits.host: exits.usage for exits in (watch.result() for watch in watches)}
-            return Ending(state=JobState.COMPLETED, exit_code=0)
-        if failed is not None and failed.failure is None and len(watches) > 1 and not attempt.interrupted():
-            await until(attempt.interrupted, policies.FAULT_SETTLE)
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
-        if attempt.interrupted():
-            return interruption(attempt, self._progress)
-        if failed is not None:
-            return after_failure(rank_failure(failed), self._spec, self._progress)
-        assert not in_time
-        return time_limit_reached(self._spec)
-
-    async def _end(self, attempt: Attempt, ending: Ending) -> None:
-        """The attempt's last undo: its place goes to its successor, or back."""
-        to = successor(attempt, ending)
-        if to is not None:
-            handed = await hand_over(attempt, ending, to, self._progress)
-            conflict = handed.conflict
-            if conflict is None:
-                self._kept = replace(to, terms=handed.terms, may_run=handed.repeated)
-                self._enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
+    async def _finish(self, attempt: Attempt, ending: Ending) -> None:
+        """Hand the reservation over to the next attempt, or release it; write the job's next state in the same step."""
+        handover = plan_handover(attempt, ending)
+        if handover is not None:
+            handed = await hand_over(attempt, ending, handover, self._progress)
+            if handed.conflict is None:
+                self._handover = replace(handover, terms=handed.terms, may_run=handed.repeated)
+                self._timeline.enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
-            self._note(f"placed anew: {conflict}")
+            self._timeline.note(f"placed anew: {handed.conflict}")
         end = EndAttempt(
             key=attempt.key,
             state=ending.state,
-            ran_unmarked=ending.ran_unmarked,
+            ran_unmarked=ending.ended_before_running,
             actor=ending.actor,
             failure=ending.failure,
             exit_code=ending.exit_code,
@@ -424,7 +341,10 @@ class JobWorkflow:
         )
         try:
             await workflow.execute_local_activity_method(
-                ReservationActivities.end_attempt, end, **policies.DATABASE_STEP
+                ReservationActivities.end_attempt,
+                end,
+                summary=f"Release: job becomes {ending.state.value}",
+                **policies.DATABASE_STEP,
             )
         except FailureError as error:
             if not is_older_than_its_row(error):
@@ -432,31 +352,14 @@ class JobWorkflow:
             ending.workflow_is_older = True
             return
         state = JobState.QUEUED if ending.state is JobState.PREEMPTED else ending.state
-        self._enter(state, ending.failure.message if ending.failure else "")
+        self._timeline.enter(state, ending.failure.message if ending.failure else "")
         if state.is_terminal:
             workflow.upsert_search_attributes([STATE.value_set(state.value)])
-
-    # -- what people see -----------------------------------------------------------------------
 
     @property
     def _key(self) -> AttemptKey:
         return AttemptKey(job_id=self._id, attempt=self._progress.attempt)
 
-    def _enter(self, state: JobState, text: str) -> None:
-        self._state = state
-        self._note(f"**{state}** {text}".strip())
-
-    def _note(self, text: str) -> None:
-        since = (workflow.now() - workflow.info().start_time) / timedelta(milliseconds=1)
-        self._timeline.append(f"`{since:9.0f} ms` attempt {self._progress.attempt}: {text}")
-        del self._timeline[:-200]
-        workflow.set_current_details("\n".join(f"- {line}" for line in self._timeline[-30:]))
-
 
 def _ranks(size: int) -> str:
     return "1 rank runs" if size == 1 else f"{size} ranks run"
-
-
-def _first_failure(watch: asyncio.Task) -> RankExit | None:
-    exits: HostExits = watch.result()
-    return exits.first_failure

@@ -19,6 +19,9 @@ DATABASE_STEP: dict[str, Any] = {
 }
 """A short transaction as a local activity, tried until the database answers."""
 
+LONGEST_SUMMARY = 180
+"""Characters; Temporal refuses a step whose summary is longer than 200 bytes."""
+
 HOST_REPORT: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=5),
     "retry_policy": RetryPolicy(maximum_attempts=1),

@@ -19,9 +19,8 @@ from temporalio.workflow import NondeterminismError
 from gpu_platform.domain.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
 from workflows.attempts.attempt import Attempt
-from workflows.attempts.compensations import Undo
+from workflows.attempts.compensations import stop_hosts
 from workflows.attempts.endings import Ending
-from workflows.attempts.handover import Successor
 from workflows.cleanup import CleanupWorkflow
 from workflows.job import JobResult, JobWorkflow
 from workflows.remediation import RemediationWorkflow
@@ -68,10 +67,10 @@ class GivesBackTooEarly(JobWorkflow):
     async def run(self, input: JobInput) -> JobResult:
         return await super().run(input)
 
-    async def _forward(self, attempt: Attempt, undo: list[Undo], kept: Successor | None) -> Ending:
-        ending = await super()._forward(attempt, undo, kept)
-        undo.reverse()
-        return ending
+    async def _close(self, attempt: Attempt, ending: Ending) -> None:
+        await self._finish(attempt, ending)
+        if attempt.may_run:
+            await stop_hosts(attempt, ending)
 
 
 async def test_a_changed_order_of_steps_is_found() -> None:

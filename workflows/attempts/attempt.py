@@ -42,7 +42,10 @@ class Attempt:
     terms: dict[str, int] = field(default_factory=dict)
     """Of its hosts; see ``HostPlan.term``."""
     may_run: bool = False
-    """Its place was taken before this workflow asked for it: ranks may run there that it knows nothing of."""
+    """Ranks may run on its hosts: they are stopped before the attempt ends. True before the launch, too, when an
+    earlier workflow of this job reserved the place."""
+    place_again: bool = False
+    """The scheduler's queue lost the attempt: it is put there once more."""
     preempt: Interrupt | None = None
     faults: dict[str, GpuFault] = field(default_factory=dict)
     """By fault id."""

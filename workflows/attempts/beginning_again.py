@@ -18,7 +18,7 @@ from workflows.search_attributes import of_submission
 async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:
     """Where the job stands. Nothing that the lost workflow still asks of the database can have an effect after it."""
     found = await workflow.execute_local_activity_method(
-        TakeoverActivities.begin_again, job_id, **policies.DATABASE_STEP
+        TakeoverActivities.begin_again, job_id, summary="Where does the job stand?", **policies.DATABASE_STEP
     )
     workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in of_submission(spec)])
     return found

@@ -7,7 +7,7 @@ elsewhere. What such a stop does not reach is killed when the host reports again
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -18,8 +18,6 @@ from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
 from workflows.attempts.waiting import until
-
-Undo = Callable[[Ending], Awaitable[None]]
 
 STOP_LOST_HOSTS = "stop-lost-hosts"
 STOP_UNTIL_CONFIRMED = "stop-until-confirmed"
@@ -48,6 +46,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
             LaunchActivities.stop_ranks,
             StopRequest(key=attempt.key, host=host, grace_s=grace_s, reason=ending.state.value, save_first=save_first),
             task_queue=node_task_queue(host),
+            summary=f"Stop of all ranks on {host}",
             **policies.STOP,
         )
 

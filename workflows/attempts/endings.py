@@ -20,7 +20,7 @@ class Ending(BaseModel):
     actor: str = "workflow"
     note: str = ""
     """For the job's timeline."""
-    ran_unmarked: bool = False
+    ended_before_running: bool = False
     """The ranks ended before RUNNING was written."""
     grace_s: float = 0.0
     """What the ranks that still run get between SIGTERM and SIGKILL."""
@@ -28,8 +28,8 @@ class Ending(BaseModel):
     """Within the grace, ask them for a checkpoint first: they did nothing wrong, and will go on from it."""
     stopped_by: StoppedBy | None = None
     """Who asked for it."""
-    anew: bool = False
-    """It must not go on where it was."""
+    must_replace: bool = False
+    """The next attempt needs a new placement."""
     retry_in_s: float | None = None
     """The next attempt begins only then."""
     workflow_is_older: bool = False
@@ -97,7 +97,7 @@ def not_healed(spec: JobSpec) -> Ending:
     """Its place was kept in vain. The fault that began it is charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=FailureKind.HARDWARE, message=waited)
-    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", anew=True)
+    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", must_replace=True)
 
 
 def _stopped(state: JobState, by: StoppedBy, grace_s: float) -> Ending:

@@ -17,11 +17,15 @@ from gpu_platform.domain.states import JobState, Parked
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
+from workflows.attempts.outcomes import INTERRUPTED, NOT_HEALED, Interrupted, NotHealed
+from workflows.attempts.timeline import Timeline
 from workflows.attempts.waiting import until
 
 
 @dataclass(frozen=True)
-class Successor:
+class Handover:
+    """What an attempt hands over to the next one: GPUs that stay reserved."""
+
     placement: Placement
     """Of GPUs that the gang holds already."""
     parked: bool
@@ -32,10 +36,10 @@ class Successor:
     """See ``Attempt.may_run``."""
 
 
-def successor(attempt: Attempt, ending: Ending) -> Successor | None:
+def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
     """Can the next attempt go on with what this one holds?"""
     failure = ending.failure
-    if ending.state is not JobState.QUEUED or ending.anew or attempt.placement is None or attempt.stop.wanted:
+    if ending.state is not JobState.QUEUED or ending.must_replace or attempt.placement is None or attempt.stop.wanted:
         return None
     if failure is None or failure.kind is not FailureKind.HARDWARE:
         return None
@@ -46,7 +50,7 @@ def successor(attempt: Attempt, ending: Ending) -> Successor | None:
     return handover_placement(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
 
 
-async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: JobProgress) -> Reserved:
+async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: JobProgress) -> Reserved:
     """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
     return await workflow.execute_local_activity_method(
         ReservationActivities.hand_over,
@@ -59,22 +63,41 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Successor, progress: J
             quarantine=attempt.quarantine(),
             usage=attempt.ranks_usage(),
         ),
+        summary=f"Handover: {to.placement.why}"[: policies.LONGEST_SUMMARY],
         **policies.DATABASE_STEP,
     )
 
 
-async def healed(attempt: Attempt) -> bool:
-    """Wait until all GPUs of a parked gang work again. False: interrupted, or they will not in time."""
+async def resume_on_kept_reservation(
+    attempt: Attempt, handover: Handover, timeline: Timeline
+) -> Placement | Interrupted | NotHealed:
+    """Go on with the GPUs that were handed over, once all of them work."""
+    timeline.enter(JobState.ALLOCATED, handover.placement.why)
+    if handover.parked:
+        if not await _wait_until_healed(attempt):
+            return INTERRUPTED if attempt.interrupted() else NOT_HEALED
+        timeline.note("every GPU works again")
+    return INTERRUPTED if attempt.interrupted() else handover.placement
+
+
+async def _wait_until_healed(attempt: Attempt) -> bool:
+    """Do all GPUs of a parked gang work again? False: interrupted, or they will not in time."""
     began = workflow.now()
     keep = timedelta(seconds=attempt.spec.keep_reservation_s)
     while not attempt.interrupted():
         state = await workflow.execute_local_activity_method(
-            ReservationActivities.parked_state, attempt.key, **policies.DATABASE_STEP
+            ReservationActivities.parked_state,
+            attempt.key,
+            summary="Are the GPUs of the kept reservation healed?",
+            **policies.DATABASE_STEP,
         )
         waited = workflow.now() - began
         if state is Parked.READY:
             unparked = await workflow.execute_local_activity_method(
-                ReservationActivities.unpark, attempt.key, **policies.DATABASE_STEP
+                ReservationActivities.unpark,
+                attempt.key,
+                summary="Reservation: go on with the healed GPUs",
+                **policies.DATABASE_STEP,
             )
             if unparked.conflict is None:
                 return True
@@ -92,7 +115,7 @@ def handover_placement(
     broken_gpus: Collection[str],
     broken_hosts: Collection[str],
     can_heal: bool,
-) -> Successor | None:
+) -> Handover | None:
     """None: the gang must be placed anew. ``can_heal``: all broken GPUs are being reset."""
     running, spares = running_slices(spec, placement.slices), spare_slices(spec, placement.slices)
 
@@ -108,11 +131,11 @@ def handover_placement(
         slices = [part if works(part) else next(instead) for part in running]
         swapped = ", ".join(f"{new.host} for {old.host}" for old, new in zip(failed, fit, strict=False))
         why = f"goes on with its spare: {swapped}"
-        return Successor(_on(placement, [*slices, *instead], why), parked=False)
+        return Handover(_on(placement, [*slices, *instead], why), parked=False)
     if not spec.keep_reservation_s or not can_heal or any(part.host in broken_hosts for part in running):
         return None
     kept = [part for part in placement.slices if part.host not in broken_hosts]
-    return Successor(_on(placement, kept, "keeps its place while a GPU is reset"), parked=True)
+    return Handover(_on(placement, kept, "keeps its place while a GPU is reset"), parked=True)
 
 
 def _on(placement: Placement, slices: list[HostSlice], why: str) -> Placement:

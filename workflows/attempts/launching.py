@@ -13,32 +13,21 @@ from activities.node.launch import LaunchActivities, node_task_queue
 from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from workflows import policies
 from workflows.attempts.attempt import Attempt
+from workflows.attempts.outcomes import INTERRUPTED, Interrupted
 
 ASK_HOST_AGAIN = "ask-host-again"
 
 
-async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | None:
-    """One per plan; None when interrupted."""
+async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | Interrupted:
+    """Prepare every host of the gang; one answer per plan. The barrier: no rank starts before all hosts are ready."""
     return await _on_all(
         attempt,
         [
             lambda plan=plan: workflow.start_activity_method(
-                LaunchActivities.prepare_host, plan, task_queue=node_task_queue(plan.host), **policies.HOST_STEP
-            )
-            for plan in plans
-        ],
-    )
-
-
-async def launch_hosts(attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None) -> list[Launched] | None:
-    """One per plan; None when interrupted. ``rendezvous``: where the ranks meet, for more than one host."""
-    return await _on_all(
-        attempt,
-        [
-            lambda plan=plan: workflow.start_activity_method(
-                LaunchActivities.launch_ranks,
-                LaunchRequest(plan=plan, rendezvous=rendezvous),
+                LaunchActivities.prepare_host,
+                plan,
                 task_queue=node_task_queue(plan.host),
+                summary=f"Cgroup set-up on {plan.host}",
                 **policies.HOST_STEP,
             )
             for plan in plans
@@ -46,14 +35,33 @@ async def launch_hosts(attempt: Attempt, plans: list[HostPlan], rendezvous: Prep
     )
 
 
-async def _on_all(attempt: Attempt, steps: list[Callable[[], workflow.ActivityHandle[Any]]]) -> list[Any] | None:
-    """Results of all steps; None when interrupted (the hosts' undo closes the attempt there)."""
+async def launch_hosts(
+    attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None
+) -> list[Launched] | Interrupted:
+    """Start every rank; one answer per plan. ``rendezvous``: where the ranks meet, for more than one host."""
+    return await _on_all(
+        attempt,
+        [
+            lambda plan=plan: workflow.start_activity_method(
+                LaunchActivities.launch_ranks,
+                LaunchRequest(plan=plan, rendezvous=rendezvous),
+                task_queue=node_task_queue(plan.host),
+                summary=f"Launch on {plan.host}",
+                **policies.HOST_STEP,
+            )
+            for plan in plans
+        ],
+    )
+
+
+async def _on_all(attempt: Attempt, steps: list[Callable[[], workflow.ActivityHandle[Any]]]) -> list[Any] | Interrupted:
+    """Results of all steps. After an interruption the compensation closes the attempt on each host."""
     everything = asyncio.gather(*[_result(step(), step) for step in steps])
     await workflow.wait_condition(lambda: everything.done() or attempt.interrupted())
     if attempt.interrupted():
         everything.cancel()
         await asyncio.gather(everything, return_exceptions=True)
-        return None
+        return INTERRUPTED
     return everything.result()
 
 

@@ -1,0 +1,69 @@
+"""Placing and reserving a gang: ask the scheduler for a placement until one could be reserved."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+
+from activities.placement import PlacementActivities, PlaceRequest
+from activities.reservation import ReservationActivities, ReserveRequest
+from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.states import JobState
+from workflows import policies
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.outcomes import INTERRUPTED, Interrupted
+from workflows.attempts.timeline import Timeline
+from workflows.attempts.waiting import until
+
+
+async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: Timeline) -> Placement | Interrupted:
+    """The placement that is reserved now. After a conflict with another reservation the scheduler is asked again."""
+    while True:
+        placement = await _place(attempt, progress, timeline)
+        if isinstance(placement, Interrupted):
+            return placement
+        # Set before the reservation, so that a fault on one of these GPUs is never missed.
+        attempt.placement = placement
+        reserved = await workflow.execute_local_activity_method(
+            ReservationActivities.reserve_gang,
+            ReserveRequest(key=attempt.key, placement=placement),
+            summary=f"Reservation on {', '.join(placement.hosts)}"[: policies.LONGEST_SUMMARY],
+            **policies.DATABASE_STEP,
+        )
+        if reserved.conflict is None:
+            attempt.terms, attempt.may_run = reserved.terms, reserved.repeated
+            timeline.enter(JobState.ALLOCATED, f"placed: {placement.why}")
+            return INTERRUPTED if attempt.interrupted() else placement
+        timeline.note(f"place again: {reserved.conflict}")
+        attempt.placement = None
+
+
+async def _place(attempt: Attempt, progress: JobProgress, timeline: Timeline) -> Placement | Interrupted:
+    """The scheduler's answer. GPUs and hosts that failed before are excluded for a few seconds at most."""
+    while not attempt.interrupted():
+        attempt.place_again = False
+        placing = workflow.start_activity_method(
+            PlacementActivities.place_gang,
+            PlaceRequest(
+                key=attempt.key,
+                excluded_gpus=progress.excluded_gpus,
+                excluded_hosts=progress.excluded_hosts,
+            ),
+            summary="Placement: wait for the scheduler",
+            **policies.PLACE,
+        )
+        has_exclusions = bool(progress.excluded_gpus or progress.excluded_hosts)
+        await until(
+            lambda task=placing: task.done() or attempt.interrupted() or attempt.place_again,
+            policies.EXCLUSION_PATIENCE if has_exclusions else None,
+        )
+        if placing.done() and not attempt.interrupted():
+            return placing.result()
+        placing.cancel()
+        await asyncio.gather(placing, return_exceptions=True)
+        if has_exclusions and not attempt.place_again:
+            timeline.note("no place without the GPUs that failed before: taking any")
+            progress.excluded_gpus, progress.excluded_hosts = [], []
+    return INTERRUPTED

@@ -1,0 +1,67 @@
+"""Watching the ranks of a gang until all have ended, one failed, the attempt is interrupted, or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+
+from activities.node.launch import node_task_queue
+from activities.node.watch import WatchActivities
+from gpu_platform.domain.attempt import HostExits, HostPlan, RankExit, WatchRequest
+from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.states import JobState
+from workflows import policies
+from workflows.attempts.attempt import Attempt
+from workflows.attempts.endings import Ending, after_failure, interruption, time_limit_reached
+from workflows.attempts.failures import rank_failure
+from workflows.attempts.waiting import until
+
+
+async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:
+    """How the attempt ended. What it costs the job is counted in ``progress``."""
+    spec = attempt.spec
+    watches = [_start_watch(attempt, plan) for plan in plans]
+
+    def settled() -> bool:
+        done = [watch for watch in watches if watch.done()]
+        return len(done) == len(watches) or any(_first_failure(watch) for watch in done)
+
+    limit = timedelta(seconds=spec.time_limit_s) if spec.time_limit_s else None
+    in_time = await until(lambda: settled() or attempt.interrupted(), limit)
+    failed = next((exit for watch in watches if watch.done() and (exit := _first_failure(watch))), None)
+    if failed is None and all(watch.done() for watch in watches):
+        return completed(attempt, [watch.result() for watch in watches])
+    if failed is not None and failed.failure is None and len(watches) > 1 and not attempt.interrupted():
+        await until(attempt.interrupted, policies.FAULT_SETTLE)
+    for watch in watches:
+        watch.cancel()
+    await asyncio.gather(*watches, return_exceptions=True)
+    if attempt.interrupted():
+        return interruption(attempt, progress)
+    if failed is not None:
+        return after_failure(rank_failure(failed), spec, progress)
+    assert not in_time
+    return time_limit_reached(spec)
+
+
+def completed(attempt: Attempt, exits: list[HostExits]) -> Ending:
+    """Every host reported that its last process is gone, so no rank is left to stop."""
+    attempt.may_run = False
+    attempt.usage = {one.host: one.usage for one in exits}
+    return Ending(state=JobState.COMPLETED, exit_code=0)
+
+
+def _start_watch(attempt: Attempt, plan: HostPlan) -> workflow.ActivityHandle[HostExits]:
+    return workflow.start_activity_method(
+        WatchActivities.watch_ranks,
+        WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks]),
+        task_queue=node_task_queue(plan.host),
+        summary=f"Health watch on {plan.host}",
+        **policies.WATCH,
+    )
+
+
+def _first_failure(watch: workflow.ActivityHandle[HostExits]) -> RankExit | None:
+    return watch.result().first_failure
