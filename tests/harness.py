@@ -239,7 +239,7 @@ class Platform:
     def listening(self, name: str) -> Worker:
         """``async with`` it: the host's activities run."""
         node = self.nodes[name]
-        return node_worker(self.client, node.agent, node.faults, node.reboot)
+        return node_worker(self.client, node.agent, node.faults, node.health, node.reboot)
 
     async def change_leader(self) -> None:
         """The scheduler steps down, and leads again with nothing in its memory."""

@@ -6,14 +6,16 @@ The ranks do not belong to the watcher: when it dies the next try of this activi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pydantic import BaseModel
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
 from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts.agent import HostAgent
 
 FAULT_SETTLE_S = 0.4
@@ -39,6 +41,17 @@ class RankWatcher:
         elif exits.first_failure.failure is None:
             exits = await self._blame(request, exits)
         return exits
+
+    def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
+        """What this host sees of the attempt now. ``telemetry``: of every GPU of the host."""
+        gpus = set(self._agent.gpus_of(request.key))
+        fault = self._recent_fault(request.key)
+        return WatchedAttempt(
+            ranks_alive=self._agent.running_ranks(request.key),
+            ranks=len(request.ranks),
+            gpus=[reading for reading in telemetry if reading.uuid in gpus],
+            health=fault.message if fault is not None else "no fault",
+        )
 
     async def _blame(self, request: WatchRequest, exits: HostExits) -> HostExits:
         """Charge the hardware when the GPU under a failed rank had a fault, the rank vanished, or we stopped it."""
@@ -81,10 +94,26 @@ class RankWatcher:
         return exits.model_copy(update={"first_failure": first.model_copy(update={"failure": failure})})
 
 
+class WatchedAttempt(BaseModel):
+    """What a host sees of an attempt: shown as the pending watch's heartbeat in the Temporal UI."""
+
+    ranks_alive: int
+    ranks: int
+    gpus: list[GpuTelemetry]
+    """The last reading of each GPU of the attempt: temperature, power, utilisation, memory."""
+    health: str
+    """The last fault of a GPU of the attempt, or that there is none."""
+
+
 class WatchActivities:
-    def __init__(self, watcher: RankWatcher) -> None:
+    """``telemetry`` returns the last reading of every GPU of this host."""
+
+    def __init__(self, watcher: RankWatcher, telemetry: Callable[[], Sequence[GpuTelemetry]]) -> None:
         self._watcher = watcher
+        self._telemetry = telemetry
 
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
-        return await heartbeating(self._watcher.until_ended(request))
+        return await heartbeating(
+            self._watcher.until_ended(request), lambda: self._watcher.describe(request, self._telemetry())
+        )

@@ -245,6 +245,10 @@ class HostAgent:
         """Set when this host ended the attempt for its time limit."""
         return overdue_message(paths.attempt_dir(self._home, key))
 
+    def running_ranks(self, key: AttemptKey) -> int:
+        """How many ranks of the attempt have started here and have not ended."""
+        return sum(rank.started is not None and rank.ended is None for rank in self._ranks(key))
+
     def gpus_of(self, key: AttemptKey) -> list[str]:
         """GPU uuids that the attempt was given here; none when it is unknown."""
         plan = self._plan(key)

@@ -69,11 +69,12 @@ def node_worker(
     client: Client,
     agent: HostAgent,
     faults: FaultDispatcher,
+    health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> Worker:
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
-    watching = WatchActivities(watcher)
+    watching = WatchActivities(watcher, health.telemetry)
     resetting = ResetActivities(agent)
     repairing = HostRepairActivities(agent, reboot)
     return Worker(
@@ -128,10 +129,14 @@ def report_maker(
 
 
 async def run_activities(
-    settings: Settings, agent: HostAgent, faults: FaultDispatcher, reboot: Callable[[str | None], Awaitable[None]]
+    settings: Settings,
+    agent: HostAgent,
+    faults: FaultDispatcher,
+    health: HealthMonitor,
+    reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
     """As soon as Temporal is there."""
-    await node_worker(await connect(settings), agent, faults, reboot).run()
+    await node_worker(await connect(settings), agent, faults, health, reboot).run()
 
 
 def report_by_temporal(client: Client) -> TemporalWay:
@@ -266,7 +271,7 @@ async def main() -> None:
             logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
             ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
             group.create_task(sweep_old([logs, ended]))
-            group.create_task(run_activities(settings, agent, faults, reboot))
+            group.create_task(run_activities(settings, agent, faults, health, reboot))
     finally:
         health.stop()
         sessions.close()
