@@ -196,16 +196,16 @@ class NodeSettings(_Section):
     """Before an attempt goes on from a checkpoint up to this size, its hashes are verified; of larger ones the sizes
     of all files."""
     isolation: Literal["auto", "plain", "required"] = "auto"
-    """``auto``: ranks are fenced in by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
-    plain processes, and plain on simulated hosts; ``required``: fenced, or the node worker does not start."""
+    """``auto``: ranks are jailed by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
+    plain processes, and plain on simulated hosts; ``required``: jailed, or the node worker does not start."""
     rank_pids_max: Annotated[int, Field(ge=16)] = 16_384
-    """Tasks (processes and threads) of one fenced rank."""
+    """Tasks (processes and threads) of one jailed rank."""
     rank_memory_mib: Annotated[int, Field(ge=16)] | None = None
-    """Memory of one fenced rank, with its files in ``/tmp`` and ``/dev/shm``; None: all but a reserve for the host."""
+    """Memory of one jailed rank, with its files in ``/tmp`` and ``/dev/shm``; None: all but a reserve for the host."""
     rank_tmp_mib: Annotated[int, Field(ge=1)] = 8_192
-    """Size of a fenced attempt's private ``/tmp``."""
+    """Size of a jailed attempt's private ``/tmp``."""
     writable_paths: list[Path] = []
-    """What fenced ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
+    """What jailed ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
     exclusive_process: bool = True
     """A GPU that a job has alone takes one process at a time (compute mode EXCLUSIVE_PROCESS), unless the job has more
     ranks than GPUs; false: any number."""
@@ -231,7 +231,7 @@ class NodeSettings(_Section):
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
     """After a scrub every how-many-th window of 32 MiB is read back and compared; 1: all of them."""
     users: dict[str, str] = {}
-    """Submitting user -> local account that the user's fenced ranks run as; ``*`` is everybody else.
+    """Submitting user -> local account that the user's jailed ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""
 
 

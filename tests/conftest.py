@@ -148,8 +148,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def fences() -> None:
-    """Tests that need real fences are skipped where the kernel or root is missing; in CI that is an error."""
+def jails() -> None:
+    """Tests that need real jails are skipped where the kernel or root is missing; in CI that is an error."""
     try:
         choose_isolation(NodeSettings(isolation="required"))
     except HostUnavailable as error:

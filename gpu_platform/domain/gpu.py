@@ -74,7 +74,7 @@ class HostInventory(BaseModel):
     """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
     isolation: str = "plain-process"
-    """Which fence ranks get here; see ``gpu_platform.hosts``."""
+    """Which jail ranks get here; see ``gpu_platform.hosts``."""
     missing_guarantees: list[str] = []
     gpus: list[GpuInfo]
     nvlinks: list[NvLink] = []

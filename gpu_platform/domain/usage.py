@@ -32,7 +32,7 @@ class RankUsage(BaseModel):
     """By the GPUs' own counters where they have one, else power times time."""
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
-    """With a fence of all its processes together, without one of the largest of them."""
+    """With a jail of all its processes together, without one of the largest of them."""
     ecc_errors: int = 0
     """Corrected and uncorrected, while it ran."""
     throttled_s: float = 0.0

@@ -6,6 +6,6 @@
 - ``agent``: start, watch and stop ranks. ``spawner`` forks a ``supervisor`` per rank, which
   outlives both; ``records`` is what they agree on, on disk; ``process_tree`` finds and kills.
 
-- ``isolation``: what this host can guarantee, and the orders for it. ``fence`` raises and takes down what
+- ``isolation``: what this host can guarantee, and the orders for it. ``jail`` raises and takes down what
   stands around an attempt, out of ``cgroup``, ``device_filter``, ``sandbox`` and ``privileges``.
 """

@@ -34,8 +34,7 @@ from gpu_platform.domain.attempt import (
 from gpu_platform.domain.cuda import newest_cuda
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import Failure
-from gpu_platform.domain.job import Fencing as FencingMode
+from gpu_platform.domain.job import Failure, Fencing
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.accounting.limits import overdue_message
@@ -43,7 +42,7 @@ from gpu_platform.hosts.checkpoints.saving import Saving
 from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.isolation.cpus import plain_affinity
-from gpu_platform.hosts.isolation.isolation import Fencing, choose_isolation
+from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
 from gpu_platform.hosts.nvml.opening import Nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.processes import preflight
@@ -102,9 +101,9 @@ class HostAgent:
         self._health = health
         self._spawner = SpawnerClient()
         isolation = choose_isolation(settings.node)
-        self._fencing = None
-        if isolation.fenced:
-            self._fencing = Fencing(
+        self._jail_planner = None
+        if isolation.jailed:
+            self._jail_planner = JailPlanner(
                 settings, isolation, inventory, home=self._home, checkpoints=self._checkpoints, dev=dev
             )
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
@@ -341,8 +340,8 @@ class HostAgent:
                 cuda = f"{self._inventory.cuda_installations[version]}/bin"
                 environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
             preflight.check_command(plan, program.command, environ)
-        if self._fencing is not None:
-            self._fencing.check(plan)
+        if self._jail_planner is not None:
+            self._jail_planner.check(plan)
         with self._writing():
             directory.mkdir(parents=True, exist_ok=True)
             paths.checkpoint_dir(self._checkpoints, key).mkdir(parents=True, exist_ok=True)
@@ -382,7 +381,7 @@ class HostAgent:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         shown = self.saving.shown(plan, rendezvous.resume_from)
         provision = self._stages.provides(plan) + Provision(readable=shown)
-        account = {} if self._fencing is None else self._fencing.environ(plan)
+        account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
         orders: list[dict[str, Any]] = [
             {
                 "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
@@ -398,14 +397,14 @@ class HostAgent:
                 "log": [self._node.log_file_bytes, self._node.log_files],
                 "kind": "rank",
                 "lease": self._lease_of(plan),
-                "fence": None if self._fencing is None else self._fencing.rank_order(plan, spec, provision),
-                "cpus": plain_affinity(plan, spec, provision, self._inventory) if self._fencing is None else None,
+                "fence": None if self._jail_planner is None else self._jail_planner.rank_order(plan, spec, provision),
+                "cpus": plain_affinity(plan, spec, provision, self._inventory) if self._jail_planner is None else None,
             }
             for spec in plan.ranks
         ]
-        if self._fencing is not None:
+        if self._jail_planner is not None:
             [answer] = self._spawner.start_ranks(
-                [self._fencing.jail_order(self._nvml, plan, checkpoint_dir, provision)]
+                [self._jail_planner.jail_order(self._nvml, plan, checkpoint_dir, provision)]
             )
             if answer["status"] == "closed":
                 raise _closed(plan.key)
@@ -424,12 +423,12 @@ class HostAgent:
         """What the supervisor of a rank needs of the lease: to start the rank only under it, and to end it with it."""
         if self._lease is None:
             return None
-        return {"path": self._lease, "term": plan.term, "ends_rank": plan.fencing is not FencingMode.RELAXED}
+        return {"path": self._lease, "term": plan.term, "ends_rank": plan.fencing is not Fencing.RELAXED}
 
     async def end_ranks_without_lease(self) -> None:
         """The lease has ended: end every rank here, but those of jobs that are to go on (``fencing: relaxed``)."""
         plans = [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
-        ending = [plan.key for plan in plans if plan.fencing is not FencingMode.RELAXED]
+        ending = [plan.key for plan in plans if plan.fencing is not Fencing.RELAXED]
         reason = f"host {self.host} was cut off: its lease ended, so the job may start elsewhere"
         stops = [self.stop(StopRequest(key=key, host=self.host, grace_s=0, reason=reason)) for key in ending]
         await asyncio.gather(*stops)

@@ -25,14 +25,14 @@ class Provision:
     environ: dict[str, str] = field(default_factory=dict[str, str])
     rank_environ: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     devices: list[str] = field(default_factory=list[str])
-    """Device nodes of the host, which the fence admits and shows below ``/dev``."""
+    """Device nodes of the host, which the jail admits and shows below ``/dev``."""
     writable: list[str] = field(default_factory=list[str])
-    """Directories that fenced ranks may write."""
+    """Directories that jailed ranks may write."""
     readable: list[str] = field(default_factory=list[str])
     rank_cpus: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
     """Rank -> its CPUs and NUMA nodes, as kernel lists; of others the host decides."""
     shm: str | None = None
-    """A directory that fenced ranks see as ``/dev/shm``; None: a private one."""
+    """A directory that jailed ranks see as ``/dev/shm``; None: a private one."""
 
     def __add__(self, other: Provision) -> Provision:
         ranks = self.rank_environ.keys() | other.rank_environ.keys()

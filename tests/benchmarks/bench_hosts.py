@@ -21,7 +21,7 @@ from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.fitness import Fitness
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.cpus import CpuBinding
-from gpu_platform.hosts.isolation.isolation import FENCED
+from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.opening import has_gpus
 from gpu_platform.hosts.processes.exec import ExecSessions
@@ -63,7 +63,7 @@ async def bench_launch(host: HostRig, count: int = 200) -> None:
         await host.stop(plan.key)
         stops.append((time.perf_counter() - began) * 1e3)
     kind = host.inventory.isolation
-    show(f"{kind}: prepare + launch one rank, until it executes", launches, "target < 10 ms" * (kind != FENCED))
+    show(f"{kind}: prepare + launch one rank, until it executes", launches, "target < 10 ms" * (kind != JAILED))
     show(f"{kind}: launch -> `true` ended, recorded and seen", ends)
     show(f"{kind}: stop of an attempt that has ended", stops)
     gangs = []
@@ -237,7 +237,7 @@ async def main() -> None:
             bench_stages(host)
             if has_gpus():
                 bench_scrub()
-            for rig in [host, *fenced_twin(Path(directory))]:
+            for rig in [host, *jailed_twin(Path(directory))]:
                 await bench_launch(rig)
                 await bench_stop(rig)
                 await bench_exec(rig)
@@ -251,16 +251,16 @@ async def main() -> None:
             await host.aclose()
 
 
-def fenced_twin(directory: Path) -> list[HostRig]:
+def jailed_twin(directory: Path) -> list[HostRig]:
     try:
         return [with_stages(HostRig(directory / "fenced", isolation="required"))]
     except HostUnavailable as error:
-        print(f"no fences: {error}")
+        print(f"no jails: {error}")
         return []
 
 
 async def bench_work(host: HostRig) -> None:
-    """What a fence costs a program that runs: nothing is expected but the price of page faults in its cgroup."""
+    """What a jail costs a program that runs: nothing is expected but the price of page faults in its cgroup."""
     programs = {
         "a CPU-bound loop": "sum(i * i for i in range(6_000_000))",
         "a memory-bound loop": "[bytearray(64 << 20) for _ in range(10)]",

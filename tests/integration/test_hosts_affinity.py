@@ -1,4 +1,4 @@
-"""Ranks without a fence run on the CPUs next to their GPUs: a real rank says where it may run."""
+"""Ranks without a jail run on the CPUs next to their GPUs: a real rank says where it may run."""
 
 from __future__ import annotations
 

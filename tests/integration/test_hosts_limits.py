@@ -336,7 +336,7 @@ async def test_a_hosts_own_hang_limit_counts_what_ranks_read_and_write(tmp_path:
         await looked.host.aclose()
 
 
-async def test_processes_of_a_fenced_job_are_found_on_its_part_of_a_gpu(looked: Looked) -> None:
+async def test_processes_of_a_jailed_job_are_found_on_its_part_of_a_gpu(looked: Looked) -> None:
     one, other = (_half(looked.host, ShareMode.TIME_SLICE, RankLimits()) for _ in range(2))
     for plan in (one, other):
         looked.host.launch(plan)

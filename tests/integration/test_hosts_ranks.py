@@ -21,10 +21,10 @@ from tests.hosts_rig import HostRig, is_running, until
 
 @pytest.fixture(params=["plain", "required"])
 async def host(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[HostRig]:
-    """Everything holds for plain processes and for fenced ones."""
+    """Everything holds for plain processes and for jailed ones."""
     if request.param == "required":
-        request.getfixturevalue("fences")
-    # A fenced rank has a /tmp of its own, and this test run and its Python may well be in the host's.
+        request.getfixturevalue("jails")
+    # A jailed rank has a /tmp of its own, and this test run and its Python may well be in the host's.
     seen = [Path(sys.prefix), tmp_path]
     rig = HostRig(tmp_path / "state", isolation=request.param, writable_paths=seen)
     yield rig

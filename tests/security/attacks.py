@@ -1,4 +1,4 @@
-"""What attacks on the fence are made of: character devices that play GPUs, ranks in Python, probes inside a cgroup."""
+"""What attacks on the jail are made of: character devices that play GPUs, ranks in Python, probes inside a cgroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jobs exec`` and the fence: who enters a rank's place gets no more than the rank has, and leaves nothing."""
+"""``jobs exec`` and the jail: who enters a rank's place gets no more than the rank has, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from tests.hosts_rig import HostRig, is_running, until
 from tests.integration.test_hosts_exec import ExecRig, output
 from tests.security.attacks import PRELUDE, attack
 
-pytestmark = pytest.mark.usefixtures("fences")
+pytestmark = pytest.mark.usefixtures("jails")
 
 RANK = "print(os.getpid(), flush=True); time.sleep(1000)"
 
@@ -61,16 +61,16 @@ async def test_it_sees_what_the_rank_sees(host: ExecRig) -> None:
     rank = host.rig.agent._rank(plan.key, 0).main_process
     assert rank is not None
     session = await host.start(plan.key, "sleep", "1000")
-    fence = Fence.of(str(attempt_dir(host.rig.home, plan.key)))
-    assert fence is not None
-    inside = fence.cgroup.child("rank-0").processes()
+    jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
+    assert jail is not None
+    inside = jail.cgroup.child("rank-0").processes()
     assert rank.pid in inside
     assert len(inside) == 2, "the rank and the command"
     session.end("test")
 
 
 async def test_it_can_do_no_more_than_the_rank(host: ExecRig, tmp_path: Path) -> None:
-    """Neither privileges nor devices nor system calls: the attacks on a rank's fence, from a command."""
+    """Neither privileges nor devices nor system calls: the attacks on a rank's jail, from a command."""
     os.chmod(tmp_path, 0o755)
     other = (tmp_path / "dev" / "nvidia1").stat().st_rdev
     lines = await python(
@@ -109,11 +109,11 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
     script = "exec >/dev/null 2>&1; setsid env -i /bin/sh -c 'trap \"\" TERM; sleep 1000; sleep 1001' & exit 0"
     ran = await host.run(plan.key, "sh", "-c", script)
     assert ran.code == 0
-    fence = Fence.of(str(attempt_dir(host.rig.home, plan.key)))
-    assert fence is not None
+    jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
+    assert jail is not None
     rank = host.rig.agent._rank(plan.key, 0).main_process
     assert rank is not None
-    left = await until(lambda: fence.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
+    left = await until(lambda: jail.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
     if ends == "killed":
         await host.rig.stop(plan.key)
     else:
@@ -121,7 +121,7 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
         await host.rig.watch(plan)
         await host.rig.stop(plan.key)
     assert not any(is_running(pid) for pid in left)
-    assert not fence.stands
+    assert not jail.exists
 
 
 async def test_a_terminal_has_a_name_inside(host: ExecRig) -> None:

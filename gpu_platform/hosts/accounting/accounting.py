@@ -19,7 +19,7 @@ from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.usage import MIB, RankUsage
 from gpu_platform.hosts.accounting.counters import Counters, ProcessTable, rank_pids, read_counters
 from gpu_platform.hosts.accounting.gpu_meter import GpuMeter, OwnUse
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 from gpu_platform.hosts.processes.ranks import Rank
 from gpu_platform.hosts.stages import Stage
@@ -67,11 +67,11 @@ class LiveAttempt:
 
         ``with_io``: what they read and wrote, too, which is a question per process.
         """
-        fence = Fence.of(str(self.directory))
+        jail = Jail.of(str(self.directory))
         self.counters = {}
-        self.pids = {pid for rank in self.ranks for pid in rank_pids(rank, fence, table)} if self.plan.shares else set()
+        self.pids = {pid for rank in self.ranks for pid in rank_pids(rank, jail, table)} if self.plan.shares else set()
         for rank in self.ranks:
-            counters = read_counters(rank, fence, table, with_io=with_io)
+            counters = read_counters(rank, jail, table, with_io=with_io)
             if counters is not None:
                 self.counters[rank.rank] = counters
                 sums = self.record.ranks.setdefault(rank.rank, _RankSums())

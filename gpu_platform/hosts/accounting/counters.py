@@ -1,6 +1,6 @@
 """What the processes of a rank have done so far, by the kernel's own counters.
 
-A fenced rank is its cgroup: one read each. A plain one is what descends from its supervisor: CPU time of
+A jailed rank is its cgroup: one read each. A plain one is what descends from its supervisor: CPU time of
 those that live, and of those that ended by what the supervisor inherited when it reaped them (proc(5),
 ``/proc/<pid>/stat``: utime, stime, cutime, cstime).
 """
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.processes.ranks import Rank
 from gpu_platform.hosts.system.process_tree import Process, Stat, all_processes, descendants
 from gpu_platform.hosts.system.records import LOG
@@ -33,13 +33,13 @@ class Counters(NamedTuple):
     output_bytes: int
 
 
-def read_counters(rank: Rank, fence: Fence | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
+def read_counters(rank: Rank, jail: Jail | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
     """None when the rank does not live (any more). ``table`` is one look at all processes, for many ranks."""
     if rank.main_process is None:
         return None
     output = _size(rank.directory / LOG)
-    if fence is not None:
-        cgroup = fence.cgroup.child(f"rank-{rank.rank}")
+    if jail is not None:
+        cgroup = jail.cgroup.child(f"rank-{rank.rank}")
         io = sum(_io_bytes(pid) for pid in cgroup.processes()) if with_io else 0
         return Counters(cgroup.cpu_s(), cgroup.memory_bytes(), io, output)
     supervisor = rank.supervisor
@@ -53,10 +53,10 @@ def read_counters(rank: Rank, fence: Fence | None, table: ProcessTable, *, with_
     return Counters(cpu_s, sum(rss for _, _, rss in reads), io, output)
 
 
-def rank_pids(rank: Rank, fence: Fence | None, table: ProcessTable) -> set[int]:
+def rank_pids(rank: Rank, jail: Jail | None, table: ProcessTable) -> set[int]:
     """Its processes, as this host's PID namespace numbers them."""
-    if fence is not None:
-        return fence.cgroup.child(f"rank-{rank.rank}").processes()
+    if jail is not None:
+        return jail.cgroup.child(f"rank-{rank.rank}").processes()
     supervisor = rank.supervisor
     return set() if supervisor is None else {process.pid for process in descendants([supervisor.pid], table.all())}
 

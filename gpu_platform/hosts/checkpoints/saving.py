@@ -55,7 +55,7 @@ class Saving:
         release_resume(self.store, plan)
 
     def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
-        """What a fence must show besides the job's own checkpoints: those of the job that it resumes from."""
+        """What a jail must show besides the job's own checkpoints: those of the job that it resumes from."""
         other = plan.checkpoint.resume_point is not None and resume_from is not None and os.path.isdir(resume_from)
         return [resume_from] if other and resume_from is not None else []
 

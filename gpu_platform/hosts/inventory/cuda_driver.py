@@ -42,7 +42,7 @@ def runs_on(driver: str | None, version: str, directory: str) -> bool:
 
 
 class CudaStage(Stage):
-    """Gives each rank the installation that it asked for. Fenced ranks see it read-only, as all of the system.
+    """Gives each rank the installation that it asked for. Jailed ranks see it read-only, as all of the system.
 
     ``default``: ranks with GPUs that asked for none get the newest, without its libraries.
     """
@@ -67,7 +67,7 @@ class CudaStage(Stage):
 
     def provides(self, plan: HostPlan) -> Provision:
         environs = {spec.rank: self._environ(plan.program(spec), has_gpus=bool(spec.gpu_uuids)) for spec in plan.ranks}
-        # An installation below /tmp, or below what a fence hides, must be shown.
+        # An installation below /tmp, or below what a jail hides, must be shown.
         shown = {environ["CUDA_HOME"] for environ in environs.values() if environ}
         return Provision(rank_environ=environs, readable=sorted(shown))
 

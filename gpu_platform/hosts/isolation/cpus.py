@@ -1,6 +1,6 @@
 """Which CPUs each rank of an attempt may use: so many as its job asked for, else those next to its GPUs.
 
-Fenced ranks are bound by their cgroup, plain ones by their affinity (``sched_setaffinity(2)``). Of the CPUs that a
+Jailed ranks are bound by their cgroup, plain ones by their affinity (``sched_setaffinity(2)``). Of the CPUs that a
 job asked for, those next to the rank's GPUs come first (so does memory: its NUMA nodes follow the CPUs), of those the
 ones that the fewest attempts have, whole cores before halves. Ranks of one attempt get different ones. What an attempt
 got is on disk: CPUs are shared out anew only when it is over.
@@ -109,7 +109,7 @@ def nearest(gpus: Sequence[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | No
 
 
 def plain_affinity(plan: HostPlan, spec: RankSpec, provision: Provision, inventory: HostInventory) -> list[int] | None:
-    """CPUs that a rank without a fence is bound to; None: all.
+    """CPUs that a rank without a jail is bound to; None: all.
 
     Ranks of simulated hosts are not bound: those hosts' NUMA nodes are not this machine's.
     """

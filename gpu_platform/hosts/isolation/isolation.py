@@ -1,6 +1,6 @@
 """What this host can guarantee about its ranks, and the orders that make it so.
 
-Either ranks are **fenced** (``fence``: cgroups, a device filter, namespaces, no privileges) or they are
+Either ranks are **jailed** (``jail``: cgroups, a device filter, namespaces, no privileges) or they are
 **plain processes**; each host says which, and what is missing, in its inventory.
 """
 
@@ -30,7 +30,7 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings, Settings
 
-FENCED, PLAIN = "fenced", "plain-process"
+JAILED, PLAIN = "fenced", "plain-process"
 
 _PLAIN_LACKS = [
     "device isolation: a rank can open GPUs that it was not given",
@@ -46,14 +46,14 @@ _HOST_RESERVE = 0.05
 
 @dataclass(frozen=True)
 class Isolation:
-    fenced: bool
+    jailed: bool
     missing: list[str]
     """Guarantees that ranks here do not have, for people."""
     hierarchies: Hierarchies | None = None
 
     @property
     def kind(self) -> str:
-        return FENCED if self.fenced else PLAIN
+        return JAILED if self.jailed else PLAIN
 
 
 def choose_isolation(node: NodeSettings) -> Isolation:
@@ -67,7 +67,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     if problems and node.isolation == "required":
         raise _impossible(node, problems)
     if problems or hierarchies is None:
-        return Isolation(False, [*_PLAIN_LACKS, *(f"no fence because: {problem}" for problem in problems)])
+        return Isolation(False, [*_PLAIN_LACKS, *(f"no jail because: {problem}" for problem in problems)])
     wanted = {"memory": "memory limit", "pids": "process limit", "cpuset": "CPU binding"}
     lacks = [
         f"{what}: the kernel offers no {controller} controller"
@@ -87,7 +87,7 @@ def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
 
 @cache
 def _probe() -> tuple[list[str], Hierarchies | None]:
-    """Why there can be no fence here, by trying."""
+    """Why there can be no jail here, by trying."""
     if os.geteuid() != 0:
         return ["the node worker does not run as root"], None
     if not privileges.is_supported():
@@ -116,8 +116,8 @@ def _try_bubblewrap() -> str | None:
     return f"bubblewrap does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
 
 
-class Fencing:
-    """What the fence of an attempt, and of each of its ranks, is to be. Orders survive JSON."""
+class JailPlanner:
+    """What the jail of an attempt, and of each of its ranks, is to be. Orders survive JSON."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Fencing:
         self._hidden = [str(settings.state_dir.resolve()), str(checkpoints), *_SECRETS]
 
     def check(self, plan: HostPlan) -> None:
-        """Raise :class:`PreflightFailed` for what a fence can never give."""
+        """Raise :class:`PreflightFailed` for what a jail can never give."""
         account_of(self._node, plan.user)
         if plan.workdir is not None and self._is_hidden(os.path.realpath(plan.workdir)):
             raise PreflightFailed(
@@ -224,7 +224,7 @@ class Fencing:
 
 
 def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
-    """The local account that a user's fenced ranks run as; None: the node worker's own.
+    """The local account that a user's jailed ranks run as; None: the node worker's own.
 
     Raises :class:`PreflightFailed` when it does not exist.
     """

@@ -1,14 +1,14 @@
-"""The fence around one attempt on one host: its cgroup, its device filter, its view of the host.
+"""The jail around one attempt on one host: its cgroup, its device filter, its view of the host.
 
-Raised once per attempt by a process that the spawner forks, before any rank starts; each rank's
+Made once per attempt by a process that the spawner forks, before any rank starts; each rank's
 supervisor then joins it. ::
 
     <cgroup root>/gpu-platform/<hash of the host's directory>.<host>.<job>.<attempt>/     device filter
         holder/     bubblewrap, which holds the namespaces
         rank-<n>/   limits; a kill of it spares nobody
 
-The record (``records.FENCE``) is written before anything is made, so that whatever stands can be
-taken down. Standard library only: the spawner imports it.
+The record (``records.FENCE``) is written before anything is made, so that whatever was made can be
+removed. Standard library only: the spawner imports it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def cgroup_name(home: str, host: str, job_id: str, attempt: int) -> str:
     return f"{ROOT}/{digest}.{host}.{job_id}.{attempt}"
 
 
-class Fence:
-    """A fence that stands, or stood, around the attempt of ``attempt_dir``."""
+class Jail:
+    """The jail, now or earlier, around the attempt of ``attempt_dir``."""
 
     def __init__(self, attempt_dir: str, record: dict[str, Any]) -> None:
         self._attempt_dir = attempt_dir
@@ -48,8 +48,8 @@ class Fence:
         self._boot_id = record["boot_id"]
 
     @classmethod
-    def of(cls, attempt_dir: str) -> Fence | None:
-        record = records.read_record(os.path.join(attempt_dir, records.FENCE))
+    def of(cls, attempt_dir: str) -> Jail | None:
+        record = records.read_record(os.path.join(attempt_dir, records.JAIL))
         return None if record is None else cls(attempt_dir, record)
 
     @property
@@ -72,7 +72,7 @@ class Fence:
         """SIGKILL to everything in it, at once."""
         self.cgroup.kill()
 
-    def take_down(self) -> bool:
+    def remove(self) -> bool:
         """Kill what is left and remove the cgroups. False when something does not die."""
         self.cgroup.kill()
         deadline = time.monotonic() + _GONE_PATIENCE_S
@@ -86,7 +86,7 @@ class Fence:
 
 
 def create_jail(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
-    """Make the fence unless it stands already.
+    """Make the jail unless it is there already.
 
     ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts, limits (of all ranks together).
     ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
@@ -98,16 +98,16 @@ def create_jail(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) 
         with jail_lock(attempt_dir):
             if os.path.exists(os.path.join(attempt_dir, records.CLOSED)):
                 return reply({"status": "closed"})
-            old = Fence.of(attempt_dir)
+            old = Jail.of(attempt_dir)
             if old is None or old.holder is None:
-                _raise(order)
+                _create(order)
     except OSError as error:
-        return reply({"status": "error", "message": f"the fence cannot be raised: {error.strerror or error}"})
+        return reply({"status": "error", "message": f"the jail cannot be made: {error.strerror or error}"})
     return reply({"status": "started"})
 
 
-def _raise(order: dict[str, Any]) -> None:
-    path = os.path.join(order["attempt_dir"], records.FENCE)
+def _create(order: dict[str, Any]) -> None:
+    path = os.path.join(order["attempt_dir"], records.JAIL)
     record = {
         "cgroup": order["cgroup"],
         "hierarchies": order["hierarchies"],
@@ -128,9 +128,9 @@ def _raise(order: dict[str, Any]) -> None:
 
 @contextmanager
 def jail_lock(attempt_dir: str) -> Iterator[None]:
-    """Who raises the fence holds it."""
+    """Held while the jail of the attempt is made."""
     os.makedirs(attempt_dir, exist_ok=True)
-    fd = os.open(os.path.join(attempt_dir, records.FENCE_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(os.path.join(attempt_dir, records.JAIL_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -146,16 +146,16 @@ class RankJail:
 
     def __init__(self, order: dict[str, Any], *, join: bool = False) -> None:
         wanted = order["fence"]
-        fence = Fence.of(order["attempt_dir"])
-        process = None if fence is None else fence.holder
+        jail = Jail.of(order["attempt_dir"])
+        process = None if jail is None else jail.holder
         holder = None if process is None else open_process(process)
-        if fence is None or process is None or holder is None:
-            raise OSError(3, "the fence is gone", order["attempt_dir"])
+        if jail is None or process is None or holder is None:
+            raise OSError(3, "the jail is gone", order["attempt_dir"])
         self._holder_fd = holder
         self.root = f"/proc/{process.pid}/root"
         """The file system that the rank sees."""
         self.user: tuple[int | None, int | None] = wanted["uid"], wanted["gid"]
-        self.cgroup = fence.cgroup.child(f"rank-{wanted['rank']}")
+        self.cgroup = jail.cgroup.child(f"rank-{wanted['rank']}")
         if not join:
             self.cgroup.create(Limits(*wanted["limits"]))
         sandbox.share_pids(holder)

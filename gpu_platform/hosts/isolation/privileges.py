@@ -1,4 +1,4 @@
-"""What a fenced rank may not do even as root: no capabilities, no new privileges, no dangerous system calls.
+"""What a jailed rank may not do even as root: no capabilities, no new privileges, no dangerous system calls.
 
 The filter names what is refused, as container runtimes' default profiles do in effect; CUDA, NCCL,
 debuggers and profilers of one's own processes work. Kernel: capabilities(7), seccomp(2),

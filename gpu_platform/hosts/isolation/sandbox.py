@@ -1,10 +1,10 @@
-"""What a fenced attempt sees of the host: made by bubblewrap, entered by each of its ranks.
+"""What a jailed attempt sees of the host: made by bubblewrap, entered by each of its ranks.
 
 bubblewrap (bwrap(1)) makes the mount, PID and IPC namespaces and holds them with a process that
 does nothing. Ranks of one attempt on one host share them: NCCL and CUDA exchange handles and shared
 memory between ranks, which must therefore see one ``/dev/shm`` and each other's pids. Each rank
 enters by setns(2) and executes its program itself, so that a program that cannot start, and how it
-ends, is known as exactly as without a fence. Standard library only.
+ends, is known as exactly as without a jail. Standard library only.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
         with open(log_path) as file:
-            raise OSError(5, f"bubblewrap could not make the fence: {file.read()[-400:].strip()}")
+            raise OSError(5, f"bubblewrap could not make the jail: {file.read()[-400:].strip()}")
     return holder.process
 
 

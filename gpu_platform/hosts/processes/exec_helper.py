@@ -4,7 +4,7 @@ A process of its own, started by the node worker with a socket: the order comes 
 happened goes out. The program can never outlive its rank: the helper is a subreaper and kills all
 that is below it when the rank's process ends, or when the node worker (the other end of the socket)
 is gone; whoever kills the helper leaves its claim behind, and ``stop`` then looks for what it
-started. What a fenced program leaves is in the rank's cgroup, and dies with that. Standard library
+started. What a jailed program leaves is in the rank's cgroup, and dies with that. Standard library
 only, so that it starts quickly.
 """
 
@@ -53,7 +53,7 @@ def main(control_fd: int) -> None:
     records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
     try:
         _run(order, control)
-    except OSError as error:  # no more processes, or the fence fell while we entered it
+    except OSError as error:  # no more processes, or the jail was removed while we entered it
         _tell(control, {"status": "error", "message": error.strerror or str(error)})
     except Exception:
         with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
@@ -86,9 +86,9 @@ def _run(order: dict[str, Any], control: socket.socket) -> None:
         return
     env = {**of_rank["env"], **({"TERM": order["term"]} if order["term"] else {})}
     wanted = {**of_rank, "argv": order["argv"], "env": env}
-    fence = RankJail(wanted, join=True) if wanted["fence"] else None
-    terminal = _open_terminal(fence, order["rows"], order["columns"]) if order["tty"] else None
-    program = _fork(wanted, fence, terminal)
+    jail = RankJail(wanted, join=True) if wanted["fence"] else None
+    terminal = _open_terminal(jail, order["rows"], order["columns"]) if order["tty"] else None
+    program = _fork(wanted, jail, terminal)
     if program.told is not None:
         message = explain(wanted, *program.told)["message"]
         _tell(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
@@ -115,23 +115,23 @@ class _Terminal(NamedTuple):
     slave: int
 
 
-def _open_terminal(fence: RankJail | None, rows: int, columns: int) -> _Terminal:
+def _open_terminal(jail: RankJail | None, rows: int, columns: int) -> _Terminal:
     """Of the rank's own devpts, so that the program finds its terminal under the name that it has there."""
-    multiplexer = "/dev/ptmx" if fence is None else f"{fence.root}/dev/pts/ptmx"
+    multiplexer = "/dev/ptmx" if jail is None else f"{jail.root}/dev/pts/ptmx"
     master = os.open(multiplexer, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
-        os.fchown(slave, fence.user[0], fence.user[1])
+    if jail is not None and jail.user[0] is not None and jail.user[1] is not None:
+        os.fchown(slave, jail.user[0], jail.user[1])
     return _Terminal(master, slave)
 
 
-def _fork(order: dict[str, Any], fence: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
+def _fork(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
     hear, tell = os.pipe()
-    pid = os.fork() if fence is None else fence.fork()
+    pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
-        _become_program(order, fence, terminal, tell)
+        _become_program(order, jail, terminal, tell)
     fd = os.pidfd_open(pid)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
@@ -139,18 +139,18 @@ def _fork(order: dict[str, Any], fence: RankJail | None, terminal: _Terminal | N
     return _ExecProgram(pid, fd, tuple(json.loads(told)) if told else None)
 
 
-def _become_program(order: dict[str, Any], fence: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
+def _become_program(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
     try:
         os.setsid()
-        if fence is not None:
-            fence.cgroup.enter()
+        if jail is not None:
+            jail.cgroup.enter()
         if terminal is not None:
             fcntl.ioctl(terminal.slave, termios.TIOCSCTTY, 0)
     except OSError as error:
         os.write(tell, json.dumps(["sandbox", error.errno]).encode())
         os._exit(126)
     slave = None if terminal is None else terminal.slave
-    execute(order, fence, (0, 1, 2) if slave is None else (slave, slave, slave), tell)
+    execute(order, jail, (0, 1, 2) if slave is None else (slave, slave, slave), tell)
 
 
 def _watch(program: _ExecProgram, rank: int, control: socket.socket) -> str | None:

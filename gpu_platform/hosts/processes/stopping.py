@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts.isolation.jail import Fence, jail_lock
+from gpu_platform.hosts.isolation.jail import Jail, jail_lock
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.ranks import Rank, wait_all_ended
 from gpu_platform.hosts.system import records
@@ -58,11 +58,11 @@ def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
     found: dict[AttemptKey, int | None] = {}
     for directory in home.glob("jobs/*/*"):
         key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
-        fence = Fence.of(str(directory))
+        jail = Jail.of(str(directory))
         if (directory / records.PLAN).exists() and not (directory / records.FINISHED).exists():
             prepared = records.read_record(str(directory / records.PREPARED))
             found[key] = None if prepared is None else prepared["rendezvous_port"]
-        elif any(records.is_claimed(str(rank)) for rank in directory.glob("rank-*")) or (fence and fence.stands):
+        elif any(records.is_claimed(str(rank)) for rank in directory.glob("rank-*")) or (jail and jail.exists):
             found[key] = None
     return found
 
@@ -73,16 +73,16 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set
     All that descends from one of those (none can leave it: it is a subreaper), and what a killed
     supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
     nothing in its environment tells), and all that carries the attempt's name there; with descendants.
-    All that is in the cgroups of a fenced attempt, which nothing can leave.
+    All that is in the cgroups of a jailed attempt, which nothing can leave.
     """
-    guardians = _supervisors_and_helpers(ranks)
+    supervisors = _supervisors_and_helpers(ranks)
     own = {rank.main_process for rank in ranks} - {None}
     pids = {process.pid for process in own if process is not None}
-    if (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
-        pids |= fence.rank_pids()
+    if (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
+        pids |= jail.rank_pids()
     entries = [f"{name}={value}".encode() for name, value in marker(home, key).items()]
     return descendants(
-        (process.pid for process in guardians),
+        (process.pid for process in supervisors),
         all_processes(),
         also=lambda pid: pid in pids or has_environ(pid, entries),
     )
@@ -98,9 +98,9 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_
     for rank in ranks:
         await rank.wait_started()
     killed = await _end_ranks(home, key, ranks, grace_s)
-    fence = Fence.of(str(attempt_dir(home, key)))
-    while fence is not None and not await asyncio.to_thread(fence.take_down):
-        log.error("a fence cannot be taken down", job=key.job_id, cgroup=fence.cgroup.name)
+    jail = Jail.of(str(attempt_dir(home, key)))
+    while jail is not None and not await asyncio.to_thread(jail.remove):
+        log.error("a jail cannot be removed", job=key.job_id, cgroup=jail.cgroup.name)
     return killed
 
 
@@ -117,12 +117,12 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s
             pause_s = min(2 * pause_s, _MAX_ROUND_S)
             if pause_s == _MAX_ROUND_S:
                 log.warning("processes do not die", job=key.job_id, attempt=key.attempt, pids=_pids(living))
-    guardians = _supervisors_and_helpers(ranks)
-    if not await wait_all_ended(guardians, _SUPERVISOR_PATIENCE_S):
-        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(guardians))
-        for process in guardians:
+    supervisors = _supervisors_and_helpers(ranks)
+    if not await wait_all_ended(supervisors, _SUPERVISOR_PATIENCE_S):
+        log.error("supervisors do not end and are killed", job=key.job_id, pids=_pids(supervisors))
+        for process in supervisors:
             send_signal(process, signal.SIGKILL)
-        await wait_all_ended(guardians)
+        await wait_all_ended(supervisors)
     return len(seen)
 
 
@@ -131,8 +131,8 @@ async def _signal_all(
 ) -> set[Process]:
     living = await asyncio.to_thread(attempt_processes, home, key, ranks)
     seen |= living
-    if number == signal.SIGKILL and (fence := Fence.of(str(attempt_dir(home, key)))) is not None:
-        await asyncio.to_thread(fence.kill)
+    if number == signal.SIGKILL and (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
+        await asyncio.to_thread(jail.kill)
     # Parents first: a shell whose child was killed would otherwise go on, and end as if nothing had been.
     for process in sorted(living, key=lambda process: process.pid):
         send_signal(process, number)
@@ -140,7 +140,7 @@ async def _signal_all(
 
 
 def _wait_for_jail(home: Path, key: AttemptKey) -> None:
-    """The attempt is closed: after this nobody raises a fence for it any more."""
+    """The attempt is closed: after this nobody makes a jail for it any more."""
     with jail_lock(str(attempt_dir(home, key))):
         pass
 

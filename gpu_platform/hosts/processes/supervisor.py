@@ -1,4 +1,4 @@
-"""One rank's guardian: a process that starts it, outlives everything of ours, and records how it ended.
+"""The supervisor of one rank: a process that starts it, outlives everything of ours, and records how it ended.
 
 The spawner forks it. It is a session of its own and a child subreaper (prctl(2)), so that
 whatever the rank forks, double-forked daemons included, stays below it. It also keeps the rank's log
@@ -36,7 +36,7 @@ Reply = Callable[[dict[str, Any]], None]
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _RECORD = "record"
-_FENCE = "fence"
+_JAIL = "jail"
 _LEASE = "lease"
 _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
@@ -51,9 +51,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def supervise(order: dict[str, Any], reply: Reply) -> None:
     """Run one rank to its end.
 
-    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), fence (or None),
+    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), jail (or None),
     lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``,
-    cpus (that a rank without a fence is bound to; or None).
+    cpus (that a rank without a jail is bound to; or None).
     ``reply`` is called once, as soon as the rank executes or cannot:
     ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
@@ -80,17 +80,17 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
             return reply({"status": "error", "message": why})
         # It holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
-        fence = RankJail(order) if order["fence"] else None
+        jail = RankJail(order) if order["fence"] else None
         writer = LogWriter(rank_dir, LogBounds(*order["log"]))
         pump = LogPump(writer)
-        child = _fork(order, fence, pump.write_end)
+        child = _fork(order, jail, pump.write_end)
     except OSError as error:  # disk full, no permission, no more processes
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
     pump.start()
     failure: dict[str, Any] | None = None
     if child.told is not None:
         step, number = child.told
-        if step in (_RECORD, _FENCE, _LEASE):  # it did not execute, and may be started again
+        if step in (_RECORD, _JAIL, _LEASE):  # it did not execute, and may be started again
             return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
         failure = explain(order, step, number)
     else:
@@ -100,25 +100,25 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     if status is None:
         failure = _lease_ended(order)
         writer.write(f"gpu-platform: {failure['message']}\n".encode())
-        status = _end_rank(child.pid, fence)
+        status = _end_rank(child.pid, jail)
     code = exit_code(status)
-    if fence is not None and fence.cgroup.out_of_memory_kills():
+    if jail is not None and jail.cgroup.out_of_memory_kills():
         writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
-    alone = not _reap() if fence is None else fence.cgroup.is_empty
+    alone = not _reap() if jail is None else jail.cgroup.is_empty
     record = {
         "exit_code": code,
         "ended_at_ms": time.time_ns() // 1_000_000,
         "failure": failure,
         "alone": alone,
-        "usage": _usage(fence),
+        "usage": _usage(jail),
     }
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
     if failure is not None and child.told is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
-        _end_leftovers(closed, fence)
-    if fence is not None:
-        fence.cgroup.remove()
+        _end_leftovers(closed, jail)
+    if jail is not None:
+        jail.cgroup.remove()
     pump.finish(_LOG_PATIENCE_S)
     os.unlink(os.path.join(rank_dir, records.ORDER))
     return None
@@ -143,29 +143,29 @@ class _ForkedRank(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _fork(order: dict[str, Any], fence: RankJail | None, log: int) -> _ForkedRank:
+def _fork(order: dict[str, Any], jail: RankJail | None, log: int) -> _ForkedRank:
     """Fork, and wait until the child executes its program or tells why it cannot."""
-    if fence is not None and fence.user[0] is not None and fence.user[1] is not None:
-        os.fchown(log, fence.user[0], fence.user[1])  # so that it can open its /dev/stdout
+    if jail is not None and jail.user[0] is not None and jail.user[1] is not None:
+        os.fchown(log, jail.user[0], jail.user[1])  # so that it can open its /dev/stdout
     hear, tell = os.pipe()
-    pid = os.fork() if fence is None else fence.fork()
+    pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
-        _become_rank(order, fence, log, tell)
+        _become_rank(order, jail, log, tell)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
         told = file.read()
     return _ForkedRank(pid, tuple(json.loads(told)) if told else None)
 
 
-def _become_rank(order: dict[str, Any], fence: RankJail | None, log: int, tell: int) -> NoReturn:
-    step = _FENCE
+def _become_rank(order: dict[str, Any], jail: RankJail | None, log: int, tell: int) -> NoReturn:
+    step = _JAIL
     try:
         os.setsid()
-        if fence is not None:
-            fence.cgroup.enter()
+        if jail is not None:
+            jail.cgroup.enter()
         step = _LEASE
         lease = order.get("lease")
-        # Once more: on a busy host the fence and the fork may have taken longer than the lease lasted.
+        # Once more: on a busy host the jail and the fork may have taken longer than the lease lasted.
         if lease is not None and lease_file.why_not_start(lease["path"], lease["term"]) is not None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         step = _RECORD
@@ -177,10 +177,10 @@ def _become_rank(order: dict[str, Any], fence: RankJail | None, log: int, tell: 
     except OSError as error:
         os.write(tell, json.dumps([step, error.errno]).encode())
         os._exit(126)
-    execute(order, fence, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
+    execute(order, jail, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
 
 
-def execute(order: dict[str, Any], fence: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
+def execute(order: dict[str, Any], jail: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
     """Become the program ``order["argv"]`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
     step = "sandbox"
     try:
@@ -189,8 +189,8 @@ def execute(order: dict[str, Any], fence: RankJail | None, stdio: tuple[int, int
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         for target, source in enumerate(stdio):
             os.dup2(source, target)
-        if fence is not None:
-            fence.enter()
+        if jail is not None:
+            jail.enter()
         bind_to(order.get("cpus"))
         step = "workdir"
         if order["workdir"] is not None:
@@ -215,9 +215,9 @@ def bind_to(cpus: list[int] | None) -> None:
 def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
     host, reason = order["host"], os.strerror(number)
-    inside = ", inside the fence" if order["fence"] else ""
+    inside = ", inside the jail" if order["fence"] else ""
     if step == "sandbox":
-        return {"kind": "hardware", "message": f"the rank could not be fenced in on {host}: {reason}", "host": host}
+        return {"kind": "hardware", "message": f"the rank could not be jailed on {host}: {reason}", "host": host}
     if step == "workdir":
         message = f"the working directory {order['workdir']!r} cannot be entered on {host}{inside}: {reason}"
     else:
@@ -235,10 +235,10 @@ def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
     return {"kind": "user", "message": message, "host": host}
 
 
-def _usage(fence: RankJail | None) -> dict[str, float]:
-    """Of the whole fence; without one of all that was reaped here, and the memory of the largest process."""
-    if fence is not None:
-        return {"cpu_s": fence.cgroup.cpu_s(), "peak_memory_mib": fence.cgroup.peak_memory_bytes() >> 20}
+def _usage(jail: RankJail | None) -> dict[str, float]:
+    """Of the whole jail; without one of all that was reaped here, and the memory of the largest process."""
+    if jail is not None:
+        return {"cpu_s": jail.cgroup.cpu_s(), "peak_memory_mib": jail.cgroup.peak_memory_bytes() >> 20}
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {"cpu_s": usage.ru_utime + usage.ru_stime, "peak_memory_mib": usage.ru_maxrss >> 10}
 
@@ -268,10 +268,10 @@ def _reap_until(child: int) -> int | None:
             return None
 
 
-def _end_rank(child: int, fence: RankJail | None) -> int:
+def _end_rank(child: int, jail: RankJail | None) -> int:
     """SIGKILL to everything of the rank; returns the child's wait status."""
-    if fence is not None:
-        fence.cgroup.kill()
+    if jail is not None:
+        jail.cgroup.kill()
     while True:
         for process in descendants([os.getpid()], all_processes()):
             send_signal(process, signal.SIGKILL)
@@ -316,14 +316,14 @@ def _record_exit(path: str, record: dict[str, Any]) -> None:
             time.sleep(1.0)
 
 
-def _end_leftovers(closed: str, fence: RankJail | None) -> None:
+def _end_leftovers(closed: str, jail: RankJail | None) -> None:
     """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
     stop = records.read_record(closed)
     grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0
-    if fence is not None:
-        if not fence.cgroup.wait_empty(grace):
-            fence.cgroup.kill()
-            fence.cgroup.wait_empty(_UNKILLABLE_S)
+    if jail is not None:
+        if not jail.cgroup.wait_empty(grace):
+            jail.cgroup.kill()
+            jail.cgroup.wait_empty(_UNKILLABLE_S)
         return
     _wait_until_alone(grace)
     kill_descendants()

@@ -1,6 +1,6 @@
 """CUDA's Multi-Process Service: one control daemon per GPU, run as its tenant, while it has clients.
 
-The daemon is outside the fences of its clients and known by its environment alone, so that it is found again after
+The daemon is outside the jails of its clients and known by its environment alone, so that it is found again after
 a crash at any moment. What each client may use is said in the client's own environment, which is NVIDIA's way:
 the daemon holds every client to it from its first context on. nvidia-cuda-mps-control(1); NVIDIA Multi-Process
 Service, "Volta MPS Execution Resource Provisioning" and "Client Memory Limit".
@@ -30,16 +30,16 @@ _QUIT_S, _KILL_S = 5.0, 5.0
 
 
 class MpsDaemon:
-    """The daemon of one GPU. ``directory`` is its own; ``fenced``: so are its clients, and then both see one private
+    """The daemon of one GPU. ``directory`` is its own; ``jailed``: so are its clients, and then both see one private
     directory as ``/dev/shm``: CUDA exchanges shared memory there, and the sockets find place in it too."""
 
-    def __init__(self, directory: Path, gpu_uuid: str, *, fenced: bool = False) -> None:
+    def __init__(self, directory: Path, gpu_uuid: str, *, jailed: bool = False) -> None:
         self._name = os.fsencode(directory)
         self._gpu_uuid = gpu_uuid
         digest = hashlib.sha256(self._name).hexdigest()[:12]
-        self.shm = f"/dev/shm/gpu-platform-mps-{digest}" if fenced else None
+        self.shm = f"/dev/shm/gpu-platform-mps-{digest}" if jailed else None
         self._root = Path(self.shm or directory)
-        self._seen = Path("/dev/shm") if fenced else directory
+        self._seen = Path("/dev/shm") if jailed else directory
         """The root, as daemon and clients see it."""
 
     @property

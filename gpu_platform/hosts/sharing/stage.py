@@ -14,7 +14,7 @@ from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PlatformError, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts.isolation.isolation import FENCED, account_of
+from gpu_platform.hosts.isolation.isolation import JAILED, account_of
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.opening import Nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
@@ -55,7 +55,7 @@ class Sharing(Stage):
         self._home = home
         self._reset = reset
         self._scrubber = scrubber
-        self._fenced = inventory.isolation == FENCED
+        self._jailed = inventory.isolation == JAILED
         self._dev = dev
         self._proc = proc
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
@@ -170,7 +170,7 @@ class Sharing(Stage):
         ledger.made(entry, mig.create(self._nvml, uuid, profile, start, size).gi)
 
     def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
-        account = account_of(self._node, plan.user) if self._fenced else None
+        account = account_of(self._node, plan.user) if self._jailed else None
         try:
             self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
         except HostUnavailable as error:  # another host may do better; trying again here would not
@@ -238,7 +238,7 @@ class Sharing(Stage):
         raise HostUnavailable(f"the MIG instance of {plan.key} on GPU {uuid} is gone")
 
     def _capability_nodes(self, uuid: str, instance: mig.Instance) -> list[str]:
-        if isinstance(self._nvml, SimulatedNvml) or not self._fenced or instance.ci is None:
+        if isinstance(self._nvml, SimulatedNvml) or not self._jailed or instance.ci is None:
             return []  # a plain process opens what its user may; a simulated GPU has no nodes
         minor = self._nvml.nvmlDeviceGetMinorNumber(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         return instance_nodes(minor, instance.gi, instance.ci, dev=self._dev, proc=self._proc)
@@ -251,7 +251,7 @@ class Sharing(Stage):
         return Ledger(self._home / "mig" / f"{uuid}.json")
 
     def _daemon(self, uuid: str) -> MpsDaemon:
-        return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, fenced=self._fenced)
+        return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, jailed=self._jailed)
 
 
 def _grants(plan: HostPlan) -> Iterator[tuple[str, ShareGrant | None]]:

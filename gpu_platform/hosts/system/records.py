@@ -5,7 +5,7 @@ In a rank's directory::
     claim        locked by the supervisor for as long as it lives; its content names it.
                  The lock is what makes a second start of the rank impossible.
     started.json written by the rank before it executes its program. Never removed, so a rank starts once.
-    order.json   what it was started with (argv, environment, fence), so that ``exec_helper`` can run
+    order.json   what it was started with (argv, environment, jail), so that ``exec_helper`` can run
                  another program in the same place. Readable by the node worker's user only.
     exec-<id>    claim of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
@@ -19,8 +19,8 @@ In the attempt's directory::
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it used so far, and at the end.
     logs-removed.json  when and why the logs went; see ``retention``.
-    fence.json   the attempt's cgroup and who holds its namespaces; see ``fence``.
-    fence.lock   held while the fence is raised, and asked for by ``stop`` once it has closed the attempt.
+    fence.json   the attempt's cgroup and who holds its namespaces; see ``jail``.
+    fence.lock   held while the jail is made, and asked for by ``stop`` once it has closed the attempt.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ CLOSED = "closed"
 LOGS_REMOVED = "logs-removed.json"
 FINISHED = "finished"
 USAGE = "usage.json"
-FENCE = "fence.json"
-FENCE_LOCK = "fence.lock"
+JAIL = "fence.json"
+JAIL_LOCK = "fence.lock"
 
 _CLAIM_BYTES = 200
 _FLOCK = "hhqqi4x"

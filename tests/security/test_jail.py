@@ -1,7 +1,7 @@
-"""Attacks on the fence, each by a real rank as root, with real cgroups, a real device filter and real namespaces.
+"""Attacks on the jail, each by a real rank as root, with real cgroups, a real device filter and real namespaces.
 
-GPUs are played by character devices of this machine that the fence does not admit by itself. Every
-attack has a cap of its own, so that a fence that fails harms nobody.
+GPUs are played by character devices of this machine that the jail does not admit by itself. Every
+attack has a cap of its own, so that a jail that fails harms nobody.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpu_platform.hosts.inventory.cuda_driver import CudaStage
 from gpu_platform.hosts.isolation import device_filter
 from gpu_platform.hosts.isolation.cgroup import Cgroup, find_hierarchies
 from gpu_platform.hosts.isolation.isolation import choose_isolation
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig, is_running, until
 from tests.security.attacks import PRELUDE, attack, can_make_node, can_open, run
 
-pytestmark = pytest.mark.usefixtures("fences")
+pytestmark = pytest.mark.usefixtures("jails")
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ async def test_the_kernels_filter_holds_even_where_files_and_privileges_do_not(h
     """Root with all capabilities, on the host's own files, but in the rank's cgroup: only eBPF is left."""
     plan = attack(host, "time.sleep(600)")
     host.launch(plan)
-    fence = Fence.of(str(attempt_dir(host.home, plan.key)))
-    assert fence is not None
-    assert can_open(fence.cgroup.child("rank-0"), dev / "nvidia0")
-    assert not can_open(fence.cgroup.child("rank-0"), dev / "nvidia1")
-    assert not can_make_node(fence.cgroup.child("rank-0"), dev / "again", (dev / "nvidia0").stat().st_rdev)
+    jail = Jail.of(str(attempt_dir(host.home, plan.key)))
+    assert jail is not None
+    assert can_open(jail.cgroup.child("rank-0"), dev / "nvidia0")
+    assert not can_open(jail.cgroup.child("rank-0"), dev / "nvidia1")
+    assert not can_make_node(jail.cgroup.child("rank-0"), dev / "again", (dev / "nvidia0").stat().st_rdev)
 
 
 @pytest.mark.parametrize("mechanism", ["ebpf", "v1"])
@@ -289,12 +289,12 @@ async def test_nothing_survives_a_stop(host: HostRig, supervised: bool) -> None:
         supervisor = host.agent._rank(plan.key, 0).supervisor
         assert supervisor is not None
         os.kill(supervisor.pid, 9)
-    fence = Fence.of(str(attempt_dir(host.home, plan.key)))
+    jail = Jail.of(str(attempt_dir(host.home, plan.key)))
     await host.stop(plan.key, grace_s=0.1)
     assert not any(map(is_running, pids))
-    assert fence is not None
-    assert not fence.stands
-    assert fence.holder is None
+    assert jail is not None
+    assert not jail.exists
+    assert jail.holder is None
 
 
 async def test_the_cgroup_cannot_be_left(host: HostRig) -> None:
@@ -346,7 +346,7 @@ async def test_a_user_with_an_account_runs_as_it(host: HostRig, tmp_path: Path) 
     await strange.aclose()
 
 
-async def test_a_fence_outlives_the_node_worker_and_its_successor_takes_it_down(host: HostRig) -> None:
+async def test_a_jail_outlives_the_node_worker_and_its_successor_takes_it_down(host: HostRig) -> None:
     plan = attack(host, "time.sleep(600)")
     pid = host.launch(plan).ranks[0].pid
     host.restart()
@@ -357,9 +357,9 @@ async def test_a_fence_outlives_the_node_worker_and_its_successor_takes_it_down(
 
 
 def test_hosts_say_what_they_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
-    fenced = choose_isolation(NodeSettings(isolation="required"))
-    assert fenced.kind == "fenced"
-    assert not [text for text in fenced.missing if "device" in text]
+    jailed = choose_isolation(NodeSettings(isolation="required"))
+    assert jailed.kind == "fenced"
+    assert not [text for text in jailed.missing if "device" in text]
     plain = choose_isolation(NodeSettings(simulate="dgx-h100"))
     assert plain.kind == "plain-process"
     assert [text for text in plain.missing if "device" in text]
@@ -382,7 +382,7 @@ async def test_a_cuda_installation_below_tmp_is_seen_and_read_only(tmp_path: Pat
     (directory / "bin").mkdir(parents=True)
     (directory / "version.json").write_text('{"cuda": {"version": "12.4.0"}}')
     rig = HostRig(tmp_path / "state", isolation="required", dev=dev, cuda_roots=[directory])
-    assert str(directory).startswith("/tmp/"), "below what the fence replaces"
+    assert str(directory).startswith("/tmp/"), "below what the jail replaces"
     rig.restart([CudaStage(rig.inventory.cuda_installations, rig.inventory.cuda_version)])
     try:
         shell = 'ls "$CUDA_HOME"; touch "$CUDA_HOME/mine" 2>/dev/null && echo written'

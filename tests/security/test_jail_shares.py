@@ -1,4 +1,4 @@
-"""Fenced jobs that share a GPU: each opens its own MIG instance and no other's, and MPS joins its clients alone.
+"""Jailed jobs that share a GPU: each opens its own MIG instance and no other's, and MPS joins its clients alone.
 
 The driver is the fake one; capability nodes are played by character devices of this machine, as GPUs are.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.share import ShareGrant, ShareMode
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.sharing.stage import Sharing
@@ -28,7 +28,7 @@ from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
 from tests.security.attacks import PRELUDE, STAND_INS, can_open
 
-pytestmark = pytest.mark.usefixtures("fences")
+pytestmark = pytest.mark.usefixtures("jails")
 
 FIRST, SECOND = (
     ShareGrant(mode=ShareMode.MIG, percent=42, memory_mib=1, mig_profile="3g.40gb", mig_start=start, mig_size=4)
@@ -107,7 +107,7 @@ async def host(directory: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> A
     yield rig
     await rig.aclose()
     for gpu in rig.inventory.gpus:
-        MpsDaemon(rig.home / "mps" / str(gpu.index), gpu.uuid, fenced=True).stop()
+        MpsDaemon(rig.home / "mps" / str(gpu.index), gpu.uuid, jailed=True).stop()
 
 
 def job(host: HostRig, script: str, share: ShareGrant, **changes: Any) -> HostPlan:
@@ -160,10 +160,10 @@ async def test_the_kernels_filter_knows_instances_apart(host: HostRig, dev: Path
     own, others = dev / "nvidia-caps/nvidia-cap21", dev / "nvidia-caps/nvidia-cap31"
     for plan, opens, refused in ((first, own, others), (second, others, own)):
         host.launch(plan)
-        fence = Fence.of(str(attempt_dir(host.home, plan.key)))
-        assert fence is not None
-        assert can_open(fence.cgroup.child("rank-0"), opens)
-        assert not can_open(fence.cgroup.child("rank-0"), refused)
+        jail = Jail.of(str(attempt_dir(host.home, plan.key)))
+        assert jail is not None
+        assert can_open(jail.cgroup.child("rank-0"), opens)
+        assert not can_open(jail.cgroup.child("rank-0"), refused)
 
 
 async def test_a_capability_that_no_node_stands_for_yet_gets_one(host: HostRig, dev: Path) -> None:
@@ -189,7 +189,7 @@ open("/dev/shm/" + sys.argv[1], "w").close()
 """
     plans = [host.plan("python3", "-c", PRELUDE + script, name, shares=[share], user="tenant") for name in "ab"]
     host.launch(plans[0])
-    daemon = MpsDaemon(host.home / "mps" / "0", plans[0].gpu_uuids[0], fenced=True)
+    daemon = MpsDaemon(host.home / "mps" / "0", plans[0].gpu_uuids[0], jailed=True)
     assert {os.stat(f"/proc/{process.pid}").st_uid for process in daemon.processes()} == {65534}
     await host.watch(plans[0])
     assert await run(host, plans[1]) == ["65534 /dev/shm/nvidia-mps ['a', 'nvidia-log', 'nvidia-mps']"]

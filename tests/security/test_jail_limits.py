@@ -14,12 +14,12 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation import isolation
 from gpu_platform.hosts.isolation.cgroup import find_hierarchies, parse_cpu_list
 from gpu_platform.hosts.isolation.cpus import CpuBinding
-from gpu_platform.hosts.isolation.jail import Fence
+from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
 from tests.hosts_rig import HostRig, until
 
-pytestmark = pytest.mark.usefixtures("fences")
+pytestmark = pytest.mark.usefixtures("jails")
 
 SHOW_CPUS = "import os, time; print(*sorted(os.sched_getaffinity(0)), flush=True)"
 
@@ -90,8 +90,8 @@ async def test_a_rank_cannot_leave_its_cpus(host: HostRig) -> None:
     plan = job(host, script, cpus=1)
     host.launch(plan)
     await host.watch(plan)
-    fence = Fence.of(str(attempt_dir(host.home, plan.key)))
-    assert fence is not None
+    jail = Jail.of(str(attempt_dir(host.home, plan.key)))
+    assert jail is not None
     assert len(await cpus_of(host, plan)) == 1
 
 
