@@ -35,7 +35,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.host_reset import reboot_simulated
 from gpu_platform.hosts.inventory.inventory import read_inventory
@@ -101,7 +101,7 @@ class SimulatedNode:
         )
         accountant = Accountant(self._home)
         self.health.observe_with(accountant)
-        fitness = Fitness(
+        fitness = GpuFitness(
             nvml,
             inventory,
             self.settings.node,
@@ -121,7 +121,7 @@ class SimulatedNode:
             FaultPolicy.load("platform"),
             self.faults.report,
             {gpu.uuid: gpu.index for gpu in inventory.gpus},
-            self.agent.saving.clock,
+            self.agent.checkpointing.clock,
         )
         self._inventory = inventory
         self._report_maker = lambda: report_maker(

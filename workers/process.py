@@ -29,7 +29,7 @@ async def connect(settings: Settings, *, lazy: bool = False) -> Client:
             logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
         )
     )
-    told = False
+    warned = False
     while True:
         try:
             return await Client.connect(
@@ -41,9 +41,9 @@ async def connect(settings: Settings, *, lazy: bool = False) -> Client:
                 interceptors=[RpcDeadlines()],
             )
         except RuntimeError as error:
-            if not told:
+            if not warned:
                 log.warning("temporal.away", address=settings.temporal.address, error=str(error))
-                told = True
+                warned = True
             await asyncio.sleep(CONNECT_RETRY_S)
 
 

@@ -38,7 +38,7 @@ from gpu_platform.domain.job import Failure, Fencing
 from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.accounting.limits import overdue_message
-from gpu_platform.hosts.checkpoints.saving import Saving
+from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
 from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.isolation.cpus import plain_affinity
@@ -47,8 +47,8 @@ from gpu_platform.hosts.nvml.opening import Nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
-from gpu_platform.hosts.processes.logs import LogChunk, read_log
-from gpu_platform.hosts.processes.ranks import Rank, wait_record
+from gpu_platform.hosts.processes.logs import LogRead, read_log
+from gpu_platform.hosts.processes.ranks import RankProcess, wait_record
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.processes.stopping import (
     attempt_processes,
@@ -69,7 +69,7 @@ NO_LEASE = "no_lease"
 LEASE_PATIENCE_S = 100.0
 """Less than ``start_to_close_timeout`` of the steps that wait."""
 _LEASE_LOOK_S = 0.1
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class HostAgent:
@@ -95,7 +95,7 @@ class HostAgent:
         self._node = settings.node
         self._home = paths.node_dir(settings.state_dir.resolve(), settings.node.name)
         self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
-        self.saving = Saving(settings.node, self._checkpoints, self._home)
+        self.checkpointing = Checkpointing(settings.node, self._checkpoints, self._home)
         self._nvml = nvml
         self._inventory = inventory
         self._health = health
@@ -200,7 +200,7 @@ class HostAgent:
         ranks = self._ranks(key)
         grace_s = request.grace_s
         if request.save_first and (plan := self._plan(key)) is not None:
-            grace_s = await self.saving.before_stop(plan, ranks, grace_s)
+            grace_s = await self.checkpointing.before_stop(plan, ranks, grace_s)
         if self._health is not None:
             self._health.expect_kill(self.gpus_of(key))
         killed = await end_attempt(self._home, key, ranks, grace_s)
@@ -218,7 +218,7 @@ class HostAgent:
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
         """The newest complete checkpoints of ``keys``, of those that have one. One caller at a time."""
-        return self.saving.newest(keys)
+        return self.checkpointing.newest(keys)
 
     def ask_for_checkpoint(self, key: AttemptKey) -> int:
         """Ask the attempt's program to save now; returns how many processes got a signal.
@@ -229,11 +229,13 @@ class HostAgent:
         if plan is None or is_closed(self._home, key):
             raise IllegalTransition(subject=f"attempt {key}", current="not running", wanted="asked", allowed=[])
         with self._writing():
-            return self.saving.ask(plan, ranks)
+            return self.checkpointing.ask(plan, ranks)
 
     def sweep_checkpoints(self) -> list[str]:
         """Remove what is surplus of the jobs that run here; see ``checkpoint_retention``."""
-        return self.saving.retention.sweep([plan for key in self.attempts() if (plan := self._plan(key)) is not None])
+        return self.checkpointing.retention.sweep(
+            [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
+        )
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
         """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
@@ -315,7 +317,7 @@ class HostAgent:
         """Raise :class:`PreflightFailed` (``kind="hardware"``) unless the GPU answers and is fit for work."""
         gpu_reset.verify_gpu(self._nvml, uuid)
 
-    def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogChunk:
+    def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogRead:
         """Up to ``limit`` bytes from ``offset`` (negative: from the end).
 
         Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` when it was removed.
@@ -350,10 +352,10 @@ class HostAgent:
         self._open.add(key)
         try:
             self._stages.prepare(plan)
-            resume = self.saving.resume(plan)
+            resume = self.checkpointing.resume(plan)
         except Exception:
             self._stages.finish(plan)
-            self.saving.finish(plan)
+            self.checkpointing.finish(plan)
             (directory / records.PLAN).unlink()
             self._open.discard(key)
             raise
@@ -379,7 +381,7 @@ class HostAgent:
     def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
         self._check_lease(plan)
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
-        shown = self.saving.shown(plan, rendezvous.resume_from)
+        shown = self.checkpointing.shown(plan, rendezvous.resume_from)
         provision = self._stages.provides(plan) + Provision(readable=shown)
         account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
         orders: list[dict[str, Any]] = [
@@ -388,7 +390,7 @@ class HostAgent:
                 "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
                 "argv": plan.program(spec).command,
                 "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
-                | self.saving.environ(plan)
+                | self.checkpointing.environ(plan)
                 | provision.environ
                 | provision.of_rank(spec.rank)
                 | account,
@@ -447,7 +449,7 @@ class HostAgent:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _DISK_FULL_ERRNOS:
                 raise
             raise HostUnavailable(
                 f"{self._node.name} cannot write its records in {self._home}: {error.strerror}; make room there"
@@ -464,7 +466,7 @@ class HostAgent:
             plan = self._plan(key)
             if plan is not None and not finished.exists():
                 self._stages.finish(plan)
-                self.saving.finish(plan)
+                self.checkpointing.finish(plan)
                 finished.touch()
 
     def _finished(self, key: AttemptKey) -> Path:
@@ -475,10 +477,10 @@ class HostAgent:
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.PLAN))
         return None if record is None else HostPlan.model_validate(record)
 
-    def _rank(self, key: AttemptKey, rank: int) -> Rank:
-        return Rank(paths.rank_dir(self._home, key, rank), rank, self._node.name)
+    def _rank(self, key: AttemptKey, rank: int) -> RankProcess:
+        return RankProcess(paths.rank_dir(self._home, key, rank), rank, self._node.name)
 
-    def _ranks(self, key: AttemptKey) -> list[Rank]:
+    def _ranks(self, key: AttemptKey) -> list[RankProcess]:
         names = (path.name for path in paths.attempt_dir(self._home, key).glob("rank-*"))
         return [self._rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
 

@@ -16,8 +16,8 @@ from gpu_platform.domain.faults import FaultAction
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.accounting import Accountant, LiveAttempt
 from gpu_platform.hosts.accounting.counters import ProcessTable
-from gpu_platform.hosts.accounting.gpu_processes import SharedGpus
-from gpu_platform.hosts.accounting.watchdog import Standstill, Watchdog
+from gpu_platform.hosts.accounting.gpu_processes import SharedGpuMeter
+from gpu_platform.hosts.accounting.watchdog import Stall, Watchdog
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.nvml.opening import Nvml
@@ -31,7 +31,7 @@ _CLOCK_S = 0.5
 """How often wall-clock limits are looked at."""
 
 
-class Agent(Protocol):
+class AttemptStopper(Protocol):
     async def stop(self, request: StopRequest) -> Stopped: ...
 
 
@@ -51,7 +51,7 @@ class AttemptWatch:
     ) -> None:
         self._checkpoints = checkpoints
         self._node = node
-        self._shared = SharedGpus(nvml)
+        self._shared = SharedGpuMeter(nvml)
         self._home = home
         self._accountant = accountant
         self._policy = policy
@@ -60,7 +60,7 @@ class AttemptWatch:
         self._watchdogs: dict[AttemptKey, Watchdog] = {}
         self._ending: dict[AttemptKey, asyncio.Task[Stopped]] = {}
 
-    async def run(self, agent: Agent) -> None:
+    async def run(self, agent: AttemptStopper) -> None:
         """Until cancelled."""
         sample_at_s = 0.0
         while True:
@@ -108,7 +108,7 @@ class AttemptWatch:
                 overdue.append(attempt.key)
         return overdue
 
-    async def _end(self, agent: Agent, key: AttemptKey) -> Stopped:
+    async def _end(self, agent: AttemptStopper, key: AttemptKey) -> Stopped:
         [attempt] = [attempt for attempt in self._accountant.live() if attempt.key == key]
         message = limits.note_overdue(attempt.plan.limits, attempt.directory)
         log.warning("attempt.overdue", job=key.job_id, attempt=key.attempt)
@@ -141,21 +141,21 @@ class AttemptWatch:
     def _silence_s(self) -> float:
         return max(2.0, 5 * self._node.health_interval_s)
 
-    def _tell(self, attempt: LiveAttempt, kind: Standstill, seconds: float) -> None:
+    def _tell(self, attempt: LiveAttempt, kind: Stall, seconds: float) -> None:
         plan, wanted = attempt.plan, attempt.plan.limits
         where = f"attempt {plan.key.attempt} on {plan.host}"
         gpus = _several(len(plan.gpu_uuids), "GPU")
-        if kind is Standstill.HANGS:
+        if kind is Stall.HANGS:
             limit = wanted.hang_limit_s or self._node.hang_limit_s
-            told = all(meter.reports_utilization for meter in attempt.meters.values())
-            stood = "stood at 0 % with" if told else "(whose utilisation NVML does not tell) had"
+            utilization_known = all(meter.reports_utilization for meter in attempt.meters.values())
+            stood = "stood at 0 % with" if utilization_known else "(whose utilisation NVML does not tell) had"
             message = (
                 f"{where} hangs: for {seconds:.0f} s its {gpus} {stood} unchanged memory, and its "
                 f"{_several(len(attempt.counters), 'rank')} used no CPU time, read and wrote nothing and printed "
                 f"nothing (hang limit {limit} s)"
             )
             action = self._policy.rules["job_hangs"].do
-        elif kind is Standstill.IDLES:
+        elif kind is Stall.IDLES:
             limit = wanted.idle_limit_s or self._node.idle_limit_s
             message = f"{where} left its {gpus} idle for {seconds:.0f} s (idle limit {limit} s)"
             action = FaultAction.FAIL_JOB
@@ -170,12 +170,12 @@ class AttemptWatch:
 
     def _warn_of_the_end(self, attempt: LiveAttempt, seconds: float) -> None:
         wanted = attempt.plan.limits
-        told = limits.warn(wanted, attempt.directory, attempt_processes(self._home, attempt.key, attempt.ranks))
+        warned = limits.warn(wanted, attempt.directory, attempt_processes(self._home, attempt.key, attempt.ranks))
         assert wanted.time_limit_s is not None
         left_s = max(0, wanted.time_limit_s - round(seconds))
         message = (
             f"the time limit of {wanted.time_limit_s} s ends in {left_s} s; SIG{wanted.warn_signal} went to "
-            f"{_several(told, 'process', 'processes')} with a handler for it on {attempt.plan.host}"
+            f"{_several(warned, 'process', 'processes')} with a handler for it on {attempt.plan.host}"
         )
         self._send(attempt, "time_warning", message, FaultAction.WATCH)
 
@@ -184,11 +184,11 @@ class AttemptWatch:
         key, plan = attempt.key, attempt.plan
         for rank in attempt.ranks:
             _append(rank.directory / records.LOG, f"gpu-platform: {message}\n")
-        # What only the job did is told once; a policy that takes GPUs for it takes them all.
-        struck: Sequence[str] = plan.gpu_uuids if action.takes_gpu else plan.gpu_uuids[:1]
+        # One report for what only the job did. If the policy takes GPUs for it, one report for each of its GPUs.
+        affected_gpus: Sequence[str] = plan.gpu_uuids if action.takes_gpu else plan.gpu_uuids[:1]
         now_ms = time.time_ns() // 1_000_000
-        repeated = f"-{now_ms}" if kind == Standstill.IDLE_WARNING else ""
-        for uuid in struck:
+        repeated = f"-{now_ms}" if kind == Stall.IDLE_WARNING else ""
+        for uuid in affected_gpus:
             index = self._gpu_indices.get(uuid, -1)
             self._report(
                 FaultReport(

@@ -62,7 +62,7 @@ async def look_after(directory: Path, profile: bool) -> None:
         profiler = cProfile.Profile()
         profiler.enable()
         for _ in range(100):
-            monitor.poll_once(steady=False, errors=False, fitness=False)
+            monitor.poll_once(steady=False, errors=False, hardware_status=False)
         profiler.disable()
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(12)
     monitor.start()

@@ -18,7 +18,7 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.exec import ExecRequest
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.accounting.accounting import Accountant
-from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.isolation.isolation import JAILED
@@ -183,7 +183,7 @@ async def bench_log(host: HostRig, megabytes: int = 1000) -> None:
 def with_stages(host: HostRig) -> HostRig:
     """All that a node worker does around an attempt."""
     node = host.settings.node
-    fitness = Fitness(
+    fitness = GpuFitness(
         host.nvml,
         host.inventory,
         node,

@@ -21,14 +21,14 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from tests.benchmarks.bench_jobs import NOOP, last_epoch, reference_loop, running
 from tests.chaos.killable_postgres import Server, new_server
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 RACKS = ("a", "b", "c")
 TIMES = 3
 Strike = Callable[[LocalCluster, Server], Awaitable[None]]
 
 
-def killing(choose: Callable[[LocalCluster], Collection[Child]]) -> Strike:
+def killing(choose: Callable[[LocalCluster], Collection[ChildProcess]]) -> Strike:
     async def strike(cluster: LocalCluster, _: Server) -> None:
         for child in choose(cluster):
             os.kill(child.pid or 0, signal.SIGKILL)

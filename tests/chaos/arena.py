@@ -20,7 +20,7 @@ from tests.chaos.network import Network
 from tests.chaos.plan import JobPlan
 from tests.power_cut import PowerCut
 from workers.local.cluster import LocalCluster
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Arena:
     def hosts(self) -> list[str]:
         return list(self.cluster.nodes)
 
-    def host_of(self, child: Child) -> list[str]:
+    def host_of(self, child: ChildProcess) -> list[str]:
         """The host whose node worker it is; empty: it is of the control plane."""
         return [name for name, node in self.cluster.nodes.items() if node is child]
 

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import make_url
 
 from workers.local.cluster import LocalCluster
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 PROXY = Path(__file__).with_name("proxy.py")
 
@@ -119,7 +119,7 @@ def lay(network: Network, cluster: LocalCluster) -> None:
             child.env["GPU_PLATFORM_DATABASE_URL"] = url.set(port=port).render_as_string(hide_password=False)
 
 
-def _lay_agent(network: Network, child: Child) -> None:
+def _lay_agent(network: Network, child: ChildProcess) -> None:
     """What other hosts and the service reach of this host."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         own = probe.getsockname()[1]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.arena import Arena, Disruption, between
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 LEAST_S, MOST_S = 3.0, 20.0
 """So old is the copy."""
@@ -81,7 +81,7 @@ def _put_back_platform(arena: Arena, copy: Path) -> None:
         put_back_sqlite(copy, arena.cluster.config.state_dir / "platform.db")
 
 
-def _control_plane(arena: Arena) -> list[Child]:
+def _control_plane(arena: Arena) -> list[ChildProcess]:
     nodes = list(arena.cluster.nodes.values())
     return [child for child in arena.cluster.children if child not in nodes]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpu_platform.store.leadership import leader
 from tests.chaos.arena import Arena, Disruption, between, choose
 from tests.chaos.audit import environs_of_processes
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 FROZEN_S = 6.0
 """Longer than leases, leaders' and activities' heartbeats last in these tests."""
@@ -51,7 +51,7 @@ async def freeze_long(arena: Arena, draw: float) -> None:
     await _freeze_child(arena, "freeze_long", child, FROZEN_LONG_S)
 
 
-async def _freeze_child(arena: Arena, kind: str, child: Child, seconds: float) -> None:
+async def _freeze_child(arena: Arena, kind: str, child: ChildProcess, seconds: float) -> None:
     if (pid := child.pid) is None:
         return
     async with arena.lock(child.name):

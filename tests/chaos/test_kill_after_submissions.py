@@ -18,7 +18,7 @@ from gpu_platform.domain.states import GpuState, JobState
 from tests.chaos.audit import Audit, Ledger
 from tests.harness import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 VICTIMS = ["service", "control", "scheduler", "temporal", "all"]
 PARALLEL = 16
@@ -103,7 +103,7 @@ async def _settled(audit: Audit, job_ids: set[str]) -> bool:
     return not await audit.open_jobs(job_ids)
 
 
-def victims(cluster: LocalCluster, name: str) -> list[Child]:
+def victims(cluster: LocalCluster, name: str) -> list[ChildProcess]:
     """The processes of the control plane by that name; with several of one kind, all of them."""
     return {
         "service": [cluster.service],

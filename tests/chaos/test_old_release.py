@@ -17,7 +17,7 @@ from gpu_platform.store import Store
 from tests.chaos.plan import PROCESSES, WORK, make_plan
 from tests.chaos.storm import storm
 from workers.local.cluster import LocalCluster
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
@@ -65,7 +65,7 @@ def _git(*arguments: str) -> str:
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 async def test_half_of_the_control_plane_is_of_the_last_release(tmp_path: Path, old_release: dict[str, str]) -> None:
-    old: list[Child] = []
+    old: list[ChildProcess] = []
 
     def keep_half_old(cluster: LocalCluster) -> None:
         old.extend([cluster.controls[1], cluster.schedulers[1]])

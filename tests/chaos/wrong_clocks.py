@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.chaos.arena import Arena, Disruption, between, choose
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 STEPS_S = (-3600.0, -30.0, -2.0, 2.0, 30.0, 3600.0)
 TOO_FAST = 0.02
@@ -24,7 +24,7 @@ async def clock_drift(arena: Arena, draw: float) -> None:
 
 
 async def _wrong(arena: Arena, kind: str, draw: float) -> None:
-    children: list[Child] = [child for child in arena.cluster.children if child.name in arena.clocks]
+    children: list[ChildProcess] = [child for child in arena.cluster.children if child.name in arena.clocks]
     if not children:
         return
     child = choose(children, draw)

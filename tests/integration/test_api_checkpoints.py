@@ -44,7 +44,7 @@ class Hosts:
         agent = self.rigs[name].agent
         agent.checkpoints([])
         url = self.urls[name].replace("http://", "http://service:secret@")
-        self.cluster.report(name, agent_url=url, checkpoint_root=agent.saving.root_id, **fields)
+        self.cluster.report(name, agent_url=url, checkpoint_root=agent.checkpointing.root_id, **fields)
 
     async def serve(self, stack: AsyncExitStack) -> None:
         for name, rig in self.rigs.items():
@@ -114,7 +114,7 @@ async def test_who_goes_on_from_checkpoints_is_warned_where_they_are_not_shared(
     assert "a retry elsewhere starts at zero: each of these groups has its own root: a, b; c." in warning
     assert (await client.dry_run(spec)).warnings == [warning]
     assert (await client.get(job.id)).warnings == [warning]
-    hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].agent.saving.root_id)
+    hosts.cluster.report("c", checkpoint_root=hosts.rigs["a"].agent.checkpointing.root_id)
     assert (await client.get(job.id)).warnings == []
 
 
@@ -142,7 +142,7 @@ async def test_hosts_that_say_they_share_a_root_are_put_to_the_test(hosts: Hosts
     hosts.cluster.report(
         "c",
         agent_url=hosts.urls["c"].replace("http://", "http://service:secret@"),
-        checkpoint_root=hosts.rigs["a"].agent.saving.root_id,
+        checkpoint_root=hosts.rigs["a"].agent.checkpointing.root_id,
     )
     [one] = await client.check_checkpoint_roots()
     assert one.problem is not None

@@ -62,7 +62,7 @@ def watching(host: HostRig, reports: list[FaultReport]) -> asyncio.Task[None]:
         FaultPolicy.load("platform"),
         reports.append,
         {},
-        host.agent.saving.clock,
+        host.agent.checkpointing.clock,
     )
     return asyncio.create_task(watch.run(host.agent))
 
@@ -85,7 +85,7 @@ async def test_before_a_stop_it_asks_and_waits_for_the_answer(host: HostRig) -> 
     assert lines[3] == "SIGTERM"
     following = program(host, SAVES, key=host.key(2, plan.key.job_id), resume_from_attempt=1, gpu_uuids=plan.gpu_uuids)
     await until(lambda: "from" in host.log(following), "its first line")
-    [newest] = host.agent.saving.list_job(plan.key.job_id)
+    [newest] = host.agent.checkpointing.list_job(plan.key.job_id)
     assert host.log(following).split("\n")[0] == f"from {newest.path}"
     assert newest.verified == "hashes", "read before the attempt went on from it"
 
@@ -138,10 +138,10 @@ async def test_it_asks_at_the_interval_and_keeps_the_newest(host: HostRig) -> No
     def two_are_left() -> bool:
         """The program may save another one between the sweep and the look."""
         removed.extend(host.agent.sweep_checkpoints())
-        return len(host.agent.saving.list_job(plan.key.job_id)) == 2
+        return len(host.agent.checkpointing.list_job(plan.key.job_id)) == 2
 
     await until(two_are_left, "two to be left", timeout_s=10)
-    left = host.agent.saving.list_job(plan.key.job_id)
+    left = host.agent.checkpointing.list_job(plan.key.job_id)
     assert len(removed) >= 1
     assert all(one.complete for one in left)
     assert not any(os.path.exists(path) for path in removed)
@@ -165,7 +165,7 @@ async def test_it_asks_before_the_time_limit_and_when_the_host_is_drained(host: 
     plan = program(host, SAVES, limits=RankLimits(time_limit_s=6))
     task = watching(host, [])
     try:
-        host.agent.saving.clock.drain(True)
+        host.agent.checkpointing.clock.drain(True)
         await until(lambda: "asked: drain" in host.log(plan), "asked for the drain")
         await until(lambda: "asked: time limit" in host.log(plan), "asked before the limit")
         assert host.log(plan).count("asked: drain") == 1

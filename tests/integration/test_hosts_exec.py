@@ -16,7 +16,7 @@ from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.processes import exec as host_exec
-from gpu_platform.hosts.processes.exec import ExecSessions, Session
+from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 from tests.hosts_rig import HostRig, is_running, kill, until
 
 SLEEPER = ("sleep", "1000")
@@ -35,7 +35,7 @@ class ExecRig:
         self.rig = rig
         self.sessions = ExecSessions(rig.home, rig.settings.node.name)
 
-    async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> Session:
+    async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> ExecProcess:
         request = ExecRequest(command=list(command), **wanted)
         return self.sessions.get(key, request.rank, await self.sessions.start(key, request))
 
@@ -49,7 +49,7 @@ class ExecRig:
         return [path.name for path in self.rig.home.glob(f"jobs/{plan.key.job_id}/*/rank-*/exec-*")]
 
 
-async def output(session: Session, offset: int = 0, within_s: float = 15.0) -> Ended:
+async def output(session: ExecProcess, offset: int = 0, within_s: float = 15.0) -> Ended:
     chunks: list[ExecChunk] = []
 
     async def read() -> None:

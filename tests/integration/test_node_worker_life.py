@@ -23,7 +23,7 @@ from tests.hosts_rig import HostRig, until
 from tests.unit.service.api_server import application, served, temporal_dev_server
 from tests.unit.service.api_server import until as until_async
 from workers.node import nvml_watch
-from workers.node.nvml_watch import NvmlWatch, Restart, unusable
+from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler for the stand-in library")
 
@@ -149,7 +149,7 @@ async def test_what_the_node_worker_was_built_on_changes(tmp_path: Path, monkeyp
     assert found.look() is None, "a lost GPU is the health monitor's"
     fake.strike(3, lost=False)
     fake.set(driver="590.10")
-    with pytest.raises(Restart, match=r"the driver is 590\.10 now, and was 580\.65\.06"):
+    with pytest.raises(RestartRequired, match=r"the driver is 590\.10 now, and was 580\.65\.06"):
         await asyncio.wait_for(found.run(), 10)
     assert unusable(SilentNvml("gone"), inventory) == {gpu.uuid: "gone" for gpu in inventory.gpus}
     assert unusable(object(), inventory) == {}

@@ -20,7 +20,7 @@ from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from tests.harness import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 
 NODES = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
 SCRIPT = """
@@ -53,7 +53,7 @@ async def client(cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-def kill(child: Child) -> int:
+def kill(child: ChildProcess) -> int:
     pid = child.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -142,9 +142,9 @@ async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalClust
     assert time.monotonic() - killed_at < 10
 
 
-def _leader(cluster: LocalCluster) -> Child | None:
+def _leader(cluster: LocalCluster) -> ChildProcess | None:
     """The scheduler whose log says last that it leads."""
-    newest: tuple[int, Child] | None = None
+    newest: tuple[int, ChildProcess] | None = None
     for child in cluster.schedulers:
         for line in child.log_file.read_text().splitlines():
             if '"scheduler.leads"' in line:

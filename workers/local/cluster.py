@@ -18,7 +18,7 @@ import structlog
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.store import Store
-from workers.local.supervision import Child
+from workers.local.supervision import ChildProcess
 from workflows.search_attributes import ALL as SEARCH_ATTRIBUTES
 
 log = structlog.get_logger()
@@ -114,7 +114,7 @@ class LocalCluster:
         return self.config.database_url or f"sqlite:///{self.config.state_dir / 'platform.db'}"
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ChildProcess]:
         """In the order of their start."""
         return [self.temporal, self.service, *self.controls, *self.schedulers, *self.nodes.values()]
 
@@ -180,19 +180,19 @@ class LocalCluster:
             *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
         ]  # fmt: skip
 
-    def _node(self, node: NodeSpec) -> Child:
+    def _node(self, node: NodeSpec) -> ChildProcess:
         env = {"GPU_PLATFORM_NODE__NAME": node.name}
         for key, value in (("SIMULATE", node.simulate), ("LEAF", node.leaf), ("SPINE", node.spine)):
             if value is not None:
                 env[f"GPU_PLATFORM_NODE__{key}"] = value
         return self._module(f"node-{node.name}", "workers.node", env)
 
-    def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> Child:
+    def _module(self, name: str, module: str, env: dict[str, str] | None = None) -> ChildProcess:
         return self._child(name, [sys.executable, "-m", module], env)
 
-    def _child(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Child:
+    def _child(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> ChildProcess:
         log_file = self.config.state_dir / "logs" / f"{name}.log"
-        return Child(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
+        return ChildProcess(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
 
     async def wait_until_ready(self) -> None:
         """Until the service is ready and every host has registered, in service or drained."""

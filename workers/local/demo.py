@@ -67,7 +67,7 @@ class Demo:
         self._console = console
         self._job = job
         self._accuracy: str | None = None
-        self._struck: str | None = None
+        self._faulty_gpu: str | None = None
         """uuid of the GPU that got the XID."""
         self._struck_at: datetime | None = None
         self._running_again_s: float | None = None
@@ -78,7 +78,7 @@ class Demo:
         try:
             job = await self._client.wait(self._job.id)
             await following[1]
-            if self._struck is not None:
+            if self._faulty_gpu is not None:
                 async with asyncio.timeout(30):
                     await self._healed.wait()
         finally:
@@ -89,9 +89,9 @@ class Demo:
 
     async def _follow_events(self) -> None:
         async for event in self._client.events(after=0, follow=True):
-            if event.job_id == self._job.id or (event.gpu_uuid is not None and event.gpu_uuid == self._struck):
+            if event.job_id == self._job.id or (event.gpu_uuid is not None and event.gpu_uuid == self._faulty_gpu):
                 self._show(event)
-            if event.gpu_uuid == self._struck and event.data.get("state") == GpuState.AVAILABLE.value:
+            if event.gpu_uuid == self._faulty_gpu and event.data.get("state") == GpuState.AVAILABLE.value:
                 self._healed.set()
             if event.kind == "job.running" and event.job_id == self._job.id and self._struck_at is not None:
                 self._running_again_s = (event.at - self._struck_at).total_seconds()
@@ -103,20 +103,20 @@ class Demo:
             for line in lines:
                 self._console.print(f"            [dim]rank 0 | {escape(line)}[/]")
                 if found := re.match(r"epoch +(\d+)/", line):
-                    if int(found[1]) >= EPOCHS // 2 and self._struck is None:
-                        await self._strike()
+                    if int(found[1]) >= EPOCHS // 2 and self._faulty_gpu is None:
+                        await self._inject_fault()
                 elif found := re.match(r"accuracy (\S+) after", line):
                     self._accuracy = found[1]
 
-    async def _strike(self) -> None:
+    async def _inject_fault(self) -> None:
         """An XID on the last rank's GPU, through the same door that NVML's event set has."""
         placement = (await self._client.get(self._job.id)).placement
         assert placement is not None
-        part = placement.slices[-1]
-        self._struck = part.gpu_uuids[-1]
-        self._console.print(f"[bold red]XID {XID}[/]     strikes GPU {part.gpu_indices[-1]} of {part.host}")
-        home = node_dir(self._cluster.config.state_dir, part.host)
-        inject_fault(control_dir(home), part.gpu_indices[-1], xid=XID)
+        host_slice = placement.slices[-1]
+        self._faulty_gpu = host_slice.gpu_uuids[-1]
+        self._console.print(f"[bold red]XID {XID}[/]     strikes GPU {host_slice.gpu_indices[-1]} of {host_slice.host}")
+        home = node_dir(self._cluster.config.state_dir, host_slice.host)
+        inject_fault(control_dir(home), host_slice.gpu_indices[-1], xid=XID)
         self._struck_at = datetime.now(self._job.created_at.tzinfo)
 
     def _show(self, event: JobEvent) -> None:

@@ -30,7 +30,7 @@ def _die_with_parent() -> None:
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """One process, kept running until :meth:`stop`."""
 
     name: str

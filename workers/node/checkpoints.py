@@ -21,7 +21,7 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
         """``?hashes=1``: read every byte."""
         job_id = paths.check_job_id(request.path_params["job"])
         hashes = bool(request.query_params.get("hashes"))
-        found = await run_in_threadpool(lambda: agent.saving.list_job(job_id, hashes=hashes))
+        found = await run_in_threadpool(lambda: agent.checkpointing.list_job(job_id, hashes=hashes))
         return Response(_LIST.dump_json(found), media_type="application/json")
 
     async def ask(request: Request) -> Response:
@@ -34,17 +34,17 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
 
     async def write_probe(_: Request) -> Response:
         try:
-            return JSONResponse({"probe": await run_in_threadpool(agent.saving.write_probe)})
+            return JSONResponse({"probe": await run_in_threadpool(agent.checkpointing.write_probe)})
         except OSError as error:
-            text = f"{agent.host} cannot write its checkpoint root {agent.saving.store.root}: {error.strerror}"
+            text = f"{agent.host} cannot write its checkpoint root {agent.checkpointing.store.root}: {error.strerror}"
             return PlainTextResponse(text, status_code=503)
 
     async def look_for_probe(request: Request) -> Response:
         name = request.path_params["probe"]
         if request.method == "DELETE":
-            await run_in_threadpool(agent.saving.remove_probe, name)
+            await run_in_threadpool(agent.checkpointing.remove_probe, name)
             return JSONResponse({})
-        return JSONResponse({"seen": await run_in_threadpool(agent.saving.sees_probe, name)})
+        return JSONResponse({"seen": await run_in_threadpool(agent.checkpointing.sees_probe, name)})
 
     return [
         Route("/checkpoints/{job}", list_job),

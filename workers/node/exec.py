@@ -13,13 +13,13 @@ from starlette.routing import Route
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.hosts.processes.exec import ExecSessions, Session
+from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 
 KEEP_ALIVE_S = 5.0
 
 
 def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
-    def session_of(request: Request) -> Session:
+    def session_of(request: Request) -> ExecProcess:
         return sessions.get(_key(request), _number(request.path_params["rank"]), request.path_params["id"])
 
     async def start(request: Request) -> Response:
@@ -29,8 +29,8 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
         except ValidationError as error:
             raise InvalidRequest(str(error)) from error
         session_id = await sessions.start(key, wanted.model_copy(update={"rank": rank}))
-        told = ExecSession(id=session_id, job_id=key.job_id, attempt=key.attempt, rank=rank, host=host)
-        return JSONResponse(told.model_dump(), status_code=201)
+        session = ExecSession(id=session_id, job_id=key.job_id, attempt=key.attempt, rank=rank, host=host)
+        return JSONResponse(session.model_dump(), status_code=201)
 
     async def output(request: Request) -> Response:
         """One :class:`ExecChunk` as JSON a line, from ``?offset=`` on; empty lines keep the connection alive."""

@@ -38,7 +38,7 @@ class FaultDispatcher:
 
     def report(self, fault: FaultReport) -> None:
         # Whose it is, is decided now: the next job on the GPU must not be excused by it.
-        self._recent.append((fault, self._struck(fault)))
+        self._recent.append((fault, self._affected_attempts(fault)))
         path = self._outbox / f"{fault.fault_id}.json"
         draft = path.with_suffix(".draft")
         draft.write_text(fault.model_dump_json())
@@ -48,8 +48,8 @@ class FaultDispatcher:
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
         """The newest fault that stops jobs and struck a GPU while this attempt was on it."""
-        for fault, struck in reversed(self._recent):
-            if key in struck and FaultAction(fault.action).stops_job:
+        for fault, affected in reversed(self._recent):
+            if key in affected and FaultAction(fault.action).stops_job:
                 return fault
         return None
 
@@ -81,7 +81,7 @@ class FaultDispatcher:
     async def _deliver(self, fault: FaultReport) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
         if FaultAction(fault.action).stops_job or fault.attempt is not None:
-            await asyncio.gather(*[self._tell_job(key, fault) for key in self._struck(fault)])
+            await asyncio.gather(*[self._tell_job(key, fault) for key in self._affected_attempts(fault)])
         await self._client.start_workflow(
             RemediationWorkflow.run,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
@@ -91,7 +91,7 @@ class FaultDispatcher:
             start_signal_args=[fault],
         )
 
-    def _struck(self, fault: FaultReport) -> list[AttemptKey]:
+    def _affected_attempts(self, fault: FaultReport) -> list[AttemptKey]:
         if fault.between_jobs:
             return []
         if fault.attempt is not None and not FaultAction(fault.action).takes_gpu:

@@ -87,7 +87,7 @@ class LeaseKeeper:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._report_for_ever(http))
-                    group.create_task(self._guard(http))
+                    group.create_task(self._watch_lease(http))
             except asyncio.CancelledError:
                 await self._announce_restart(http)
                 raise
@@ -143,7 +143,7 @@ class LeaseKeeper:
         except (httpx.HTTPError, ValidationError, PlatformError, TimeoutError) as error:
             log.debug("lease.no_answer", error=repr(error))
             return None
-        self._take(answer, sent_at, lease_s)
+        self._apply_answer(answer, sent_at, lease_s)
         return answer
 
     async def _post(self, http: httpx.AsyncClient, url: str, report: HostReport) -> LeaseAnswer:
@@ -155,7 +155,7 @@ class LeaseKeeper:
         response.raise_for_status()
         return LeaseAnswer.model_validate_json(response.content)
 
-    def _take(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
+    def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
         self._ttl_s = answer.ttl_s
         self._peers.know(answer.members)
         self._lease = self._lease.with_times(LeaseTimes.of(answer.ttl_s)).answered(
@@ -171,7 +171,7 @@ class LeaseKeeper:
         self._write()
         if not answer.renewed:
             self.report_soon()
-        self._agent.saving.clock.drain(answer.draining)
+        self._agent.checkpointing.clock.drain(answer.draining)
         if answer.online_ms is not None:
             self._excuse_resets(answer.online_ms)
         for key in answer.kill:
@@ -202,7 +202,7 @@ class LeaseKeeper:
 
     # -- keeping to the lease ----------------------------------------------------------------------
 
-    async def _guard(self, http: httpx.AsyncClient) -> None:
+    async def _watch_lease(self, http: httpx.AsyncClient) -> None:
         """Ask the other hosts in time, and end the ranks when the lease has ended."""
         while True:
             now = boot_clock_s()

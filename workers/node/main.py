@@ -32,10 +32,10 @@ from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.boot import boot_id
+from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
-from gpu_platform.hosts.health.history import FaultHistory
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
@@ -51,7 +51,7 @@ from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.lease_keeper import LeaseKeeper, TemporalWay
 from workers.node.metrics import NodeMetrics
-from workers.node.nvml_watch import NvmlWatch, Restart, open_gpus, unusable
+from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
 from workers.node.peer_votes import votes_route
 from workers.node.readings import reading_routes
 from workers.node.reboot import HostReboot
@@ -100,7 +100,7 @@ def report_maker(
     inventory: HostInventory,
     agent: HostAgent,
     health: HealthMonitor,
-    fitness: Fitness,
+    fitness: GpuFitness,
     agent_url: str,
     unusable: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[], HostReport]:
@@ -120,7 +120,7 @@ def report_maker(
             inventory=inventory,
             attempts=attempts,
             checkpoints=agent.checkpoints(attempts),
-            checkpoint_root=agent.saving.root_id,
+            checkpoint_root=agent.checkpointing.root_id,
             telemetry=health.telemetry(),
             degraded={**health.degraded(), **fitness.unfit(), **unusable},
         )
@@ -201,7 +201,7 @@ async def main() -> None:
     )
     accountant = Accountant(home)
     health.observe_with(accountant)
-    fitness = Fitness(
+    fitness = GpuFitness(
         nvml,
         inventory,
         settings.node,
@@ -239,7 +239,7 @@ async def main() -> None:
         policy,
         faults.report,
         {gpu.uuid: gpu.index for gpu in inventory.gpus},
-        agent.saving.clock,
+        agent.checkpointing.clock,
     )
     sessions = ExecSessions(home.resolve(), settings.node.name)
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
@@ -282,6 +282,6 @@ async def main_with_restarts() -> None:
     """:func:`main`; a node worker that must start anew becomes another program image of the same process."""
     try:
         await main()
-    except* Restart as group:
+    except* RestartRequired as group:
         log.warning("node.starts_anew", reason=str(group.exceptions[0]))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

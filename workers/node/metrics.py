@@ -77,7 +77,7 @@ def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterabl
     reads = {gpu.info.uuid: gpu.reading for gpu in gpus}
     known = {uuid: reading for uuid, reading in reads.items() if reading is not None}
     counts = {gpu.info.uuid: gpu.counts for gpu in gpus if gpu.counts is not None}
-    fitness = {gpu.info.uuid: gpu.fitness for gpu in gpus if gpu.fitness is not None}
+    statuses = {gpu.info.uuid: gpu.hardware_status for gpu in gpus if gpu.hardware_status is not None}
     yield family("up", "1: NVML answers for it", {uuid: float(read is not None) for uuid, read in reads.items()})
     yield family("degraded", "1: it gets no new work for now", {uuid: float(uuid in degraded) for uuid in labels})
     yield family("memory_total_bytes", "Its memory", {gpu.info.uuid: gpu.info.memory_mib << 20 for gpu in gpus})
@@ -93,7 +93,7 @@ def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterabl
         {uuid: None if r.memory_used_mib is None else r.memory_used_mib << 20 for uuid, r in known.items()},
     )
     yield family("power_watts", "Power it draws", {uuid: r.power_w for uuid, r in known.items()})
-    yield family("power_limit_watts", "Its power limit", {uuid: f.power_limit_w for uuid, f in fitness.items()})
+    yield family("power_limit_watts", "Its power limit", {uuid: f.power_limit_w for uuid, f in statuses.items()})
     yield family(
         "energy_joules",
         "Energy since the driver was loaded",
@@ -101,7 +101,7 @@ def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterabl
         "counter",
     )
     yield family("remapped_rows", "Rows replaced by spares", {u: c.remapped_rows for u, c in counts.items()})
-    yield family("nvlinks_up", "NVLinks that are up", {uuid: f.nvlinks_up for uuid, f in fitness.items()})
+    yield family("nvlinks_up", "NVLinks that are up", {uuid: f.nvlinks_up for uuid, f in statuses.items()})
     yield family(
         "nvlink_errors",
         "Replays, recoveries, checksum errors",

@@ -1,7 +1,7 @@
 """NVML that is not there, or goes, or comes back: the host stays registered, its ranks run on, and it gets no new work.
 
 A node worker may end at any moment and loses nothing by it. So when what it was built on changes (NVML is gone or
-back, another driver, a GPU more), it starts anew, in the same process: :class:`Restart`.
+back, another driver, a GPU more), it starts anew, in the same process: :class:`RestartRequired`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpu_platform.settings import NodeSettings
 log = structlog.get_logger()
 
 CHECK_S = 5.0
-STRIKES = 3
+MAX_FAILED_CHECKS = 3
 """What was seen once may be a hiccup; so often in a row it is so."""
 
 
-class Restart(Exception):
+class RestartRequired(Exception):
     """Why the node worker starts anew."""
 
 
@@ -71,16 +71,16 @@ class NvmlWatch:
         self._is_paused = is_paused
 
     async def run(self) -> None:
-        """Until cancelled, or :class:`Restart`."""
+        """Until cancelled, or :class:`RestartRequired`."""
         if self._inventory.simulated or not self._node.gpus:
             return
-        strikes = 0
+        failed_checks = 0
         while True:
             await asyncio.sleep(CHECK_S)
             why = await asyncio.to_thread(self.look)
-            strikes = strikes + 1 if why is not None else 0
-            if why is not None and strikes >= STRIKES:
-                raise Restart(why)
+            failed_checks = failed_checks + 1 if why is not None else 0
+            if why is not None and failed_checks >= MAX_FAILED_CHECKS:
+                raise RestartRequired(why)
 
     def look(self) -> str | None:
         """What is not any more as it was."""

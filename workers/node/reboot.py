@@ -12,7 +12,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.host_reset import reboot, reboot_simulated
 from gpu_platform.settings import NodeSettings
-from workers.node.nvml_watch import Restart
+from workers.node.nvml_watch import RestartRequired
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class HostReboot:
         self._rebooted.set()
 
     async def run(self) -> None:
-        """Until a simulated reboot: :class:`Restart`, since no process outlives a boot."""
+        """Until a simulated reboot: :class:`RestartRequired`, since no process outlives a boot."""
         await self._rebooted.wait()
         await asyncio.sleep(_ANSWER_S)
-        raise Restart("the simulated host was rebooted")
+        raise RestartRequired("the simulated host was rebooted")

@@ -21,7 +21,7 @@ from gpu_platform.hosts.accounting.counters import Counters, ProcessTable, rank_
 from gpu_platform.hosts.accounting.gpu_meter import GpuMeter, OwnUse
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.nvml.gpu_signals import Reading
-from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths, records
 
@@ -45,7 +45,7 @@ class LiveAttempt:
         self.plan = plan
         self.directory = directory
         self.record = record
-        self.ranks = [Rank(directory / f"rank-{spec.rank}", spec.rank, plan.host) for spec in plan.ranks]
+        self.ranks = [RankProcess(directory / f"rank-{spec.rank}", spec.rank, plan.host) for spec in plan.ranks]
         self.counters: dict[int, Counters] = {}
         """Of living ranks, at the last sample."""
         self.pids: set[int] = set()
@@ -85,9 +85,9 @@ class LiveAttempt:
 
     def save(self) -> None:
         path = str(self.directory / records.USAGE)
-        records.write_record(path, self.record.model_dump(mode="json"), durable=False)
+        records.write_record(path, self.record.model_dump(mode="json", by_alias=True), durable=False)
 
-    def _usage_of(self, rank: Rank) -> RankUsage | None:
+    def _usage_of(self, rank: RankProcess) -> RankUsage | None:
         started = rank.started
         if started is None:
             return None
@@ -96,26 +96,26 @@ class LiveAttempt:
         seconds = max(0, until_ms - started.started_at_ms) / 1000
         [spec] = [spec for spec in self.plan.ranks if spec.rank == rank.rank]
         sharers = {uuid: sum(uuid in other.gpu_uuids for other in self.plan.ranks) for uuid in spec.gpu_uuids}
-        # Ranks of one attempt that share a GPU have each their part of it.
+        # Ranks of one attempt that use the same GPU divide its figures evenly.
         meters = [(self.meters[uuid], 1 / sharers[uuid]) for uuid in spec.gpu_uuids]
         known_s = sum(meter.utilization_known_s for meter, _ in meters)
         read_s = sum(meter.seconds for meter, _ in meters)
         sums = self.record.ranks.get(rank.rank, _RankSums())
-        told = rank.used or {}
+        recorded = rank.used or {}
         return RankUsage(
             rank=rank.rank,
             host=self.plan.host,
             seconds=seconds,
-            gpu_seconds=round(sum(seconds * meter.part * part for meter, part in meters), 3),
+            gpu_seconds=round(sum(seconds * meter.gpu_fraction * share for meter, share in meters), 3),
             mean_utilization_percent=_mean(sum(meter.utilization_s for meter, _ in meters), known_s),
             peak_utilization_percent=max(m.peak_utilization_percent for m, _ in meters) if known_s else None,
             mean_gpu_memory_mib=_mean(sum(meter.memory_mib_s for meter, _ in meters), read_s),
             peak_gpu_memory_mib=max(m.peak_memory_mib for m, _ in meters) if read_s else None,
-            energy_j=round(sum(meter.energy_j * part for meter, part in meters), 1),
-            cpu_s=round(max(sums.cpu_s, told.get("cpu_s", 0.0)), 3),
-            peak_memory_mib=int(max(sums.peak_memory_mib, told.get("peak_memory_mib", 0))),
+            energy_j=round(sum(meter.energy_j * share for meter, share in meters), 1),
+            cpu_s=round(max(sums.cpu_s, recorded.get("cpu_s", 0.0)), 3),
+            peak_memory_mib=int(max(sums.peak_memory_mib, recorded.get("peak_memory_mib", 0))),
             ecc_errors=sum(meter.ecc_errors for meter, _ in meters),
-            throttled_s=round(sum(meter.throttled_s * part for meter, part in meters), 3),
+            throttled_s=round(sum(meter.throttled_s * share for meter, share in meters), 3),
         )
 
 
@@ -185,9 +185,9 @@ def _load(directory: Path, plan: HostPlan) -> _UsageRecord:
         return _UsageRecord.model_validate(record)
     meters: dict[str, GpuMeter] = {}
     for uuid, share in zip_longest(plan.gpu_uuids, plan.shares):
-        part = 1.0 if share is None else share.percent / 100
-        meter = meters.setdefault(uuid, GpuMeter(part=0.0))
-        meter.part = min(1.0, meter.part + part)  # groups of a gang may have shares of one GPU
+        fraction = 1.0 if share is None else share.percent / 100
+        meter = meters.setdefault(uuid, GpuMeter(gpu_fraction=0.0))
+        meter.gpu_fraction = min(1.0, meter.gpu_fraction + fraction)  # groups of a gang may have shares of one GPU
     return _UsageRecord(gpus=meters)
 
 

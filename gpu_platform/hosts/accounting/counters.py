@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.system.process_tree import Process, Stat, all_processes, descendants
 from gpu_platform.hosts.system.records import LOG
 
@@ -33,7 +33,7 @@ class Counters(NamedTuple):
     output_bytes: int
 
 
-def read_counters(rank: Rank, jail: Jail | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
+def read_counters(rank: RankProcess, jail: Jail | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
     """None when the rank does not live (any more). ``table`` is one look at all processes, for many ranks."""
     if rank.main_process is None:
         return None
@@ -53,7 +53,7 @@ def read_counters(rank: Rank, jail: Jail | None, table: ProcessTable, *, with_io
     return Counters(cpu_s, sum(rss for _, _, rss in reads), io, output)
 
 
-def rank_pids(rank: Rank, jail: Jail | None, table: ProcessTable) -> set[int]:
+def rank_pids(rank: RankProcess, jail: Jail | None, table: ProcessTable) -> set[int]:
     """Its processes, as this host's PID namespace numbers them."""
     if jail is not None:
         return jail.cgroup.child(f"rank-{rank.rank}").processes()

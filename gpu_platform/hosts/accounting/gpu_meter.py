@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 
@@ -20,8 +22,8 @@ class OwnUse(NamedTuple):
 
 @dataclass
 class GpuMeter:
-    part: float = 1.0
-    """Of the GPU that the attempt holds."""
+    gpu_fraction: Annotated[float, Field(alias="part")] = 1.0
+    """Which fraction of the GPU the attempt holds, 0 to 1. Records on disk call it ``part``."""
     seconds: float = 0.0
     """That readings cover; so for all sums but the energy's counter."""
     utilization_s: float = 0.0
@@ -92,7 +94,7 @@ class GpuMeter:
             if reading.memory_used_mib != self._memory_mib:
                 self._memory_mib, self._moved_at_s = reading.memory_used_mib, reading.at_s
         if reading.is_throttled:
-            self.throttled_s += elapsed * self.part
+            self.throttled_s += elapsed * self.gpu_fraction
         self._add_energy(reading, elapsed)
 
     def add_ecc(self, counter: int) -> None:
@@ -103,10 +105,10 @@ class GpuMeter:
 
     def _add_energy(self, reading: Reading, elapsed: float) -> None:
         if reading.energy_j is None:
-            self.energy_j += (reading.power_w or 0.0) * elapsed * self.part
+            self.energy_j += (reading.power_w or 0.0) * elapsed * self.gpu_fraction
             return
         if self.energy_counter_j is not None:
             began_anew = reading.energy_j < self.energy_counter_j
             used = reading.energy_j if began_anew else reading.energy_j - self.energy_counter_j
-            self.energy_j += used * self.part
+            self.energy_j += used * self.gpu_fraction
         self.energy_counter_j = reading.energy_j

@@ -44,7 +44,7 @@ class ProcessUse(NamedTuple):
         return OwnUse(min(100, max(1, round(own))) if own else 0, memory)
 
 
-class SharedGpus:
+class SharedGpuMeter:
     """Measures what each attempt itself uses of the GPUs of which it has only a part."""
 
     def __init__(self, nvml: Nvml) -> None:

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from gpu_platform.domain.attempt import RankLimits
-from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, send_signal
 
@@ -21,7 +21,7 @@ _OVERDUE = "overdue.json"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def ran_s(ranks: list[Rank]) -> float:
+def ran_s(ranks: list[RankProcess]) -> float:
     """Since when the oldest living rank runs, seconds; 0 when none does."""
     started = [process.started for rank in ranks if (process := rank.main_process) is not None]
     return records.boot_clock_s() - min(started) / _TICKS_PER_S if started else 0.0
@@ -39,9 +39,9 @@ def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
     One without would die of it: a shell that started the program, a data loader.
     """
     number = signal.Signals[f"SIG{limits.warn_signal}"]
-    told = sum(send_signal(process, number) for process in processes if handles(process.pid, number))
+    warned = sum(send_signal(process, number) for process in processes if handles(process.pid, number))
     (attempt_dir / _WARNED).touch()
-    return told
+    return warned
 
 
 def is_overdue(limits: RankLimits, seconds: float, slack_s: float) -> bool:

@@ -19,7 +19,7 @@ BUSY_IO_BYTES_PER_S = 1024
 """A rank that only pings somebody (a tracker's heartbeat) moves less."""
 
 
-class Standstill(StrEnum):
+class Stall(StrEnum):
     HANGS = "hang"
     IDLE_WARNING = "idle_warning"
     IDLES = "idle"
@@ -36,11 +36,11 @@ class Watchdog:
     _sampled_at_s: float = 0.0
     _ranks_moved_at_s: float = 0.0
     _last: dict[int, Counters] = field(default_factory=dict[int, Counters])
-    _told: set[Standstill] = field(default_factory=set[Standstill])
+    _reported: set[Stall] = field(default_factory=set[Stall])
 
     def look(
         self, now_s: float, ranks: Mapping[int, Counters], gpus_busy_at_s: float, gpus_moved_at_s: float
-    ) -> dict[Standstill, float]:
+    ) -> dict[Stall, float]:
         """What is the matter now and was not told before, with how long it has stood still.
 
         ``ranks``: counters of those that live. ``gpus_…_at_s``: when one of its GPUs last computed, or last did
@@ -55,19 +55,19 @@ class Watchdog:
         self._last, self._sampled_at_s = dict(ranks), now_s
         idle_s = now_s - max(self._since_s, gpus_busy_at_s)
         still_s = now_s - max(self._since_s, self._ranks_moved_at_s, gpus_moved_at_s)
-        found: dict[Standstill, float] = {}
+        found: dict[Stall, float] = {}
         if self.hang_limit_s is not None and still_s >= self.hang_limit_s:
-            found[Standstill.HANGS] = still_s
+            found[Stall.HANGS] = still_s
         if self.idle_limit_s is not None:
             if idle_s < self.idle_limit_s / 2:
-                self._told.discard(Standstill.IDLE_WARNING)
+                self._reported.discard(Stall.IDLE_WARNING)
             elif idle_s >= self.idle_limit_s:
-                found[Standstill.IDLES] = idle_s
+                found[Stall.IDLES] = idle_s
             else:
-                found[Standstill.IDLE_WARNING] = idle_s
-        news = {kind: seconds for kind, seconds in found.items() if kind not in self._told}
-        self._told |= news.keys()
-        return news
+                found[Stall.IDLE_WARNING] = idle_s
+        new = {kind: seconds for kind, seconds in found.items() if kind not in self._reported}
+        self._reported |= new.keys()
+        return new
 
     def _moved(self, ranks: Mapping[int, Counters], elapsed_s: float) -> bool:
         if elapsed_s <= 0:

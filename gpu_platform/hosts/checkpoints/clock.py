@@ -14,7 +14,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.accounting import LiveAttempt
 from gpu_platform.hosts.checkpoints.checkpoint_times import newest_mark
-from gpu_platform.hosts.checkpoints.requests import DRAIN, INTERVAL, TIME_LIMIT, Asked, CheckpointRequester
+from gpu_platform.hosts.checkpoints.requests import DRAIN, INTERVAL, TIME_LIMIT, CheckpointRequest, CheckpointRequester
 from gpu_platform.hosts.system.paths import checkpoint_dir
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ _LEAST_LEAD_S = 10.0
 class _Schedule:
     asked_at_s: float
     """Steady seconds; at first the start of the attempt."""
-    asked: Asked | None = None
+    asked: CheckpointRequest | None = None
     reasons: set[str] = field(default_factory=set[str])
     """Asked for these, which come once."""
     complained: bool = False
@@ -55,8 +55,8 @@ class CheckpointClock:
                 target=self._look, args=(list(live),), name="checkpoint clock", daemon=True
             )
             self._looking.start()
-        told, self._unanswered = self._unanswered, []
-        return told
+        messages, self._unanswered = self._unanswered, []
+        return messages
 
     def _look(self, live: Sequence[LiveAttempt]) -> None:
         alive = [attempt.key for attempt in live]
@@ -101,9 +101,9 @@ class CheckpointClock:
             return
         schedule.complained = True
         signalled = schedule.asked.signalled
-        told = f"a file and a signal to {signalled} of its processes" if signalled else "a file"
+        how = f"a file and a signal to {signalled} of its processes" if signalled else "a file"
         message = (
-            f"no checkpoint came within {every_s:g} s of the platform's request (by {told}): let the program call "
+            f"no checkpoint came within {every_s:g} s of the platform's request (by {how}): let the program call "
             "gpu_platform.job.should_checkpoint(), and write COMPLETE last into each checkpoint"
         )
         self._unanswered.append((attempt.key, message))

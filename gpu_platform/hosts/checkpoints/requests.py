@@ -22,7 +22,7 @@ import structlog
 from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.hosts.accounting.limits import handles
 from gpu_platform.hosts.checkpoints.store import marked
-from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.process_tree import Process, send_signal
@@ -43,7 +43,7 @@ Marks = frozenset[tuple[str, float]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckpointRequest:
     directory: Path
     before: Marks
     """The complete checkpoints that were there."""
@@ -69,30 +69,30 @@ class CheckpointRequester:
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
         name = self._signal(plan)
-        told = {"GPU_PLATFORM_CHECKPOINT_REQUEST": str(self.path(plan.key))}
-        return told if name is None else {**told, "GPU_PLATFORM_CHECKPOINT_SIGNAL": name}
+        environ = {"GPU_PLATFORM_CHECKPOINT_REQUEST": str(self.path(plan.key))}
+        return environ if name is None else {**environ, "GPU_PLATFORM_CHECKPOINT_SIGNAL": name}
 
     def every_s(self, plan: HostPlan) -> float | None:
         return plan.checkpoint.every_s or self._node.checkpoint_every_s
 
-    def listens(self, plan: HostPlan, ranks: Sequence[Rank]) -> bool:
+    def listens(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> bool:
         """Does the program hear requests? Else nobody need wait for its answer."""
         if os.path.lexists(paths.checkpoint_dir(self._root, plan.key) / LISTENING):
             return True
         return bool(self._handlers(plan, ranks))
 
-    def ask(self, plan: HostPlan, ranks: Sequence[Rank], why: str) -> Asked:
+    def ask(self, plan: HostPlan, ranks: Sequence[RankProcess], why: str) -> CheckpointRequest:
         """Raises ``OSError`` when the request cannot be written."""
         directory = paths.checkpoint_dir(self._root, plan.key)
         before = frozenset(marked(directory))
         self._write(plan.key, why)
-        told = self._handlers(plan, ranks)
-        number = signal.Signals[f"SIG{self._signal(plan)}"] if told else None
-        sent = sum(send_signal(process, number) for process in told) if number is not None else 0
+        handlers = self._handlers(plan, ranks)
+        number = signal.Signals[f"SIG{self._signal(plan)}"] if handlers else None
+        sent = sum(send_signal(process, number) for process in handlers) if number is not None else 0
         log.info("checkpoint.asked", job=plan.key.job_id, attempt=plan.key.attempt, why=why, signalled=sent)
-        return Asked(directory, before, sent)
+        return CheckpointRequest(directory, before, sent)
 
-    async def before_stop(self, plan: HostPlan, ranks: Sequence[Rank], grace_s: float) -> float:
+    async def before_stop(self, plan: HostPlan, ranks: Sequence[RankProcess], grace_s: float) -> float:
         """Ask a program that listens, and wait for its answer within the grace. Returns the seconds that took."""
         began = time.monotonic()
         patience_s = grace_s * (1 - _SIGTERM_SHARE)
@@ -108,7 +108,7 @@ class CheckpointRequester:
             log.warning("checkpoint.not_asked", job=plan.key.job_id, attempt=plan.key.attempt, error=str(error))
         return time.monotonic() - began
 
-    async def _ask_and_wait(self, plan: HostPlan, ranks: Sequence[Rank]) -> None:
+    async def _ask_and_wait(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> None:
         if not await asyncio.to_thread(self.listens, plan, ranks):
             return
         asked = await asyncio.to_thread(self.ask, plan, ranks, STOP)
@@ -119,7 +119,7 @@ class CheckpointRequester:
         name = plan.checkpoint.signal or self._node.checkpoint_signal
         return None if name == "none" else name
 
-    def _handlers(self, plan: HostPlan, ranks: Sequence[Rank]) -> list[Process]:
+    def _handlers(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> list[Process]:
         """Processes that handle the signal, of a job that said it takes requests: others may mean something else
         by it."""
         name, wanted = self._signal(plan), plan.checkpoint
@@ -144,6 +144,6 @@ class CheckpointRequester:
             temporary.unlink(missing_ok=True)
 
 
-def _all_live(ranks: Sequence[Rank]) -> bool:
+def _all_live(ranks: Sequence[RankProcess]) -> bool:
     """A gang with a rank less saves no more."""
     return bool(ranks) and all(rank.main_process is not None for rank in ranks)

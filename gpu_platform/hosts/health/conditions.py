@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu_platform.hosts.health.fault_policy import Condition
-from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, Reading
+from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, HardwareStatus, Reading
 
 HYSTERESIS_C = 5
 """A hot GPU takes new work again when it is so far below the limit."""
@@ -18,7 +18,7 @@ THROTTLE_S = 60.0
 
 
 @dataclass
-class Throttle:
+class ThrottleDetector:
     """Hysteresis over time: begins when it lasted, ends when it stayed away."""
 
     after_s: float = THROTTLE_S
@@ -36,7 +36,7 @@ class Throttle:
 
 
 @dataclass
-class Heat:
+class TemperatureLimit:
     limit_c: int
     why: str | None = None
 
@@ -51,8 +51,8 @@ class Heat:
 
 
 def throttled_because(reading: Reading) -> str:
-    told = ", ".join(reading.throttle_reasons) or "no longer"
-    return f"clocks were lowered for more than {THROTTLE_S:.0f} s (now: {told})"
+    reasons = ", ".join(reading.throttle_reasons) or "no longer"
+    return f"clocks were lowered for more than {THROTTLE_S:.0f} s (now: {reasons})"
 
 
 def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterator[tuple[Condition, bool, str]]:
@@ -66,17 +66,17 @@ def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterato
     yield "recovery_asked", asked != 0, f": action {asked}"
 
 
-def hardware_conditions(fitness: Fitness, links: int) -> Iterator[tuple[Condition, bool, str]]:
+def hardware_conditions(status: HardwareStatus, links: int) -> Iterator[tuple[Condition, bool, str]]:
     """From what is read every ten seconds. ``links``: NVLinks that were up at best."""
-    yield "sram_threshold", fitness.sram_threshold, ""
-    yield "remap_exhausted", fitness.remap_exhausted, ""
-    yield "pages_pending", fitness.pages_pending, ""
-    yield "repair_pending", fitness.repair_pending, ""
-    down = links - fitness.nvlinks_up
+    yield "sram_threshold", status.sram_threshold, ""
+    yield "remap_exhausted", status.remap_exhausted, ""
+    yield "pages_pending", status.pages_pending, ""
+    yield "repair_pending", status.repair_pending, ""
+    down = links - status.nvlinks_up
     yield "nvlink_down", down > 0, f": {down} of {links}"
-    yield "fabric_failed", fitness.fabric_problem is not None, f": {fitness.fabric_problem}"
-    narrow = fitness.pcie_width is not None and fitness.pcie_width < (fitness.pcie_max_width or 0)
-    yield "pcie_narrow", narrow, f": x{fitness.pcie_width} of x{fitness.pcie_max_width}"
+    yield "fabric_failed", status.fabric_problem is not None, f": {status.fabric_problem}"
+    narrow = status.pcie_width is not None and status.pcie_width < (status.pcie_max_width or 0)
+    yield "pcie_narrow", narrow, f": x{status.pcie_width} of x{status.pcie_max_width}"
 
 
 KEEPS_WORK_AWAY: dict[Condition, str] = {

@@ -128,9 +128,9 @@ class FaultPolicy:
     recovery_actions: dict[int, FaultAction]
     reset_escalation: dict[int, FaultAction]
     """What to do instead of the n-th reset of one GPU within the escalation window; empty: reset again and again."""
-    blameless: frozenset[int | str]
+    no_fault_of_gpu: frozenset[int | str]
     """Causes that are a program's doing: resets for them do not escalate, or one bad job would take GPUs away."""
-    sympathetic: frozenset[int | str]
+    consequences: frozenset[int | str]
     """XIDs that other faults bring along: they count only when they come alone."""
     escalation_window_ms: float
     thresholds: dict[Condition, int]
@@ -154,8 +154,8 @@ class FaultPolicy:
             unknown=own.unknown or getattr(table.unknown, own.extends),
             recovery_actions=table.recovery_actions | own.recovery_actions,
             reset_escalation=table.reset_escalation if own.reset_escalation is None else own.reset_escalation,
-            blameless=frozenset(cause for cause, entry in shipped.items() if entry.kind == "app"),
-            sympathetic=frozenset(cause for cause, entry in shipped.items() if entry.kind == "sympathetic"),
+            no_fault_of_gpu=frozenset(cause for cause, entry in shipped.items() if entry.kind == "app"),
+            consequences=frozenset(cause for cause, entry in shipped.items() if entry.kind == "sympathetic"),
             escalation_window_ms=(own.escalation_window_h or table.escalation_window_h) * 3_600_000,
             thresholds={
                 "ecc_correctable": own.ecc_correctable_threshold or table.ecc_correctable_threshold,
@@ -180,7 +180,7 @@ class FaultPolicy:
         driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``; ``fatal``: its log line says so.
         """
         action = self._first_action(cause, history, now_ms, recovery_action, fatal)
-        if action is FaultAction.RESET and cause not in self.blameless:
+        if action is FaultAction.RESET and cause not in self.no_fault_of_gpu:
             times = 1 + self.earlier_resets(history, now_ms)
             steps = [step for step in self.reset_escalation if step <= times]
             return self.reset_escalation[max(steps)] if steps else action
@@ -189,7 +189,9 @@ class FaultPolicy:
     def earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
         """Incidents that asked for more than a restart of the job; what comes within seconds is one incident."""
         grave = (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
-        times = sorted(past.at_ms for past in history if past.action in grave and past.cause not in self.blameless)
+        times = sorted(
+            past.at_ms for past in history if past.action in grave and past.cause not in self.no_fault_of_gpu
+        )
         times = [at for at in times if at >= now_ms - self.escalation_window_ms]
         return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import structlog
 
 from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import COMPANION_MS, Condition, FaultPolicy
-from gpu_platform.hosts.health.history import FaultHistory
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class FaultReports:
             elif at_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
                 return
             gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
-            if xid in self._policy.sympathetic and self._is_consequence(gpu, xid, at_ms):
+            if xid in self._policy.consequences and self._is_consequence(gpu, xid, at_ms):
                 return
             if any(xid in _XIDS_OF.get(condition, ()) for condition in gpu.standing):  # type: ignore[call-overload]
                 return
@@ -70,8 +70,8 @@ class FaultReports:
             elif holds and condition not in gpu.standing:
                 gpu.standing.add(condition)
                 xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
-                told_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
-                if now_ms() - told_ms > COMPANION_MS:
+                reported_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
+                if now_ms() - reported_ms > COMPANION_MS:
                     self.report(gpu, condition, detail, recovery_action=recovery_action)
 
     def report(
@@ -96,7 +96,7 @@ class FaultReports:
             action=action.value,
             message=f"{self._policy.describe(cause)} on GPU {gpu.info.index} of {self._host}{detail}",
             at_ms=at_ms,
-            blameless=cause in self._policy.blameless,
+            blameless=cause in self._policy.no_fault_of_gpu,
         )
         try:
             self._on_fault(report)
@@ -128,7 +128,7 @@ class FaultReports:
         others = [
             at_ms
             for other, at_ms in gpu.xids.items()
-            if other != xid and (xid == CHANNEL_REMOVED or other not in self._policy.sympathetic)
+            if other != xid and (xid == CHANNEL_REMOVED or other not in self._policy.consequences)
         ]
         return now - max([killed_ms, *others]) <= COMPANION_MS
 

@@ -32,11 +32,11 @@ from gpu_platform.settings import NodeSettings
 log = structlog.get_logger(__name__)
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_LEAVING_S = 5.0
+_GPU_RELEASE_S = 5.0
 """So long the driver may take to see that a process is gone."""
 
 
-class Fitness(Stage):
+class GpuFitness(Stage):
     """``own_pids`` gives the processes of open attempts on a GPU, and those that the platform has there for them;
     ``on_fault`` gets what a reset can heal."""
 
@@ -77,7 +77,7 @@ class Fitness(Stage):
         """Wait until the driver sees that the attempt is gone. Of a part of a GPU, others still run there."""
         since = self._prepared.pop(plan.key, None)
         for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
-            deadline = time.monotonic() + _LEAVING_S
+            deadline = time.monotonic() + _GPU_RELEASE_S
             while (problem := self._in_use(uuid)) is not None and time.monotonic() < deadline:
                 time.sleep(0.05)
             if problem is not None:

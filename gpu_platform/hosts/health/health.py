@@ -21,14 +21,14 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts.health import conditions
-from gpu_platform.hosts.health.conditions import Heat
+from gpu_platform.hosts.health.conditions import TemperatureLimit
+from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import Condition, FaultPolicy
 from gpu_platform.hosts.health.fault_reports import FaultReports, now_ms
-from gpu_platform.hosts.health.history import FaultHistory
 from gpu_platform.hosts.health.kernel_log import KernelLog, place_of
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu, reason_against_work, telemetry_of
 from gpu_platform.hosts.nvml import gpu_signals
-from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
+from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, GpuReader, HardwareStatus, Reading
 from gpu_platform.hosts.nvml.opening import Nvml
 
 log = structlog.get_logger(__name__)
@@ -71,11 +71,13 @@ class HealthMonitor:
         self._interval_s = interval_s
         history = history or FaultHistory()
         self._faults = FaultReports(policy, history, host=host, on_fault=on_fault)
-        self._gpus = [WatchedGpu(info, heat=Heat(max_temperature_c)) for info in inventory.gpus]
+        self._gpus = [
+            WatchedGpu(info, temperature_limit=TemperatureLimit(max_temperature_c)) for info in inventory.gpus
+        ]
         for gpu in self._gpus:
             gpu.standing = history.standing(gpu.info.uuid)
         self._errors_every = max(1, round(_ERRORS_S / interval_s))
-        self._fitness_every = max(1, round(_HARDWARE_STATUS_S / interval_s))
+        self._hardware_status_every = max(1, round(_HARDWARE_STATUS_S / interval_s))
         self._steady_every = max(1, round(_STEADY_SIGNALS_S / interval_s))
         self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
@@ -156,7 +158,7 @@ class HealthMonitor:
         """From now on ``observer`` gets every reading, in the monitor's thread."""
         self._observers.append(observer)
 
-    def poll_once(self, *, steady: bool = True, errors: bool = True, fitness: bool = True) -> None:
+    def poll_once(self, *, steady: bool = True, errors: bool = True, hardware_status: bool = True) -> None:
         """One round over all GPUs, as the thread does it."""
         for gpu in self._gpus:
             try:
@@ -165,7 +167,7 @@ class HealthMonitor:
                 self._read_fast_signals(gpu, gpu.reader.read(all_of_it=steady or gpu.reading is None))
                 if errors:
                     self._read_errors(gpu, gpu.reader.read_errors())
-                if fitness or gpu.fitness is None:
+                if hardware_status or gpu.hardware_status is None:
                     self._read_hardware_status(gpu, gpu.reader.read_hardware_status())
             except self._nvml.NVMLError as error:
                 self._on_error(gpu, error)
@@ -179,7 +181,7 @@ class HealthMonitor:
             self.poll_once(
                 steady=rounds % self._steady_every == 0,
                 errors=rounds % self._errors_every == 0,
-                fitness=rounds % self._fitness_every == 0,
+                hardware_status=rounds % self._hardware_status_every == 0,
             )
             rounds += 1
             next_at = max(next_at + self._interval_s, time.monotonic())
@@ -194,9 +196,9 @@ class HealthMonitor:
             gpu.lost = None
         self._faults.note(gpu, "gpu_lost", False)
         self._faults.note(gpu, "reset_required", False)
-        was_hot, was_slow = gpu.heat.why, gpu.throttle.holds
-        if (gpu.heat.look(reading.temperature_c) is None) != (was_hot is None):
-            what = "cooled" if gpu.heat.why is None else "hot"
+        was_hot, was_slow = gpu.temperature_limit.why, gpu.throttle.holds
+        if (gpu.temperature_limit.look(reading.temperature_c) is None) != (was_hot is None):
+            what = "cooled" if gpu.temperature_limit.why is None else "hot"
             log.warning(f"health.gpu_{what}", gpu=gpu.info.uuid, temperature_c=reading.temperature_c)
         if gpu.throttle.look(reading.at_s, reading.is_throttled) != was_slow:
             log.warning("health.gpu_throttled", gpu=gpu.info.uuid, throttled=not was_slow, by=reading.throttle_reasons)
@@ -219,10 +221,10 @@ class HealthMonitor:
                 self._faults.report(gpu, condition, f": {count - before} more")
                 gpu.baselines[condition] = count
 
-    def _read_hardware_status(self, gpu: WatchedGpu, fitness: Fitness) -> None:
-        gpu.fitness = fitness
-        gpu.nvlinks = max(gpu.nvlinks, fitness.nvlinks_up)
-        for condition, holds, detail in conditions.hardware_conditions(fitness, gpu.nvlinks):
+    def _read_hardware_status(self, gpu: WatchedGpu, hardware_status: HardwareStatus) -> None:
+        gpu.hardware_status = hardware_status
+        gpu.nvlinks = max(gpu.nvlinks, hardware_status.nvlinks_up)
+        for condition, holds, detail in conditions.hardware_conditions(hardware_status, gpu.nvlinks):
             self._faults.note(gpu, condition, holds, detail)
 
     def _on_error(self, gpu: WatchedGpu, error: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from gpu_platform.domain.gpu import GpuHealth, GpuInfo
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts.health import conditions
-from gpu_platform.hosts.health.conditions import Heat, Throttle
+from gpu_platform.hosts.health.conditions import TemperatureLimit, ThrottleDetector
 from gpu_platform.hosts.health.fault_policy import Condition
-from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, Fitness, GpuReader, Reading
+from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, GpuReader, HardwareStatus, Reading
 
 
 @dataclass
@@ -25,10 +25,10 @@ class WatchedGpu:
     reading: Reading | None = None
     lost: str | None = None
     """Why it does not answer."""
-    heat: Heat = field(default_factory=lambda: Heat(85))
-    throttle: Throttle = field(default_factory=Throttle)
+    temperature_limit: TemperatureLimit = field(default_factory=lambda: TemperatureLimit(85))
+    throttle: ThrottleDetector = field(default_factory=ThrottleDetector)
     counts: ErrorCounts | None = None
-    fitness: Fitness | None = None
+    hardware_status: HardwareStatus | None = None
     nvlinks: int = 0
     """NVLinks that were up at best."""
     standing: set[int | str] = field(default_factory=set)
@@ -49,8 +49,8 @@ class WatchedGpu:
 
 def reason_against_work(gpu: WatchedGpu) -> str | None:
     """Why it should get no new work for now."""
-    if gpu.lost is not None or gpu.heat.why is not None:
-        return gpu.lost or gpu.heat.why
+    if gpu.lost is not None or gpu.temperature_limit.why is not None:
+        return gpu.lost or gpu.temperature_limit.why
     if gpu.throttle.holds and gpu.reading is not None:
         return conditions.throttled_because(gpu.reading)
     return next((why for condition, why in conditions.KEEPS_WORK_AWAY.items() if condition in gpu.standing), None)
@@ -58,20 +58,20 @@ def reason_against_work(gpu: WatchedGpu) -> str | None:
 
 def health_of(gpu: WatchedGpu) -> GpuHealth:
     """All that is known of it now."""
-    reading, counts, fitness = gpu.reading, gpu.counts, gpu.fitness
+    reading, counts, hardware_status = gpu.reading, gpu.counts, gpu.hardware_status
     found = GpuHealth(problem=reason_against_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
     if reading is not None:
         fast = ("temperature_c", "power_w", "utilization_percent", "memory_used_mib", "energy_j")
-        told = {name: getattr(reading, name) for name in fast}
-        found = found.model_copy(update={**told, "throttled_by": reading.throttle_reasons})
+        fields = {name: getattr(reading, name) for name in fast}
+        found = found.model_copy(update={**fields, "throttled_by": reading.throttle_reasons})
     if counts is not None:
         errors = ("corrected_ecc", "uncorrected_ecc", "remapped_rows", "remap_pending", "remap_failed")
-        told = {name: getattr(counts, name) for name in (*errors, "nvlink_errors", "pcie_replays")}
-        found = found.model_copy(update=told)
-    if fitness is not None:
+        fields = {name: getattr(counts, name) for name in (*errors, "nvlink_errors", "pcie_replays")}
+        found = found.model_copy(update=fields)
+    if hardware_status is not None:
         slow = ("nvlinks_up", "fabric_problem", "pcie_width", "pcie_max_width", "power_limit_w")
-        told = {name: getattr(fitness, name) for name in slow}
-        found = found.model_copy(update={**told, "spare_rows_exhausted": fitness.remap_exhausted})
+        fields = {name: getattr(hardware_status, name) for name in slow}
+        found = found.model_copy(update={**fields, "spare_rows_exhausted": hardware_status.remap_exhausted})
     return found
 
 

@@ -133,15 +133,15 @@ class CudaStage(Stage):
 def _version_of(directory: Path) -> str | None:
     """By ``version.json`` (CUDA 11.1 and later), ``version.txt`` (before), or what ``nvcc`` says; None: no CUDA."""
     try:
-        told = json.loads((directory / "version.json").read_text())["cuda"]["version"]
+        text = json.loads((directory / "version.json").read_text())["cuda"]["version"]
     except (OSError, ValueError, KeyError, TypeError):
-        told = None
-    if told is None:
+        text = None
+    if text is None:
         try:
-            told = (directory / "version.txt").read_text()
+            text = (directory / "version.txt").read_text()
         except (OSError, UnicodeDecodeError):
-            told = _ask_nvcc(directory / "bin" / "nvcc")
-    match = _VERSION.search(str(told))
+            text = _ask_nvcc(directory / "bin" / "nvcc")
+    match = _VERSION.search(str(text))
     return None if match is None else f"{int(match[1])}.{int(match[2])}"
 
 

@@ -61,7 +61,7 @@ class Jail:
         return holder if is_alive(holder) else None
 
     @property
-    def stands(self) -> bool:
+    def exists(self) -> bool:
         return os.path.isdir(self.cgroup.path)
 
     def rank_pids(self) -> set[int]:

@@ -60,7 +60,7 @@ class ErrorCounts(NamedTuple):
     pcie_replays: int
 
 
-class Fitness(NamedTuple):
+class HardwareStatus(NamedTuple):
     """What changes rarely and costs more to ask."""
 
     sram_threshold: bool
@@ -121,13 +121,13 @@ class GpuReader:
             pcie_replays=values[1],
         )
 
-    def read_hardware_status(self) -> Fitness:
+    def read_hardware_status(self) -> HardwareStatus:
         """Raises ``NVMLError``, but only for a GPU that is gone or must be reset."""
         limit = self._ask_or_none("nvmlDeviceGetPowerManagementLimit")
         rows = self._ask_or_none("nvmlDeviceGetRowRemapperHistogram")
         sram = self._nvml.c_nvmlEccSramErrorStatus_v1_t()
         self._ask_or_none("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(sram))
-        return Fitness(
+        return HardwareStatus(
             sram_threshold=bool(sram.bThresholdExceeded),
             remap_exhausted=rows is not None and rows.none > 0,
             pages_pending=bool(self._ask_or_none("nvmlDeviceGetRetiredPagesPendingStatus")),

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 
 
-class EventSet:
+class SimulatedEventSet:
     """XIDs in the order of their injection; each is taken by one waiter, once."""
 
     def __init__(self, directory: Path) -> None:

@@ -28,7 +28,7 @@ from gpu_platform.hosts.nvml.fault_injection import (
     write_gpu_count,
 )
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
-from gpu_platform.hosts.nvml.simulated_events import EventSet
+from gpu_platform.hosts.nvml.simulated_events import SimulatedEventSet
 from gpu_platform.hosts.nvml.simulated_gpu import POWER_LIMITS_MW, SimulatedGpu
 from gpu_platform.hosts.nvml.simulated_mig import SimulatedMig, read_state, reset_state
 from gpu_platform.hosts.system.process_tree import read_stat
@@ -318,15 +318,15 @@ class SimulatedNvml(SimulatedMig):
     def nvmlDeviceGetSupportedEventTypes(self, handle: SimulatedGpu) -> int:
         return pynvml.nvmlEventTypeXidCriticalError
 
-    def nvmlEventSetCreate(self) -> EventSet:
-        return EventSet(events_dir(self.control_dir))
+    def nvmlEventSetCreate(self) -> SimulatedEventSet:
+        return SimulatedEventSet(events_dir(self.control_dir))
 
     @_on_gpu
-    def nvmlDeviceRegisterEvents(self, handle: SimulatedGpu, types: int, event_set: EventSet) -> None:
+    def nvmlDeviceRegisterEvents(self, handle: SimulatedGpu, types: int, event_set: SimulatedEventSet) -> None:
         if types & pynvml.nvmlEventTypeXidCriticalError:
             event_set.listening.add(handle.index)
 
-    def nvmlEventSetWait_v2(self, event_set: EventSet, timeout_ms: int) -> Any:
+    def nvmlEventSetWait_v2(self, event_set: SimulatedEventSet, timeout_ms: int) -> Any:
         event = event_set.wait(timeout_ms / 1000)
         if event is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
@@ -339,7 +339,7 @@ class SimulatedNvml(SimulatedMig):
             computeInstanceId=0xFFFFFFFF,
         )
 
-    def nvmlEventSetFree(self, event_set: EventSet) -> None:
+    def nvmlEventSetFree(self, event_set: SimulatedEventSet) -> None:
         event_set.close()
 
     def _condition(self, gpu: SimulatedGpu) -> GpuCondition:

@@ -55,14 +55,14 @@ class ExecSessions:
     def __init__(self, home: Path, host: str) -> None:
         self._home = home
         self._host = host
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ExecProcess] = {}
 
     async def start(self, key: AttemptKey, request: ExecRequest) -> str:
         """The new session's id. Raises :class:`NotFound` when the rank does not run here (any more),
         :class:`InvalidRequest` when the command cannot be executed, :class:`InUse` when there are too many."""
         if len(self._sessions) >= MAX_SESSIONS:
             raise InUse(f"host {self._host} runs {MAX_SESSIONS} commands beside ranks already; end one of them")
-        session = Session(key, request.rank)
+        session = ExecProcess(key, request.rank)
         self._sessions[session.id] = session
         try:
             await session.start(self._home, request, self._host)
@@ -73,7 +73,7 @@ class ExecSessions:
         session.keeper = asyncio.create_task(self._keep(session))
         return session.id
 
-    def get(self, key: AttemptKey, rank: int, session_id: str) -> Session:
+    def get(self, key: AttemptKey, rank: int, session_id: str) -> ExecProcess:
         session = self._sessions.get(session_id)
         if session is None or (session.key, session.rank) != (key, rank):
             raise NotFound(f"there is no such command on host {self._host}; it has ended, or its node worker restarted")
@@ -84,7 +84,7 @@ class ExecSessions:
         for session in self._sessions.values():
             session.close()
 
-    async def _keep(self, session: Session) -> None:
+    async def _keep(self, session: ExecProcess) -> None:
         try:
             while not session.ended.is_set():
                 await session.wait_idle(UNREAD_S)
@@ -95,7 +95,7 @@ class ExecSessions:
             session.close()
 
 
-class Session:
+class ExecProcess:
     """One program. Offsets count the bytes of stdout and stderr together, in the order in which they came."""
 
     def __init__(self, key: AttemptKey, rank: int) -> None:
@@ -120,7 +120,7 @@ class Session:
         self._followers = 0
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
-        self._told: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._received = 0
         self._writing = asyncio.Lock()
         self._why: str | None = None
@@ -176,7 +176,7 @@ class Session:
         await self._loop.sock_sendall(ours, data)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                answer = await self._told.get()
+                answer = await self._messages.get()
         except TimeoutError:
             raise HostUnavailable(f"host {host} did not start the command within {_START_TIMEOUT_S:g} s") from None
         match answer:
@@ -281,7 +281,7 @@ class Session:
                 self._idle.set()
 
     async def _wait_for_end(self) -> None:
-        answer = await self._told.get()
+        answer = await self._messages.get()
         deadline = self._loop.time() + _LEFT_OUTPUT_S
         while self._reading and self._why is None and (self._paused or self._loop.time() < deadline):
             self._news.clear()
@@ -319,7 +319,7 @@ class Session:
             self._read_from(self._terminal, "stdout")
         if not data:
             self._loop.remove_reader(self._control.fileno())
-        self._told.put_nowait(json.loads(data) if data else None)
+        self._messages.put_nowait(json.loads(data) if data else None)
 
     def _read_from(self, fd: int, stream: str) -> None:
         os.set_blocking(fd, False)

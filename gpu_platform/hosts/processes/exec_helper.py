@@ -68,7 +68,7 @@ class _ExecProgram(NamedTuple):
     pid: int
     fd: int
     """pidfd"""
-    told: tuple[str, int] | None
+    start_error: tuple[str, int] | None
     """The step and errno at which it failed to execute."""
 
 
@@ -89,8 +89,8 @@ def _run(order: dict[str, Any], control: socket.socket) -> None:
     jail = RankJail(wanted, join=True) if wanted["fence"] else None
     terminal = _open_terminal(jail, order["rows"], order["columns"]) if order["tty"] else None
     program = _fork(wanted, jail, terminal)
-    if program.told is not None:
-        message = explain(wanted, *program.told)["message"]
+    if program.start_error is not None:
+        message = explain(wanted, *program.start_error)["message"]
         _tell(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
         return
     _tell(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
@@ -135,8 +135,8 @@ def _fork(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | No
     fd = os.pidfd_open(pid)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
-        told = file.read()
-    return _ExecProgram(pid, fd, tuple(json.loads(told)) if told else None)
+        start_error = file.read()
+    return _ExecProgram(pid, fd, tuple(json.loads(start_error)) if start_error else None)
 
 
 def _become_program(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:

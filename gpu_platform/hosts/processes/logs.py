@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 _DAY_S = 24 * 3600
 
 
-class LogChunk(NamedTuple):
+class LogRead(NamedTuple):
     data: bytes
     offset: int
     """Where it begins; later than asked for if what was there is gone."""
@@ -31,7 +31,7 @@ class LogChunk(NamedTuple):
     """What the reader should know of it."""
 
 
-def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) -> LogChunk:
+def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
     """Up to ``limit`` bytes from ``offset`` (negative: from the end).
 
     Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` when it was removed.
@@ -57,7 +57,7 @@ def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) ->
         )
     if not (directory / records.EXIT).exists() and rank_log.is_full(str(directory), rank_log.READ_BYTES):
         notes.append("the disk of the host is full: the rank goes on, and what it writes now is lost")
-    return LogChunk(found.data, found.offset, found.size, "; ".join(notes) or None)
+    return LogRead(found.data, found.offset, found.size, "; ".join(notes) or None)
 
 
 class LogRetention:

@@ -38,7 +38,7 @@ class LogBounds(NamedTuple):
     """At least 2: when one is full, the one before it stays."""
 
 
-class Extract(NamedTuple):
+class LogBytes(NamedTuple):
     data: bytes
     offset: int
     """Where it begins; later than asked for if that was removed."""
@@ -58,7 +58,7 @@ def segments(directory: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def read_log(directory: str, offset: int, limit: int) -> Extract:
+def read_log(directory: str, offset: int, limit: int) -> LogBytes:
     """Up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
     for _ in range(_TRIES):
         try:
@@ -193,7 +193,7 @@ class _Moved(Exception):
     """What was listed is not there any more."""
 
 
-def _read(directory: str, offset: int, limit: int) -> Extract:
+def _read(directory: str, offset: int, limit: int) -> LogBytes:
     listed = segments(directory)
     if not listed:
         raise FileNotFoundError(2, "no log", directory)
@@ -217,4 +217,4 @@ def _read(directory: str, offset: int, limit: int) -> Extract:
             raise _Moved from error
         parts.append(part)
         at, left = at + len(part), left - len(part)
-    return Extract(b"".join(parts), begin, size)
+    return LogBytes(b"".join(parts), begin, size)

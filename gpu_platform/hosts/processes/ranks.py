@@ -20,7 +20,7 @@ _LAUNCH_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankProcess:
     """The rank whose records lie in ``directory``. Nothing is kept in memory: disk and kernel are asked."""
 
     directory: Path
@@ -128,7 +128,7 @@ def _process(record: dict[str, Any] | None) -> Process | None:
     return Process(record["pid"], record["started"])
 
 
-def wait_record(rank: Rank) -> RankStarted:
+def wait_record(rank: RankProcess) -> RankStarted:
     """The record, which another node worker's launch may be about to write."""
     deadline = time.monotonic() + _LAUNCH_PATIENCE_S
     while (started := rank.started) is None:

@@ -13,7 +13,7 @@ import structlog
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.hosts.isolation.jail import Jail, jail_lock
 from gpu_platform.hosts.processes.environment import marker
-from gpu_platform.hosts.processes.ranks import Rank, wait_all_ended
+from gpu_platform.hosts.processes.ranks import RankProcess, wait_all_ended
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.hosts.system.process_tree import (
@@ -67,7 +67,7 @@ def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
     return found
 
 
-def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set[Process]:
+def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> set[Process]:
     """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
 
     All that descends from one of those (none can leave it: it is a subreaper), and what a killed
@@ -88,7 +88,7 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[Rank]) -> set
     )
 
 
-async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
+async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
     """SIGTERM to all, ``grace_s``, SIGKILL until nothing is left. The attempt is closed already.
 
     Returns how many processes had to be ended. Waits for as long as a process refuses to die
@@ -104,7 +104,7 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_
     return killed
 
 
-async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s: float) -> int:
+async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
     if all(rank.left_no_process and not rank.is_claimed for rank in ranks):
         return 0
     seen: set[Process] = set()
@@ -127,7 +127,7 @@ async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[Rank], grace_s
 
 
 async def _signal_all(
-    home: Path, key: AttemptKey, ranks: Sequence[Rank], number: int, seen: set[Process]
+    home: Path, key: AttemptKey, ranks: Sequence[RankProcess], number: int, seen: set[Process]
 ) -> set[Process]:
     living = await asyncio.to_thread(attempt_processes, home, key, ranks)
     seen |= living
@@ -145,7 +145,7 @@ def _wait_for_jail(home: Path, key: AttemptKey) -> None:
         pass
 
 
-def _supervisors_and_helpers(ranks: Sequence[Rank]) -> list[Process]:
+def _supervisors_and_helpers(ranks: Sequence[RankProcess]) -> list[Process]:
     """Living supervisors, and helpers of ``jobs exec``."""
     found = [process for rank in ranks for process in (rank.supervisor, *rank.exec_helpers)]
     return [process for process in found if process is not None and is_alive(process)]

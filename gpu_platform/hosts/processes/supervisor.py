@@ -88,8 +88,8 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         return reply({"status": "error", "message": f"{error.strerror}: {error.filename or 'fork'}"})
     pump.start()
     failure: dict[str, Any] | None = None
-    if child.told is not None:
-        step, number = child.told
+    if child.start_error is not None:
+        step, number = child.start_error
         if step in (_RECORD, _JAIL, _LEASE):  # it did not execute, and may be started again
             return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
         failure = explain(order, step, number)
@@ -113,7 +113,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         "usage": _usage(jail),
     }
     _record_exit(os.path.join(rank_dir, records.EXIT), record)
-    if failure is not None and child.told is not None:
+    if failure is not None and child.start_error is not None:
         reply({"status": "failed", "failure": failure, "exit_code": code})
     if not alone:
         _end_leftovers(closed, jail)
@@ -139,7 +139,7 @@ def name_process(name: bytes) -> None:
 
 class _ForkedRank(NamedTuple):
     pid: int
-    told: tuple[str, int] | None
+    start_error: tuple[str, int] | None
     """The step and errno at which it failed to execute."""
 
 
@@ -153,8 +153,8 @@ def _fork(order: dict[str, Any], jail: RankJail | None, log: int) -> _ForkedRank
         _become_rank(order, jail, log, tell)
     os.close(tell)
     with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
-        told = file.read()
-    return _ForkedRank(pid, tuple(json.loads(told)) if told else None)
+        start_error = file.read()
+    return _ForkedRank(pid, tuple(json.loads(start_error)) if start_error else None)
 
 
 def _become_rank(order: dict[str, Any], jail: RankJail | None, log: int, tell: int) -> NoReturn:

@@ -21,7 +21,7 @@ from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes
 from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
-from gpu_platform.hosts.sharing.ledger import Entry, Ledger
+from gpu_platform.hosts.sharing.mig_records import MigInstanceRecord, MigInstanceRecords
 from gpu_platform.hosts.sharing.mps import MpsDaemon
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.settings import NodeSettings
@@ -154,10 +154,10 @@ class Sharing(Stage):
         set_exclusive(self._nvml, uuid, self._node.exclusive_process and len(plan.ranks) <= len(plan.gpu_uuids))
 
     def _give_instance(self, uuid: str, plan: HostPlan, position: int, grant: ShareGrant) -> None:
-        ledger = self._ledger(uuid)
-        entry = ledger.find(str(plan.key), position)
+        instance_records = self._instance_records(uuid)
+        record = instance_records.find(str(plan.key), position)
         existing = mig.instances(self._nvml, uuid)
-        if entry is not None and any(entry.is_made(instance) and instance.uuid for instance in existing):
+        if record is not None and any(record.is_made(instance) and instance.uuid for instance in existing):
             return
         if not mig.mode(self._nvml, uuid):
             self._scrubber.before(uuid, None)  # each instance is scrubbed after its job
@@ -165,9 +165,11 @@ class Sharing(Stage):
         profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
         if profile is None or start is None or size is None:
             raise PreflightFailed(f"the share of GPU {uuid} names no MIG placement", kind="hardware", gpu_uuid=uuid)
-        entry = Entry(str(plan.key), position, start, size, plan.namespace, [instance.gi for instance in existing])
-        ledger.put(entry)
-        ledger.made(entry, mig.create(self._nvml, uuid, profile, start, size).gi)
+        record = MigInstanceRecord(
+            str(plan.key), position, start, size, plan.namespace, [instance.gi for instance in existing]
+        )
+        instance_records.put(record)
+        instance_records.made(record, mig.create(self._nvml, uuid, profile, start, size).gi)
 
     def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
         account = account_of(self._node, plan.user) if self._jailed else None
@@ -207,16 +209,16 @@ class Sharing(Stage):
     def _clear(self, uuid: str) -> None:
         """Undo what no attempt on the GPU needs any more. Raises :class:`HostUnavailable` if that cannot be yet."""
         clients = self._clients[uuid]
-        ledger = self._ledger(uuid)
-        if entries := ledger.entries():
+        instance_records = self._instance_records(uuid)
+        if entries := instance_records.entries():
             existing = mig.instances(self._nvml, uuid)
-            for entry in entries:
-                if entry.attempt not in clients:
-                    for instance in filter(entry.is_made, existing):
+            for record in entries:
+                if record.attempt not in clients:
+                    for instance in filter(record.is_made, existing):
                         if instance.uuid is not None:
-                            self._scrubber.after_instance(uuid, instance.uuid, entry.namespace)
+                            self._scrubber.after_instance(uuid, instance.uuid, record.namespace)
                         mig.destroy(self._nvml, uuid, instance.gi)
-                    ledger.drop(entry)
+                    instance_records.drop(record)
         daemon = self._daemon(uuid)
         if ShareMode.MPS not in clients.values() and daemon.is_started:
             daemon.stop()
@@ -231,9 +233,9 @@ class Sharing(Stage):
     # -- helpers -----------------------------------------------------------------------------------
 
     def _instance(self, uuid: str, plan: HostPlan, position: int) -> mig.Instance:
-        entry = self._ledger(uuid).find(str(plan.key), position)
+        record = self._instance_records(uuid).find(str(plan.key), position)
         for instance in mig.instances(self._nvml, uuid):
-            if entry is not None and entry.is_made(instance):
+            if record is not None and record.is_made(instance):
                 return instance
         raise HostUnavailable(f"the MIG instance of {plan.key} on GPU {uuid} is gone")
 
@@ -247,8 +249,8 @@ class Sharing(Stage):
         """Exists while the GPU's time slices are not the driver's own."""
         return self._home / "time-slices" / uuid
 
-    def _ledger(self, uuid: str) -> Ledger:
-        return Ledger(self._home / "mig" / f"{uuid}.json")
+    def _instance_records(self, uuid: str) -> MigInstanceRecords:
+        return MigInstanceRecords(self._home / "mig" / f"{uuid}.json")
 
     def _daemon(self, uuid: str) -> MpsDaemon:
         return MpsDaemon(self._home / "mps" / str(self._index.get(uuid, uuid)), uuid, jailed=self._jailed)

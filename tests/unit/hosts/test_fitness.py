@@ -13,7 +13,7 @@ from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.health import fitness
-from gpu_platform.hosts.health.fitness import Fitness
+from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.system.records import boot_clock_s
 from tests.hosts_rig import HostRig
 
@@ -22,7 +22,7 @@ class Watched:
     def __init__(self, directory: Path) -> None:
         self.host = HostRig(directory)
         self.faults: list[FaultReport] = []
-        self.fitness = Fitness(
+        self.fitness = GpuFitness(
             self.host.nvml,
             self.host.inventory,
             self.host.settings.node,
@@ -35,7 +35,7 @@ class Watched:
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(fitness, "_LEAVING_S", 0.1)
+    monkeypatch.setattr(fitness, "_GPU_RELEASE_S", 0.1)
     return Watched(tmp_path)
 
 

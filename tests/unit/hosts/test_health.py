@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.hosts.health.conditions import Throttle
+from gpu_platform.hosts.health.conditions import ThrottleDetector
+from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_reports import now_ms
 from gpu_platform.hosts.health.health import HealthMonitor, _same_device
-from gpu_platform.hosts.health.history import FaultHistory
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 from tests.hosts_rig import HostRig, until
 
@@ -251,7 +251,7 @@ def test_three_resets_on_a_host_keep_new_work_away_from_all_its_gpus(watched: Wa
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.booleans()), max_size=60))
 def test_throttling_changes_its_verdict_only_after_a_minute_of_the_opposite(readings: list[tuple[float, bool]]) -> None:
-    throttle, now, since, last = Throttle(), 0.0, 0.0, False
+    throttle, now, since, last = ThrottleDetector(), 0.0, 0.0, False
     for elapsed, slowed in readings:
         now += elapsed
         if slowed != last:

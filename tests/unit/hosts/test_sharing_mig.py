@@ -21,7 +21,7 @@ from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.sharing import mig
-from gpu_platform.hosts.sharing.ledger import Ledger
+from gpu_platform.hosts.sharing.mig_records import MigInstanceRecords
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
@@ -273,7 +273,7 @@ def test_a_crash_around_the_creation_leaves_no_instance_behind(
     def die(*_: Any) -> None:
         raise Crash
 
-    where = (mig, "create") if crash.startswith("before") else (Ledger, "made")
+    where = (mig, "create") if crash.startswith("before") else (MigInstanceRecords, "made")
     plan = host.plan("a", SMALL)
     with monkeypatch.context() as patch:
         patch.setattr(*where, die)

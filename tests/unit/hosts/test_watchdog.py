@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.hosts.accounting.counters import Counters
-from gpu_platform.hosts.accounting.watchdog import Standstill, Watchdog
+from gpu_platform.hosts.accounting.watchdog import Stall, Watchdog
 
 STILL = Counters(cpu_s=5.0, memory_bytes=1 << 30, io_bytes=1000, output_bytes=10)
 
 
-def look_for(dog: Watchdog, seconds: int, counters: Counters = STILL, *, busy_at: float = 0.0) -> list[Standstill]:
+def look_for(dog: Watchdog, seconds: int, counters: Counters = STILL, *, busy_at: float = 0.0) -> list[Stall]:
     """One look a second with unchanged counters."""
     return [kind for second in range(seconds) for kind in dog.look(second, {0: counters}, busy_at, busy_at)]
 
@@ -20,7 +20,7 @@ def look_for(dog: Watchdog, seconds: int, counters: Counters = STILL, *, busy_at
 def test_a_job_without_any_progress_hangs_after_its_limit_and_that_is_told_once() -> None:
     dog = Watchdog(hang_limit_s=30, idle_limit_s=None)
     assert look_for(dog, 30) == []
-    assert dog.look(30, {0: STILL}, 0, 0) == {Standstill.HANGS: 30}
+    assert dog.look(30, {0: STILL}, 0, 0) == {Stall.HANGS: 30}
     assert dog.look(31, {0: STILL}, 0, 0) == {}
 
 
@@ -40,7 +40,7 @@ def test_threads_that_only_wake_up_to_look_are_no_progress() -> None:
         for second in range(31)
         for kind in dog.look(second, {0: STILL._replace(cpu_s=second * 0.005, io_bytes=second * 100)}, 0, 0)
     ]
-    assert found == [Standstill.HANGS]
+    assert found == [Stall.HANGS]
 
 
 def test_a_gpu_that_works_or_whose_memory_changes_is_progress() -> None:
@@ -55,16 +55,14 @@ def test_idle_gpus_are_warned_of_at_half_and_ended_at_the_limit_whatever_the_cpu
         working = STILL._replace(cpu_s=float(second))
         for kind, seconds in dog.look(second, {0: working}, 0, 0).items():
             told[kind] = seconds
-    assert told == {Standstill.IDLE_WARNING: 10, Standstill.IDLES: 20}
+    assert told == {Stall.IDLE_WARNING: 10, Stall.IDLES: 20}
 
 
 def test_a_warning_is_repeated_for_the_next_idle_time() -> None:
     dog = Watchdog(hang_limit_s=None, idle_limit_s=20)
-    assert look_for(dog, 12) == [Standstill.IDLE_WARNING]
+    assert look_for(dog, 12) == [Stall.IDLE_WARNING]
     assert dog.look(13, {0: STILL}, 13, 13) == {}
-    assert [kind for second in range(14, 30) for kind in dog.look(second, {0: STILL}, 13, 13)] == [
-        Standstill.IDLE_WARNING
-    ]
+    assert [kind for second in range(14, 30) for kind in dog.look(second, {0: STILL}, 13, 13)] == [Stall.IDLE_WARNING]
 
 
 def test_nothing_is_judged_before_a_rank_lives() -> None:
@@ -93,5 +91,5 @@ def test_it_hangs_exactly_when_neither_gpu_nor_rank_moved_for_the_limit(
         if rank_moves or gpu_moves:
             moved_at = now
         found = dog.look(now, {0: STILL._replace(cpu_s=cpu_s)}, gpu_at, gpu_at)
-        assert (Standstill.HANGS in found) == (now - moved_at >= limit and not hangs)
-        hangs = hangs or Standstill.HANGS in found
+        assert (Stall.HANGS in found) == (now - moved_at >= limit and not hangs)
+        hangs = hangs or Stall.HANGS in found

@@ -15,10 +15,10 @@ from gpu_platform.domain.lease import Checkpoint
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
 from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester
-from gpu_platform.hosts.checkpoints.resuming import Resume, choose_resume, release_resume
+from gpu_platform.hosts.checkpoints.resume_choice import ResumeChoice, choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
-from gpu_platform.hosts.processes.ranks import Rank
+from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 _PROBE = ".gpu-platform-probe-"
 
 
-class Saving:
+class Checkpointing:
     def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
         self.store = CheckpointStore(root, node.checkpoint_hash_mib << 20)
         self.requests = CheckpointRequester(node, root, home)
@@ -46,9 +46,9 @@ class Saving:
     def environ(self, plan: HostPlan) -> dict[str, str]:
         return self.requests.environ(plan)
 
-    def resume(self, plan: HostPlan) -> Resume:
+    def resume(self, plan: HostPlan) -> ResumeChoice:
         """See :func:`choose_resume`. The other hosts of a gang take what rank 0's host chose."""
-        return choose_resume(self.store, plan) if plan.node_rank == 0 else Resume()
+        return choose_resume(self.store, plan) if plan.node_rank == 0 else ResumeChoice()
 
     def finish(self, plan: HostPlan) -> None:
         """Nothing of the attempt lives here."""
@@ -59,11 +59,11 @@ class Saving:
         other = plan.checkpoint.resume_point is not None and resume_from is not None and os.path.isdir(resume_from)
         return [resume_from] if other and resume_from is not None else []
 
-    async def before_stop(self, plan: HostPlan, ranks: Sequence[Rank], grace_s: float) -> float:
+    async def before_stop(self, plan: HostPlan, ranks: Sequence[RankProcess], grace_s: float) -> float:
         """See :meth:`CheckpointRequester.before_stop`; returns what is left of the grace."""
         return max(0.0, grace_s - await self.requests.before_stop(plan, ranks, grace_s))
 
-    def ask(self, plan: HostPlan, ranks: Sequence[Rank]) -> int:
+    def ask(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> int:
         """Because somebody wants one now. Returns how many processes got the signal."""
         return self.requests.ask(plan, ranks, USER).signalled
 

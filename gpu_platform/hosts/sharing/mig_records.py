@@ -13,7 +13,7 @@ from gpu_platform.hosts.system.process_tree import boot_id
 
 
 @dataclass(frozen=True)
-class Entry:
+class MigInstanceRecord:
     """One instance: wanted (``gi`` None), or made."""
 
     attempt: str
@@ -34,36 +34,36 @@ class Entry:
         return (instance.start, instance.size) == (self.start, self.size) and instance.gi not in self.before
 
 
-class Ledger:
+class MigInstanceRecords:
     """Of one GPU. Instances do not survive a reboot, so neither does what the ledger says of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MigInstanceRecord]:
         record = records.read_record(str(self._path))
         if record is None or record["boot_id"] != boot_id():
             return []
-        return [Entry(**entry) for entry in record["entries"]]
+        return [MigInstanceRecord(**entry) for entry in record["entries"]]
 
-    def find(self, attempt: str, position: int) -> Entry | None:
+    def find(self, attempt: str, position: int) -> MigInstanceRecord | None:
         return next((e for e in self.entries() if (e.attempt, e.position) == (attempt, position)), None)
 
-    def put(self, entry: Entry) -> None:
-        """Replaces the entry of the same attempt and position."""
+    def put(self, entry: MigInstanceRecord) -> None:
+        """Replaces the record of the same attempt and position."""
         self._write([*self._others(entry), entry])
 
-    def made(self, entry: Entry, gi: int) -> None:
+    def made(self, entry: MigInstanceRecord, gi: int) -> None:
         self.put(replace(entry, gi=gi))
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: MigInstanceRecord) -> None:
         self._write(self._others(entry))
 
-    def _others(self, entry: Entry) -> list[Entry]:
+    def _others(self, entry: MigInstanceRecord) -> list[MigInstanceRecord]:
         mine = (entry.attempt, entry.position)
         return [e for e in self.entries() if (e.attempt, e.position) != mine]
 
-    def _write(self, entries: Iterable[Entry]) -> None:
+    def _write(self, entries: Iterable[MigInstanceRecord]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         record: dict[str, Any] = {"boot_id": boot_id(), "entries": [asdict(entry) for entry in entries]}
         records.write_record(str(self._path), record, durable=False)

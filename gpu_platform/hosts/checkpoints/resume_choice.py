@@ -18,13 +18,13 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Resume:
+class ResumeChoice:
     checkpoint: CheckpointInfo | None = None
     note: str | None = None
     """What was passed over, for people."""
 
 
-def choose_resume(store: CheckpointStore, plan: HostPlan) -> Resume:
+def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
     """The newest complete checkpoint of the job's earlier attempts, else the one it was submitted with.
 
     It is pinned: :func:`release_resume` must follow. Raises :class:`PreflightFailed` when the job was submitted with
@@ -38,16 +38,16 @@ def choose_resume(store: CheckpointStore, plan: HostPlan) -> Resume:
             found = _asked_for(store, plan, asked)
         note = "; ".join(f"checkpoint {one.label} is damaged ({one.problem})" for one in damaged) or None
         if found is None:
-            return Resume(None, note)
+            return ResumeChoice(None, note)
         try:
             pin(store.root, found, plan.key)
         except OSError as error:
             log.warning("checkpoint.not_pinned", job=plan.key.job_id, checkpoint=found.label, error=str(error))
         if store.look(found.job_id, found.attempt, found.name) is not None:
-            return Resume(found, note)
+            return ResumeChoice(found, note)
         # It was removed between the choice and the pin: what replaced it is newer.
         release_resume(store, plan)
-    return Resume(None, note)
+    return ResumeChoice(None, note)
 
 
 def release_resume(store: CheckpointStore, plan: HostPlan) -> None:
