@@ -15,7 +15,7 @@ from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.exec import ExecChunk
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
-from service.context import Platform
+from service.context import ServiceContext
 from service.feed import EventFeed
 from service.http import problems
 from service.http.body_limit import BodyLimit
@@ -42,17 +42,17 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
             trust_env=False,
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # agents speak plain HTTP inside the cluster
         ) as agents:
-            platform = Platform(
+            context = ServiceContext(
                 settings=settings,
                 store=store,
                 workflows=JobWorkflows(temporal or connect_lazily(settings.temporal)),
                 feed=EventFeed(store),
                 agents=agents,
             )
-            app.state.platform = platform
-            reading = asyncio.create_task(platform.feed.run())
+            app.state.context = context
+            reading = asyncio.create_task(context.feed.run())
             yield
-            platform.feed.close()
+            context.feed.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 

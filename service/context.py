@@ -18,7 +18,7 @@ from service.temporal import JobWorkflows
 
 
 @dataclass(frozen=True)
-class Platform:
+class ServiceContext:
     settings: Settings
     store: Store
     workflows: JobWorkflows
@@ -38,8 +38,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _platform(request: Request) -> Platform:
-    return cast(Platform, request.app.state.platform)
+def _context(request: Request) -> ServiceContext:
+    return cast(ServiceContext, request.app.state.context)
 
 
 def _actor(
@@ -53,5 +53,5 @@ def _actor(
     return user
 
 
-ServiceContextDep = Annotated[Platform, Depends(_platform)]
+ServiceContextDep = Annotated[ServiceContext, Depends(_context)]
 ActorDep = Annotated[str | None, Depends(_actor)]

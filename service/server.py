@@ -31,6 +31,6 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if (platform := getattr(self._application.state, "platform", None)) is not None:
-            platform.feed.close()
+        if (context := getattr(self._application.state, "context", None)) is not None:
+            context.feed.close()
         await super().shutdown(sockets)

@@ -19,7 +19,7 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import checkpoints, jobs
 from gpu_platform.store.jobs.checkpoints import LastKnown, RootOfHost
-from service.context import Platform
+from service.context import ServiceContext
 
 _LIST = TypeAdapter(list[CheckpointInfo])
 _PATIENCE = httpx.Timeout(10.0, connect=2.0)
@@ -27,21 +27,21 @@ _HASHING = httpx.Timeout(600.0, connect=2.0)
 _AT_ONCE = 32
 
 
-async def list_checkpoints(platform: Platform, job_id: str, *, verify: bool = False) -> list[CheckpointInfo]:
+async def list_checkpoints(context: ServiceContext, job_id: str, *, verify: bool = False) -> list[CheckpointInfo]:
     """Oldest first. ``verify``: every byte is read. Where no host answers, what was last known.
 
     Raises :class:`NotFound`.
     """
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
-    roots = await run_in_threadpool(checkpoints.read_roots, platform.store)
-    known = await run_in_threadpool(checkpoints.last_known, platform.store, job_id)
-    ran = await run_in_threadpool(_hosts_of, platform.store, job) | {one.host for one in known}
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
+    roots = await run_in_threadpool(checkpoints.read_roots, context.store)
+    known = await run_in_threadpool(checkpoints.last_known, context.store, job_id)
+    ran = await run_in_threadpool(_hosts_of, context.store, job) | {one.host for one in known}
     found: list[CheckpointInfo] = []
     silent: set[str] = set()
     for group in _groups(roots):
         if not ran & {one.host for one in group}:
             continue
-        listed = await _ask_one(platform, group, f"/checkpoints/{job.id}", verify)
+        listed = await _ask_one(context, group, f"/checkpoints/{job.id}", verify)
         if listed is None:
             silent |= {one.host for one in group}
         else:
@@ -51,12 +51,12 @@ async def list_checkpoints(platform: Platform, job_id: str, *, verify: bool = Fa
     return sorted(found, key=lambda one: (one.attempt, one.written_at, one.name))
 
 
-async def ask_for_checkpoint(platform: Platform, job_id: str) -> int:
+async def ask_for_checkpoint(context: ServiceContext, job_id: str) -> int:
     """Ask a running job's program to save now; returns how many processes got a signal, besides the file.
 
     Raises :class:`NotFound`, :class:`IllegalTransition` and :class:`HostUnavailable`.
     """
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     if job.state is not JobState.RUNNING or job.placement is None:
         when = "it has ended" if job.state.is_terminal else "ask again once it is RUNNING"
         raise IllegalTransition(
@@ -67,14 +67,14 @@ async def ask_for_checkpoint(platform: Platform, job_id: str) -> int:
             message=f"job {job.id} is {job.state}, so there is no program to ask for a checkpoint: {when}",
         )
     host = job.placement.slices[0].host
-    answer = await _call(platform, host, "POST", f"/checkpoints/{job.id}/{job.attempt}")
+    answer = await _call(context, host, "POST", f"/checkpoints/{job.id}/{job.attempt}")
     return int(answer.json()["signalled"])
 
 
-async def check_roots(platform: Platform) -> list[CheckpointRoot]:
+async def check_roots(context: ServiceContext) -> list[CheckpointRoot]:
     """One host of each group writes a file, and the others of the group say whether they see it."""
-    roots = await run_in_threadpool(checkpoints.read_roots, platform.store)
-    return [await _check_group(platform, [one for one in group if one.alive]) for group in _groups(roots)]
+    roots = await run_in_threadpool(checkpoints.read_roots, context.store)
+    return [await _check_group(context, [one for one in group if one.alive]) for group in _groups(roots)]
 
 
 def uses_checkpoints(spec: JobSpec) -> bool:
@@ -146,24 +146,24 @@ def _remembered(job_id: str, one: LastKnown) -> CheckpointInfo:
     )
 
 
-async def _ask_one(platform: Platform, group: Sequence[RootOfHost], path: str, verify: bool) -> bytes | None:
+async def _ask_one(context: ServiceContext, group: Sequence[RootOfHost], path: str, verify: bool) -> bytes | None:
     """Of hosts that see the same, whichever answers first in turn; None: none does."""
     for one in [one for one in group if one.alive][:3]:
         try:
-            answer = await _call(platform, one.host, "GET", path, params={"hashes": "1"} if verify else {})
+            answer = await _call(context, one.host, "GET", path, params={"hashes": "1"} if verify else {})
             return answer.content
         except PlatformError:
             continue
     return None
 
 
-async def _check_group(platform: Platform, group: Sequence[RootOfHost]) -> CheckpointRoot:
+async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> CheckpointRoot:
     names = [one.host for one in group]
     result = CheckpointRoot(root=group[0].root if group else None, hosts=names)
     if not names:
         return result
     try:
-        probe = (await _call(platform, names[0], "POST", "/checkpoint-root")).json()["probe"]
+        probe = (await _call(context, names[0], "POST", "/checkpoint-root")).json()["probe"]
     except PlatformError as error:
         return result.model_copy(update={"problem": error.message})
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -171,14 +171,14 @@ async def _check_group(platform: Platform, group: Sequence[RootOfHost]) -> Check
     async def sees(host: str) -> bool | None:
         try:
             async with limit:
-                return (await _call(platform, host, "GET", f"/checkpoint-root/{probe}")).json()["seen"]
+                return (await _call(context, host, "GET", f"/checkpoint-root/{probe}")).json()["seen"]
         except PlatformError:
             return None
 
     try:
         answers = dict(zip(names, await asyncio.gather(*map(sees, names)), strict=True))
     finally:
-        await _call(platform, names[0], "DELETE", f"/checkpoint-root/{probe}")
+        await _call(context, names[0], "DELETE", f"/checkpoint-root/{probe}")
     blind = [name for name, seen in answers.items() if seen is False]
     problem = (
         f"they report one identity, but {', '.join(blind)} do not see what {names[0]} writes: the file "
@@ -190,11 +190,11 @@ async def _check_group(platform: Platform, group: Sequence[RootOfHost]) -> Check
     return result.model_copy(update={"problem": problem, "silent": silent})
 
 
-async def _call(platform: Platform, host: str, method: str, path: str, **options: Any) -> httpx.Response:
-    url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+async def _call(context: ServiceContext, host: str, method: str, path: str, **options: Any) -> httpx.Response:
+    url = await run_in_threadpool(hosts.agent_url, context.store, host)
     patience = _HASHING if options.get("params") else _PATIENCE
     try:
-        answer = await platform.agents.request(method, url.rstrip("/") + path, timeout=patience, **options)
+        answer = await context.agents.request(method, url.rstrip("/") + path, timeout=patience, **options)
     except httpx.TransportError as error:
         raise HostUnavailable(f"host {host} does not answer", host=host) from error
     if not answer.is_success:

@@ -25,7 +25,7 @@ from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
-from service.context import Platform, now
+from service.context import ServiceContext, now
 from service.operations import logs
 from service.streams import end, message
 
@@ -36,30 +36,30 @@ _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
 
 
-async def start(platform: Platform, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
+async def start(context: ServiceContext, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
     """Raises :class:`IllegalTransition` when the job does not run, and what the host says."""
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
         raise _not_running(job)
-    agent = await _ExecHost.of(platform, job, job.attempt, request.rank)
+    agent = await _ExecHost.of(context, job, job.attempt, request.rank)
     # First the record, then the deed: no command runs that nobody knows of.
-    await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now())
+    await run_in_threadpool(_record, context.store, job, agent.host, request, actor, now())
     try:
         answer = await agent.ask("POST", content=request.model_dump_json())
     except PlatformError as error:
-        await run_in_threadpool(_record, platform.store, job, agent.host, request, actor, now(), error.message)
+        await run_in_threadpool(_record, context.store, job, agent.host, request, actor, now(), error.message)
         raise
     session = ExecSession.model_validate_json(answer.content)
     return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
 
 
-async def follow(platform: Platform, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
+async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`ExecChunk`s; the id of each is where the next begins. The last one is the end."""
-    agent = await _ExecHost.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(context, job_id, session_id)
     async with agent.stream(offset) as answer:
         async for line in answer.aiter_lines():
-            if platform.feed.closed:
+            if context.feed.closed:
                 return
             if line:
                 chunk = ExecChunk.model_validate_json(line)
@@ -70,21 +70,21 @@ async def follow(platform: Platform, job_id: str, session_id: str, offset: int) 
 
 
 async def give_input(
-    platform: Platform, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
+    context: ServiceContext, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
 ) -> ExecReceived:
-    agent = await _ExecHost.of_session(platform, job_id, session_id)
+    agent = await _ExecHost.of_session(context, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower()}
     answer = await agent.ask("POST", "/input", params=params, content=data)
     return ExecReceived.model_validate_json(answer.content)
 
 
-async def resize(platform: Platform, job_id: str, session_id: str, rows: int, columns: int) -> None:
-    agent = await _ExecHost.of_session(platform, job_id, session_id)
+async def resize(context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int) -> None:
+    agent = await _ExecHost.of_session(context, job_id, session_id)
     await agent.ask("POST", "/size", params={"rows": rows, "columns": columns})
 
 
-async def stop(platform: Platform, job_id: str, session_id: str) -> None:
-    agent = await _ExecHost.of_session(platform, job_id, session_id)
+async def stop(context: ServiceContext, job_id: str, session_id: str) -> None:
+    agent = await _ExecHost.of_session(context, job_id, session_id)
     await agent.ask("DELETE")
 
 
@@ -120,18 +120,18 @@ class _ExecHost:
         self._url = url
 
     @classmethod
-    async def of(cls, platform: Platform, job: Job, attempt: int, rank: int, session: str = "") -> _ExecHost:
-        host = await run_in_threadpool(logs.host_of, platform, job, attempt, rank)
-        url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+    async def of(cls, context: ServiceContext, job: Job, attempt: int, rank: int, session: str = "") -> _ExecHost:
+        host = await run_in_threadpool(logs.host_of, context, job, attempt, rank)
+        url = await run_in_threadpool(hosts.agent_url, context.store, host)
         place = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
-        return cls(platform.agents, host, url.rstrip("/") + place)
+        return cls(context.agents, host, url.rstrip("/") + place)
 
     @classmethod
-    async def of_session(cls, platform: Platform, job_id: str, session_id: str) -> _ExecHost:
+    async def of_session(cls, context: ServiceContext, job_id: str, session_id: str) -> _ExecHost:
         attempt, rank, name = _parse(session_id)
-        job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+        job = await run_in_threadpool(jobs.get_job, context.store, job_id)
         logs.check_rank(job, rank)
-        return await cls.of(platform, job, attempt, rank, name)
+        return await cls.of(context, job, attempt, rank, name)
 
     async def ask(self, method: str, below: str = "", **options: Any) -> httpx.Response:
         try:

@@ -14,110 +14,110 @@ from gpu_platform.domain.gpu import Gpu, Host
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.reservations import allocations
-from service.context import Platform, now
+from service.context import ServiceContext, now
 from service.operations import remediation
 from service.operations.submission import interrupt
 
 
-async def drain_host(platform: Platform, name: str, actor: str, reason: str, force: bool) -> Host:
+async def drain_host(context: ServiceContext, name: str, actor: str, reason: str, force: bool) -> Host:
     """No new work there. ``force``: what runs there is preempted, so that it goes on elsewhere."""
-    host = await run_in_threadpool(_set_host, platform, name, HostState.DRAINING, actor, reason)
+    host = await run_in_threadpool(_set_host, context, name, HostState.DRAINING, actor, reason)
     if not force:
         return host
-    await _stop_jobs(platform, await _held(platform, name), "preempt", actor, reason or f"host {name} is drained")
-    return await run_in_threadpool(hosts.get_host, platform.store, name, now())
+    await _stop_jobs(context, await _held(context, name), "preempt", actor, reason or f"host {name} is drained")
+    return await run_in_threadpool(hosts.get_host, context.store, name, now())
 
 
-async def take_host_offline(platform: Platform, name: str, actor: str, reason: str, force: bool) -> Host:
+async def take_host_offline(context: ServiceContext, name: str, actor: str, reason: str, force: bool) -> Host:
     """Out of service at once. Raises :class:`InUse` while jobs hold GPUs there; ``force`` kills them."""
-    held = await _held(platform, name)
+    held = await _held(context, name)
     if held and not force:
         raise InUse(
             f"{_jobs(held)} on host {name}; drain it to let what runs there end, or use force to kill it",
             jobs=[key.job_id for key in held],
         )
     why = reason or f"taken offline by {actor}"
-    host = await run_in_threadpool(_set_host, platform, name, HostState.DRAINING, actor, why)
+    host = await run_in_threadpool(_set_host, context, name, HostState.DRAINING, actor, why)
     # Asked again: a gang may have been placed before the host left service.
-    held = await _held(platform, name) if force else []
-    await _stop_jobs(platform, held, "kill", actor, reason or f"host {name} goes offline")
+    held = await _held(context, name) if force else []
+    await _stop_jobs(context, held, "kill", actor, reason or f"host {name} goes offline")
     return host
 
 
-def declare_host_lost(platform: Platform, name: str, actor: str, reason: str, *, force: bool) -> Host:
+def declare_host_lost(context: ServiceContext, name: str, actor: str, reason: str, *, force: bool) -> Host:
     """An operator knows that the host is dead. Raises :class:`InUse` while it reports, unless ``force``."""
-    host = hosts.get_host(platform.store, name, now())
+    host = hosts.get_host(context.store, name, now())
     if host.state is not HostState.LOST and host.lease_remaining_s > 0 and not force:
         raise InUse(
             f"host {name} has reported within its lease ({host.lease_remaining_s:.0f} s are left): it lives. "
             "Drain it, or take it offline with force; or wait until its lease has ended",
             host=name,
         )
-    return _set_host(platform, name, HostState.LOST, actor, reason or "an operator declared it LOST")
+    return _set_host(context, name, HostState.LOST, actor, reason or "an operator declared it LOST")
 
 
-def put_host_online(platform: Platform, name: str, actor: str, reason: str) -> Host:
-    return _set_host(platform, name, HostState.READY, actor, reason)
+def put_host_online(context: ServiceContext, name: str, actor: str, reason: str) -> Host:
+    return _set_host(context, name, HostState.READY, actor, reason)
 
 
-async def take_gpu_offline(platform: Platform, reference: str, actor: str, reason: str, force: bool) -> Gpu:
-    gpu = await run_in_threadpool(gpus.get_gpu, platform.store, reference)
-    held = await run_in_threadpool(allocations.holders, platform.store, gpu.info.uuid)
+async def take_gpu_offline(context: ServiceContext, reference: str, actor: str, reason: str, force: bool) -> Gpu:
+    gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
+    held = await run_in_threadpool(allocations.holders, context.store, gpu.info.uuid)
     if held and not force:
         raise InUse(
             f"{_jobs(held)} on GPU {gpu.host}:{gpu.info.index}: drain it to let what runs end, or use force to kill it",
             jobs=[key.job_id for key in held],
         )
-    gpu = await run_in_threadpool(_set_gpu, platform, gpu.info.uuid, GpuState.OFFLINE, actor, reason)
-    await _stop_jobs(platform, held, "kill", actor, reason or f"GPU {gpu.host}:{gpu.info.index} goes offline")
+    gpu = await run_in_threadpool(_set_gpu, context, gpu.info.uuid, GpuState.OFFLINE, actor, reason)
+    await _stop_jobs(context, held, "kill", actor, reason or f"GPU {gpu.host}:{gpu.info.index} goes offline")
     return gpu
 
 
-async def drain_gpu(platform: Platform, reference: str, actor: str, reason: str, force: bool) -> Gpu:
+async def drain_gpu(context: ServiceContext, reference: str, actor: str, reason: str, force: bool) -> Gpu:
     """No new work on it. ``force``: what runs on it is preempted, so that it goes on elsewhere."""
-    gpu = await run_in_threadpool(_set_gpu, platform, reference, GpuState.DRAINING, actor, reason)
+    gpu = await run_in_threadpool(_set_gpu, context, reference, GpuState.DRAINING, actor, reason)
     if not force:
         return gpu
-    held = await run_in_threadpool(allocations.holders, platform.store, gpu.info.uuid)
-    await _stop_jobs(platform, held, "preempt", actor, reason or f"GPU {gpu.host}:{gpu.info.index} is drained")
-    return await run_in_threadpool(gpus.get_gpu, platform.store, gpu.info.uuid)
+    held = await run_in_threadpool(allocations.holders, context.store, gpu.info.uuid)
+    await _stop_jobs(context, held, "preempt", actor, reason or f"GPU {gpu.host}:{gpu.info.index} is drained")
+    return await run_in_threadpool(gpus.get_gpu, context.store, gpu.info.uuid)
 
 
-async def put_gpu_online(platform: Platform, reference: str, actor: str, reason: str) -> Gpu:
-    gpu = await run_in_threadpool(_set_gpu, platform, reference, GpuState.AVAILABLE, actor, reason)
-    await remediation.overrule(platform, gpu, actor, reason)
+async def put_gpu_online(context: ServiceContext, reference: str, actor: str, reason: str) -> Gpu:
+    gpu = await run_in_threadpool(_set_gpu, context, reference, GpuState.AVAILABLE, actor, reason)
+    await remediation.overrule(context, gpu, actor, reason)
     return gpu
 
 
-async def remove_host(platform: Platform, name: str, actor: str) -> None:
+async def remove_host(context: ServiceContext, name: str, actor: str) -> None:
     """Forget a host; what repairs its GPUs ends. Raises :class:`NotFound` and :class:`InUse`."""
-    there = await run_in_threadpool(gpus.list_gpus, platform.store, host=name)
-    await run_in_threadpool(hosts.remove_host, platform.store, name, reason=None, actor=actor, now=now())
+    there = await run_in_threadpool(gpus.list_gpus, context.store, host=name)
+    await run_in_threadpool(hosts.remove_host, context.store, name, reason=None, actor=actor, now=now())
     await asyncio.gather(
-        *[remediation.overrule(platform, gpu, actor, f"host {name} was removed", host_removed=True) for gpu in there]
+        *[remediation.overrule(context, gpu, actor, f"host {name} was removed", host_removed=True) for gpu in there]
     )
 
 
-def _set_host(platform: Platform, name: str, state: HostState, actor: str, reason: str) -> Host:
-    return hosts.set_host_state(platform.store, name, state, reason=reason or None, actor=actor, now=now())
+def _set_host(context: ServiceContext, name: str, state: HostState, actor: str, reason: str) -> Host:
+    return hosts.set_host_state(context.store, name, state, reason=reason or None, actor=actor, now=now())
 
 
-def _set_gpu(platform: Platform, reference: str, state: GpuState, actor: str, reason: str) -> Gpu:
-    uuid = gpus.get_gpu(platform.store, reference).info.uuid
-    return gpus.set_gpu_state(platform.store, uuid, state, reason=reason or None, actor=actor, now=now())
+def _set_gpu(context: ServiceContext, reference: str, state: GpuState, actor: str, reason: str) -> Gpu:
+    uuid = gpus.get_gpu(context.store, reference).info.uuid
+    return gpus.set_gpu_state(context.store, uuid, state, reason=reason or None, actor=actor, now=now())
 
 
-async def _held(platform: Platform, name: str) -> list[AttemptKey]:
-    await run_in_threadpool(hosts.get_host, platform.store, name, now())
-    return await run_in_threadpool(allocations.held_attempts, platform.store, name)
+async def _held(context: ServiceContext, name: str) -> list[AttemptKey]:
+    await run_in_threadpool(hosts.get_host, context.store, name, now())
+    return await run_in_threadpool(allocations.held_attempts, context.store, name)
 
 
 async def _stop_jobs(
-    platform: Platform, held: list[AttemptKey], verb: Literal["kill", "preempt"], actor: str, reason: str
+    context: ServiceContext, held: list[AttemptKey], verb: Literal["kill", "preempt"], actor: str, reason: str
 ) -> None:
     async def stop(job_id: str) -> None:
         with suppress(IllegalTransition, NotFound):  # it has ended meanwhile
-            await interrupt(platform, job_id, verb, actor, reason)
+            await interrupt(context, job_id, verb, actor, reason)
 
     await asyncio.gather(*(stop(job_id) for job_id in sorted({key.job_id for key in held})))
 

@@ -22,7 +22,7 @@ from gpu_platform.domain.texts import counted
 from gpu_platform.store import events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
-from service.context import Platform
+from service.context import ServiceContext
 from service.streams import end, message
 
 POLL_S = 0.2
@@ -61,13 +61,13 @@ def check_rank(job: Job, rank: int) -> None:
         raise InvalidRequest(f"job {job.id} has {ranks}; there is no rank {rank}")
 
 
-async def whole_log(platform: Platform, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
+async def whole_log(context: ServiceContext, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
     """All that is there now, in pieces. The first piece is fetched before this returns, so that errors are errors."""
     if attempt is None and job.attempt == 0:
         return _nothing()
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise NotFound(f"job {job.id} has no attempt {attempt} yet; the last one is {job.attempt}", job_id=job.id)
-    source = await _LogSource.find(platform, job, attempt or job.attempt, rank)
+    source = await _LogSource.find(context, job, attempt or job.attempt, rank)
     pieces = _pieces(source)
     first = await anext(pieces, b"")
 
@@ -97,16 +97,16 @@ async def _pieces(source: _LogSource) -> AsyncGenerator[bytes, None]:
 
 
 async def follow_log(
-    platform: Platform, job: Job, rank: int, only: int | None, start: Position | None
+    context: ServiceContext, job: Job, rank: int, only: int | None, start: Position | None
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`LogChunk`s of attempt ``only``, or of one attempt after the other until the job has ended."""
     at = start or Position(only or 1, 0)
-    with platform.feed.watching(job.id) as news:
-        while not platform.feed.closed:
+    with context.feed.watching(job.id) as news:
+        while not context.feed.closed:
             news.clear()
-            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+            job = await run_in_threadpool(jobs.get_job, context.store, job.id)
             if job.attempt >= at.attempt:
-                async for event in _follow_attempt(platform, job, rank, at, news):
+                async for event in _follow_attempt(context, job, rank, at, news):
                     yield event
                 if at.attempt == only:
                     break
@@ -115,27 +115,27 @@ async def follow_log(
                 break
             else:
                 await news.wait()
-    if not platform.feed.closed:
+    if not context.feed.closed:
         yield end(json.dumps({"state": job.state}))
 
 
 async def _follow_attempt(
-    platform: Platform, job: Job, rank: int, at: Position, news: asyncio.Event
+    context: ServiceContext, job: Job, rank: int, at: Position, news: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """The log of one attempt until it has ended and everything is read."""
     source: _LogSource | None = None
     patience_s = AWAY_AFTER_END_S
     told: str | None = None
     news.set()  # something may have happened before we listened
-    while not platform.feed.closed:
+    while not context.feed.closed:
         # The state is asked before the log is read: once the attempt has ended, the log is complete.
         if news.is_set():
             news.clear()
-            job = await run_in_threadpool(jobs.get_job, platform.store, job.id)
+            job = await run_in_threadpool(jobs.get_job, context.store, job.id)
         over = job.attempt > at.attempt or not job.state.holds_gpus
         more = False
         try:
-            source = source or await _LogSource.find(platform, job, at.attempt, rank)
+            source = source or await _LogSource.find(context, job, at.attempt, rank)
             piece = await source.read(at.offset)
         except NotFound as error:
             if over and error.details.get("removed"):
@@ -205,10 +205,10 @@ class _LogSource:
         self._url = url
 
     @classmethod
-    async def find(cls, platform: Platform, job: Job, attempt: int, rank: int) -> _LogSource:
-        host = await run_in_threadpool(host_of, platform, job, attempt, rank)
-        agent_url = await run_in_threadpool(hosts.agent_url, platform.store, host)
-        return cls(platform.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
+    async def find(cls, context: ServiceContext, job: Job, attempt: int, rank: int) -> _LogSource:
+        host = await run_in_threadpool(host_of, context, job, attempt, rank)
+        agent_url = await run_in_threadpool(hosts.agent_url, context.store, host)
+        return cls(context.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
     async def read(self, offset: int) -> _LogPiece:
         """At most ``CHUNK_BYTES`` from ``offset`` on."""
@@ -241,11 +241,11 @@ class _LogSource:
         return HostUnavailable(f"host {self._host} answered {answer.status_code} for the log", host=self._host)
 
 
-def host_of(platform: Platform, job: Job, attempt: int, rank: int) -> str:
+def host_of(context: ServiceContext, job: Job, attempt: int, rank: int) -> str:
     if job.placement is not None and attempt == job.attempt:
         return _host_in(job, attempt, rank, job.placement.slices)
     seq = 0
-    while page := events.read_events(platform.store, seq, job_id=job.id):
+    while page := events.read_events(context.store, seq, job_id=job.id):
         for event in page:
             if event.kind == "job.placed" and event.attempt == attempt:
                 slices = [HostSlice.model_validate(part) for part in event.data["slices"]]

@@ -15,47 +15,47 @@ from gpu_platform.domain.ranks import running_slices
 from gpu_platform.domain.usage import GpuNow, JobUsage, RankUsage, RunningUsage
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, usage
-from service.context import Platform
+from service.context import ServiceContext
 
 PATIENCE_S = 2.0
 _RANKS = TypeAdapter(list[RankUsage])
 
 
-async def gpu_health(platform: Platform, reference: str) -> GpuHealth:
+async def gpu_health(context: ServiceContext, reference: str) -> GpuHealth:
     """Raises :class:`NotFound` and :class:`HostUnavailable`."""
-    gpu = await run_in_threadpool(gpus.get_gpu, platform.store, reference)
-    answer = await _ask(platform, gpu.host, f"/gpus/{gpu.info.uuid}/health")
+    gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
+    answer = await _ask(context, gpu.host, f"/gpus/{gpu.info.uuid}/health")
     return GpuHealth.model_validate_json(answer)
 
 
-async def job_usage(platform: Platform, job_id: str) -> JobUsage:
+async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
     """With what the attempt that runs uses now. A host that does not answer is named, and costs ``PATIENCE_S``."""
-    found = await run_in_threadpool(usage.usage_of_job, platform.store, job_id)
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    found = await run_in_threadpool(usage.usage_of_job, context.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not job.state.holds_gpus or job.placement is None:
         return found
     names = list(dict.fromkeys(part.host for part in running_slices(job.spec, job.placement.slices)))
-    measured = await asyncio.gather(*(_ranks(platform, name, job) for name in names))
+    measured = await asyncio.gather(*(_ranks(context, name, job) for name in names))
     running = RunningUsage(
         attempt=job.attempt,
-        gpus=await run_in_threadpool(_gpus_of, platform, job),
+        gpus=await run_in_threadpool(_gpus_of, context, job),
         ranks=sorted((rank for ranks in measured for rank in ranks or ()), key=lambda rank: rank.rank),
         unmeasured_hosts=[name for name, ranks in zip(names, measured, strict=True) if ranks is None],
     )
     return found.model_copy(update={"running": running})
 
 
-async def _ranks(platform: Platform, host: str, job: Job) -> list[RankUsage] | None:
+async def _ranks(context: ServiceContext, host: str, job: Job) -> list[RankUsage] | None:
     try:
-        return _RANKS.validate_json(await _ask(platform, host, f"/usage/{job.id}/{job.attempt}"))
+        return _RANKS.validate_json(await _ask(context, host, f"/usage/{job.id}/{job.attempt}"))
     except (HostUnavailable, NotFound, ValidationError):
         return None
 
 
-async def _ask(platform: Platform, host: str, path: str) -> bytes:
-    url = await run_in_threadpool(hosts.agent_url, platform.store, host)
+async def _ask(context: ServiceContext, host: str, path: str) -> bytes:
+    url = await run_in_threadpool(hosts.agent_url, context.store, host)
     try:
-        answer = await platform.agents.get(url.rstrip("/") + path, timeout=PATIENCE_S)
+        answer = await context.agents.get(url.rstrip("/") + path, timeout=PATIENCE_S)
     except httpx.TransportError as error:
         raise HostUnavailable(
             f"host {host} does not answer, so nobody knows what it measures now; try again when it is back", host=host
@@ -65,8 +65,8 @@ async def _ask(platform: Platform, host: str, path: str) -> bytes:
     return answer.content
 
 
-def _gpus_of(platform: Platform, job: Job) -> list[GpuNow]:
-    held = [(gpu, holder) for gpu in gpus.gpus_of_job(platform.store, job.id) for holder in gpu.holders]
+def _gpus_of(context: ServiceContext, job: Job) -> list[GpuNow]:
+    held = [(gpu, holder) for gpu in gpus.gpus_of_job(context.store, job.id) for holder in gpu.holders]
     return [_now(gpu, holder) for gpu, holder in held if holder.job_id == job.id]
 
 

@@ -11,24 +11,24 @@ from gpu_platform.domain.gpu import Gpu
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.observability import get_logger
 from gpu_platform.store.hosts import gpus
-from service.context import Platform
+from service.context import ServiceContext
 from service.temporal import WorkflowGone
 from workflows.remediation import remediation_id
 
 log = get_logger(__name__)
 
 
-async def status(platform: Platform, reference: str) -> RemediationStatus:
+async def status(context: ServiceContext, reference: str) -> RemediationStatus:
     """Raises :class:`NotFound` when nothing is being done about the GPU."""
-    return await _status(platform, await _gpu(platform, reference))
+    return await _status(context, await _gpu(context, reference))
 
 
 async def order(
-    platform: Platform, reference: str, verb: Literal["approve", "veto"], actor: str, reason: str
+    context: ServiceContext, reference: str, verb: Literal["approve", "veto"], actor: str, reason: str
 ) -> RemediationStatus:
     """Raises :class:`IllegalTransition` when no step waits for an operator."""
-    gpu = await _gpu(platform, reference)
-    found = await _status(platform, gpu)
+    gpu = await _gpu(context, reference)
+    found = await _status(context, gpu)
     if not found.waits_for_approval:
         raise IllegalTransition(
             subject=f"the remediation of GPU {_name(gpu)}",
@@ -38,30 +38,30 @@ async def order(
             message=f"the remediation of GPU {_name(gpu)} waits for no operator, so there is nothing to {verb}; "
             f"see what is being done: gpu-platform remediation show {_name(gpu)}",
         )
-    await platform.workflows.order_remediation(
+    await context.workflows.order_remediation(
         remediation_id(gpu.info.uuid), verb, RemediationOrder(actor=actor, reason=reason)
     )
     return found
 
 
-async def overrule(platform: Platform, gpu: Gpu, actor: str, reason: str, *, host_removed: bool = False) -> None:
+async def overrule(context: ServiceContext, gpu: Gpu, actor: str, reason: str, *, host_removed: bool = False) -> None:
     """An operator decided about the GPU: what remediation was about to do is not done."""
     order = RemediationOrder(actor=actor, reason=reason, host_removed=host_removed)
     try:
-        await platform.workflows.order_remediation(remediation_id(gpu.info.uuid), "overrule", order)
+        await context.workflows.order_remediation(remediation_id(gpu.info.uuid), "overrule", order)
     except WorkflowGone:
         return  # nothing was being done about it
     except Unavailable as error:  # the GPU is as the operator wants it all the same
         log.warning("remediation not told", gpu=gpu.info.uuid, error=error.message)
 
 
-async def _gpu(platform: Platform, reference: str) -> Gpu:
-    return await run_in_threadpool(gpus.get_gpu, platform.store, reference)
+async def _gpu(context: ServiceContext, reference: str) -> Gpu:
+    return await run_in_threadpool(gpus.get_gpu, context.store, reference)
 
 
-async def _status(platform: Platform, gpu: Gpu) -> RemediationStatus:
+async def _status(context: ServiceContext, gpu: Gpu) -> RemediationStatus:
     try:
-        return await platform.workflows.remediation_status(remediation_id(gpu.info.uuid))
+        return await context.workflows.remediation_status(remediation_id(gpu.info.uuid))
     except WorkflowGone:
         raise NotFound(f"nothing is being done about GPU {_name(gpu)}, which is {gpu.state}") from None
 

@@ -17,7 +17,7 @@ from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transiti
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import admission, jobs
 from gpu_platform.store.restoring import orphans
-from service.context import Platform, now
+from service.context import ServiceContext, now
 from service.operations import checkpoints, dry_runs
 from service.operations.ids import new_job_id
 from service.temporal import WorkflowGone
@@ -27,66 +27,66 @@ Verb = Literal["cancel", "kill", "preempt"]
 log = get_logger(__name__)
 
 
-async def submit(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+async def submit(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
     """The job, durable and on its way, and whether it is new.
 
     Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`;
     nothing changed then.
     """
-    job, created = await run_in_threadpool(_record, platform, spec, actor, idempotency_key)
+    job, created = await run_in_threadpool(_record, context, spec, actor, idempotency_key)
     if job.state is not JobState.PENDING:
         return job, created
     with bound(job_id=job.id):
         try:
-            await platform.workflows.start(job.id, job.spec)
+            await context.workflows.start(job.id, job.spec)
         except Unavailable:
-            if not created or await run_in_threadpool(jobs.withdraw_submission, platform.store, job.id, now=now()):
+            if not created or await run_in_threadpool(jobs.withdraw_submission, context.store, job.id, now=now()):
                 raise
             # The start was not answered, but it happened: the job has been admitted meanwhile.
-            return await run_in_threadpool(jobs.get_job, platform.store, job.id), created
+            return await run_in_threadpool(jobs.get_job, context.store, job.id), created
         if not created:
             # Whoever recorded the job may have withdrawn it while we started its workflow.
             try:
-                await run_in_threadpool(jobs.get_job, platform.store, job.id)
+                await run_in_threadpool(jobs.get_job, context.store, job.id)
             except NotFound as error:
                 raise Unavailable("the submission was withdrawn meanwhile; submit it again") from error
         log.info("job accepted", name=job.spec.name, gpus=job.spec.gpu_count, created=created)
     return job, created
 
 
-async def interrupt(platform: Platform, job_id: str, verb: Verb, actor: str, reason: str) -> Job:
+async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str, reason: str) -> Job:
     """Tell the job's workflow; returns the job as it is now. What was asked happens soon after.
 
     Raises :class:`NotFound`, :class:`IllegalTransition` and :class:`Unavailable`.
     """
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     wanted = JobState.PREEMPTED if verb == "preempt" else JobState.CANCELLED
     _check(job, wanted)
     if job.state is wanted:
         return job
     request = Interrupt(actor=actor, reason=reason)
     try:
-        await platform.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
+        await context.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
     except WorkflowGone:
         # A workflow writes its job's end before it closes: read now, the row says whether this one did.
-        job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+        job = await run_in_threadpool(jobs.get_job, context.store, job_id)
         _check(job, wanted)
         if job.state is wanted:
             return job
-        held = await run_in_threadpool(orphans.held_of_job, platform.store, job_id)
-        await platform.workflows.interrupt_orphan(job, held, verb, request)
+        held = await run_in_threadpool(orphans.held_of_job, context.store, job_id)
+        await context.workflows.interrupt_orphan(job, held, verb, request)
     log.info("job interrupted", job_id=job_id, verb=verb, actor=actor, reason=reason)
     return job
 
 
-def _record(platform: Platform, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
-    checkpoints.check_resume(platform.store, spec)
-    with platform.store.read() as session:
-        admission.check_possible(platform.store, session, spec, dry_runs.admission_refusal(platform.store))
-    if spec.fencing is None and platform.settings.fencing != Fencing.LEASE:
-        spec = spec.model_copy(update={"fencing": Fencing(platform.settings.fencing)})
+def _record(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+    checkpoints.check_resume(context.store, spec)
+    with context.store.read() as session:
+        admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
+    if spec.fencing is None and context.settings.fencing != Fencing.LEASE:
+        spec = spec.model_copy(update={"fencing": Fencing(context.settings.fencing)})
     return jobs.submit_job(
-        platform.store,
+        context.store,
         new_job_id(),
         spec,
         actor=actor,

@@ -18,20 +18,20 @@ router = APIRouter(prefix="/v1", tags=["checkpoints"])
 @router.get("/jobs/{job_id}/checkpoints")
 async def list_checkpoints(
     job_id: JobId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     verify: Annotated[bool, Query(description="Read every byte and compare hashes, not sizes only")] = False,
 ) -> Page[CheckpointInfo]:
     """All checkpoints of a job, oldest first, as the hosts that see them tell; damaged ones too."""
-    return Page(items=await checkpoints.list_checkpoints(platform, job_id, verify=verify))
+    return Page(items=await checkpoints.list_checkpoints(context, job_id, verify=verify))
 
 
 @router.post("/jobs/{job_id}/checkpoints", status_code=202)
-async def ask_for_checkpoint(job_id: JobId, platform: ServiceContextDep) -> CheckpointAsked:
+async def ask_for_checkpoint(job_id: JobId, context: ServiceContextDep) -> CheckpointAsked:
     """Ask a running job's program to save now. Whether it does, the list of its checkpoints shows."""
-    return CheckpointAsked(signalled=await checkpoints.ask_for_checkpoint(platform, job_id))
+    return CheckpointAsked(signalled=await checkpoints.ask_for_checkpoint(context, job_id))
 
 
 @router.post("/checkpoint-roots:check")
-async def check_roots(platform: ServiceContextDep) -> Page[CheckpointRoot]:
+async def check_roots(context: ServiceContextDep) -> Page[CheckpointRoot]:
     """Which hosts share a checkpoint root, tried: one of each group writes a file, the others look for it."""
-    return Page(items=await checkpoints.check_roots(platform))
+    return Page(items=await checkpoints.check_roots(context))

@@ -24,25 +24,25 @@ _INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"t
 
 @router.post("", status_code=201)
 async def start_command(
-    job_id: JobId, request: Annotated[ExecRequest, Body()], platform: ServiceContextDep, actor: ActorDep
+    job_id: JobId, request: Annotated[ExecRequest, Body()], context: ServiceContextDep, actor: ActorDep
 ) -> ExecSession:
     """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
 
     It ends with its rank at the latest, or when nobody has read its output for 30 s. The audit log says who ran what.
     """
-    return await service_exec.start(platform, job_id, request, actor or "anonymous")
+    return await service_exec.start(context, job_id, request, actor or "anonymous")
 
 
 @router.get("/{session_id}", response_class=Response, responses={200: {"content": _SSE}})
 async def read_output(
     job_id: JobId,
     session_id: SessionId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     offset: Offset = 0,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Server-sent ExecChunks: what it writes, and how it ends. `id` is the offset to go on from."""
-    return stream(service_exec.follow(platform, job_id, session_id, resume_seq(last_event_id, offset) or 0))
+    return stream(service_exec.follow(context, job_id, session_id, resume_seq(last_event_id, offset) or 0))
 
 
 @router.post("/{session_id}/input", openapi_extra=_INPUT)
@@ -50,22 +50,22 @@ async def give_input(
     job_id: JobId,
     session_id: SessionId,
     request: Request,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     offset: Offset = 0,
     eof: Annotated[bool, Query(description="There is no more")] = False,
 ) -> ExecReceived:
     """Bytes for its stdin, from `offset` of all on. May be sent again; go on from `received`."""
-    return await service_exec.give_input(platform, job_id, session_id, offset, await request.body(), eof)
+    return await service_exec.give_input(context, job_id, session_id, offset, await request.body(), eof)
 
 
 @router.post("/{session_id}/size", status_code=204)
 async def resize_terminal(
-    job_id: JobId, session_id: SessionId, platform: ServiceContextDep, rows: Size, columns: Size
+    job_id: JobId, session_id: SessionId, context: ServiceContextDep, rows: Size, columns: Size
 ) -> None:
-    await service_exec.resize(platform, job_id, session_id, rows, columns)
+    await service_exec.resize(context, job_id, session_id, rows, columns)
 
 
 @router.delete("/{session_id}", status_code=204)
-async def end_command(job_id: JobId, session_id: SessionId, platform: ServiceContextDep) -> None:
+async def end_command(job_id: JobId, session_id: SessionId, context: ServiceContextDep) -> None:
     """SIGKILL."""
-    await service_exec.stop(platform, job_id, session_id)
+    await service_exec.stop(context, job_id, session_id)

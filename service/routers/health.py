@@ -30,25 +30,25 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz")
-async def readyz(platform: ServiceContextDep) -> Health:
+async def readyz(context: ServiceContextDep) -> Health:
     """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
     hosts are not declared LOST, because too many are silent at once, or that an older database was restored."""
     database, temporal = await asyncio.gather(
-        _trouble(run_in_threadpool(last_seq, platform.store)), _trouble(platform.workflows.ping())
+        _trouble(run_in_threadpool(last_seq, context.store)), _trouble(context.workflows.ping())
     )
     troubles = {name: trouble for name, trouble in (("database", database), ("temporal", temporal)) if trouble}
     if troubles:
         told = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
         raise Unavailable(f"not ready: {told}", **troubles)
-    held = await run_in_threadpool(leases.held_verdict, platform.store)
-    restored = await run_in_threadpool(restoring.last_restore, platform.store, datetime.now(UTC))
+    held = await run_in_threadpool(leases.held_verdict, context.store)
+    restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
     return Health(warnings=[found.message for found in (held, restored) if found])
 
 
 @router.get("/metrics", response_class=Response)
-def metrics(platform: ServiceContextDep) -> Response:
+def metrics(context: ServiceContextDep) -> Response:
     """Prometheus text format."""
-    return Response(exposition(platform.store), media_type=CONTENT_TYPE_LATEST)
+    return Response(exposition(context.store), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _trouble(check: Awaitable[object]) -> str | None:

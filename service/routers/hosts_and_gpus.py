@@ -32,50 +32,50 @@ REPORT_THREADS = CapacityLimiter(16)
 
 
 @router.get("/hosts", tags=["hosts"])
-def list_hosts(platform: ServiceContextDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
+def list_hosts(context: ServiceContextDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
     """All hosts by name."""
-    return page_of(hosts.list_hosts(platform.store, now()), cursor, limit)
+    return page_of(hosts.list_hosts(context.store, now()), cursor, limit)
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
-def get_host(name: HostName, platform: ServiceContextDep) -> Host:
-    return hosts.get_host(platform.store, name, now())
+def get_host(name: HostName, context: ServiceContextDep) -> Host:
+    return hosts.get_host(context.store, name, now())
 
 
 @router.post("/hosts/{name}/drain", tags=["hosts"])
 async def drain_host(
     name: HostName,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs there")] = False,
 ) -> Host:
     """No new work; what runs there goes on. DRAINED when nothing is left."""
-    return await hosts_and_gpus.drain_host(platform, name, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.drain_host(context, name, _actor(actor), _reason(why), force)
 
 
 @router.post("/hosts/{name}/offline", tags=["hosts"])
 async def take_host_offline(
     name: HostName,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs there")] = False,
 ) -> Host:
     """Out of service at once; a 409 while jobs run there, unless `force`."""
-    return await hosts_and_gpus.take_host_offline(platform, name, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.take_host_offline(context, name, _actor(actor), _reason(why), force)
 
 
 @router.post("/hosts/{name}/online", tags=["hosts"])
-def put_host_online(name: HostName, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Host:
+def put_host_online(name: HostName, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Host:
     """Back in service. A LOST host is READY as soon as its node worker reports."""
-    return hosts_and_gpus.put_host_online(platform, name, _actor(actor), _reason(why))
+    return hosts_and_gpus.put_host_online(context, name, _actor(actor), _reason(why))
 
 
 @router.post("/hosts/{name}/declare-lost", tags=["hosts"])
 async def declare_host_lost(
     name: HostName,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Also a host that reports")] = False,
@@ -83,88 +83,88 @@ async def declare_host_lost(
     """It is dead: what ran there starts elsewhere now, with nothing left to wait for. If the host lives and is only
     cut off, its ranks may run beside the new ones until it is reached. A 409 while it reports, unless `force`."""
     return await run_in_threadpool(
-        hosts_and_gpus.declare_host_lost, platform, name, _actor(actor), _reason(why), force=force
+        hosts_and_gpus.declare_host_lost, context, name, _actor(actor), _reason(why), force=force
     )
 
 
 @router.delete("/hosts/{name}", tags=["hosts"], status_code=204)
-async def remove_host(name: HostName, platform: ServiceContextDep, actor: ActorDep) -> None:
+async def remove_host(name: HostName, context: ServiceContextDep, actor: ActorDep) -> None:
     """Forget a host that is LOST or DRAINED and holds nothing; a 409 otherwise. Usage and events stay."""
-    await hosts_and_gpus.remove_host(platform, name, _actor(actor))
+    await hosts_and_gpus.remove_host(context, name, _actor(actor))
 
 
 @router.post("/hosts/{name}/report", tags=["node workers"])
-async def report_host(name: HostName, report: HostReport, platform: ServiceContextDep) -> LeaseAnswer:
+async def report_host(name: HostName, report: HostReport, context: ServiceContextDep) -> LeaseAnswer:
     """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
     if report.name != name:
         raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
-    write = partial(hosts.report_host, platform.store, report, ttl_s=platform.settings.lease_ttl_s, now=now())
+    write = partial(hosts.report_host, context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
     return await to_thread.run_sync(write, limiter=REPORT_THREADS)
 
 
 @router.get("/gpus", tags=["GPUs"])
 def list_gpus(
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     host: Annotated[str | None, Query(description="Only of this host")] = None,
     state: Annotated[list[GpuState] | None, Query(description="Only these states; may be repeated")] = None,
     cursor: Cursor = None,
     limit: Limit = 1000,
 ) -> Page[Gpu]:
     """GPUs by host and index: state, holder, last telemetry."""
-    return page_of(gpus.list_gpus(platform.store, host=host, states=state), cursor, limit)
+    return page_of(gpus.list_gpus(context.store, host=host, states=state), cursor, limit)
 
 
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
-def get_gpu(gpu_id: GpuId, platform: ServiceContextDep) -> Gpu:
-    return gpus.get_gpu(platform.store, gpu_id)
+def get_gpu(gpu_id: GpuId, context: ServiceContextDep) -> Gpu:
+    return gpus.get_gpu(context.store, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/health", tags=["GPUs"])
-async def get_gpu_health(gpu_id: GpuId, platform: ServiceContextDep) -> GpuHealth:
+async def get_gpu_health(gpu_id: GpuId, context: ServiceContextDep) -> GpuHealth:
     """What its host measures now: ECC, remapped rows, NVLink, PCIe, throttling, XIDs; 503 if the host is away."""
-    return await readings.gpu_health(platform, gpu_id)
+    return await readings.gpu_health(context, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/events", tags=["GPUs"])
 def get_gpu_events(
-    gpu_id: GpuId, platform: ServiceContextDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
+    gpu_id: GpuId, context: ServiceContextDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
 ) -> Page[JobEvent]:
     """The newest events of one GPU, oldest first: faults, resets, changes of its state."""
-    uuid = gpus.get_gpu(platform.store, gpu_id).info.uuid
-    return Page(items=events.read_gpu_events(platform.store, uuid, limit))
+    uuid = gpus.get_gpu(context.store, gpu_id).info.uuid
+    return Page(items=events.read_gpu_events(context.store, uuid, limit))
 
 
 @router.post("/gpus/{gpu_id}/drain", tags=["GPUs"])
 async def drain_gpu(
     gpu_id: GpuId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs on it")] = False,
 ) -> Gpu:
     """No new work; what runs on it goes on. DRAINED when nobody holds it any more; faults are healed as ever."""
-    return await hosts_and_gpus.drain_gpu(platform, gpu_id, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.drain_gpu(context, gpu_id, _actor(actor), _reason(why), force)
 
 
 @router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])
 async def take_gpu_offline(
     gpu_id: GpuId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs on it")] = False,
 ) -> Gpu:
     """Out of service until somebody puts it back; a 409 while jobs run on it, unless `force`."""
-    return await hosts_and_gpus.take_gpu_offline(platform, gpu_id, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.take_gpu_offline(context, gpu_id, _actor(actor), _reason(why), force)
 
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
-async def put_gpu_online(gpu_id: GpuId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Gpu:
+async def put_gpu_online(gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Gpu:
     """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE.
 
     It is DEGRADED as long as its own host calls it unfit. Ends what remediation was about to do, and a quarantine.
     """
-    return await hosts_and_gpus.put_gpu_online(platform, gpu_id, _actor(actor), _reason(why))
+    return await hosts_and_gpus.put_gpu_online(context, gpu_id, _actor(actor), _reason(why))
 
 
 def _actor(actor: str | None) -> str:

@@ -14,7 +14,7 @@ from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
-from service.context import ActorDep, Platform, ServiceContextDep
+from service.context import ActorDep, ServiceContext, ServiceContextDep
 from service.operations import submission
 from service.operations.job_defaults import with_defaults
 from service.operations.warnings import may_need_warnings, warnings_of
@@ -50,7 +50,7 @@ EXAMPLES: dict[str, Any] = {
 )
 async def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES)],
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     actor: ActorDep,
     response: Response,
     idempotency_key: Annotated[
@@ -64,17 +64,17 @@ async def submit_job(
     ] = None,
 ) -> Job:
     """Submit a job. When this answers, the job is durable: it runs, or says why not, whatever dies."""
-    spec = with_defaults(spec, platform.settings.service.job_defaults)
-    job, created = await submission.submit(platform, spec, actor or spec.user, idempotency_key)
+    spec = with_defaults(spec, context.settings.service.job_defaults)
+    job, created = await submission.submit(context, spec, actor or spec.user, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not created:
         response.status_code = 200
-    return await _warned(platform, job)
+    return await _warned(context, job)
 
 
 @router.get("")
 def list_jobs(
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
     namespace: str | None = None,
     user: str | None = None,
@@ -84,62 +84,62 @@ def list_jobs(
 ) -> Page[Job]:
     """Jobs, newest first."""
     found, next_cursor = jobs.list_jobs(
-        platform.store, states=state, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit
+        context.store, states=state, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit
     )
-    return Page(items=[platform.shown(job) for job in found], next_cursor=next_cursor)
+    return Page(items=[context.shown(job) for job in found], next_cursor=next_cursor)
 
 
 @router.get("/{job_id}")
 async def get_job(
     job_id: JobId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     wait_s: Annotated[
         float, Query(ge=0, le=60, description="Answer when the job has ended, or after so many seconds")
     ] = 0.0,
 ) -> Job:
     """One job: what was asked, its state, where it runs, or why it waits."""
-    return await _warned(platform, await _ended(platform, job_id, wait_s))
+    return await _warned(context, await _ended(context, job_id, wait_s))
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-async def cancel_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def cancel_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGTERM, the job's grace, SIGKILL; ends CANCELLED."""
-    return await _interrupt(platform, job_id, "cancel", actor, why)
+    return await _interrupt(context, job_id, "cancel", actor, why)
 
 
 @router.post("/{job_id}/kill", status_code=202)
-async def kill_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGKILL at once; ends CANCELLED."""
-    return await _interrupt(platform, job_id, "kill", actor, why)
+    return await _interrupt(context, job_id, "kill", actor, why)
 
 
 @router.post("/{job_id}/preempt", status_code=202)
-async def preempt_job(job_id: JobId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def preempt_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
     """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
-    return await _interrupt(platform, job_id, "preempt", actor, why)
+    return await _interrupt(context, job_id, "preempt", actor, why)
 
 
-async def _warned(platform: Platform, job: Job) -> Job:
-    shown = platform.shown(job)
+async def _warned(context: ServiceContext, job: Job) -> Job:
+    shown = context.shown(job)
     if job.state.is_terminal or not may_need_warnings(job.spec):
         return shown
-    found = await run_in_threadpool(warnings_of, platform.store, job.spec)
+    found = await run_in_threadpool(warnings_of, context.store, job.spec)
     return shown.model_copy(update={"warnings": found}) if found else shown
 
 
-async def _interrupt(platform: Platform, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None) -> Job:
+async def _interrupt(context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None) -> Job:
     reason = why.reason if why else ""
-    return platform.shown(await submission.interrupt(platform, job_id, verb, actor or "anonymous", reason))
+    return context.shown(await submission.interrupt(context, job_id, verb, actor or "anonymous", reason))
 
 
-async def _ended(platform: Platform, job_id: str, wait_s: float) -> Job:
+async def _ended(context: ServiceContext, job_id: str, wait_s: float) -> Job:
     deadline = time.monotonic() + wait_s
-    with platform.feed.watching(job_id) as news:
+    with context.feed.watching(job_id) as news:
         while True:
             news.clear()
-            job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+            job = await run_in_threadpool(jobs.get_job, context.store, job_id)
             left = deadline - time.monotonic()
-            if job.state.is_terminal or left <= 0 or platform.feed.closed:
+            if job.state.is_terminal or left <= 0 or context.feed.closed:
                 return job
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):

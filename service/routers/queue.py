@@ -12,7 +12,7 @@ from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.job import JobSpec, QueueEntry
 from gpu_platform.domain.placement import Reason
 from gpu_platform.store.jobs import queue_view
-from service.context import Platform, ServiceContextDep
+from service.context import ServiceContext, ServiceContextDep
 from service.http.paging import Cursor, offset_of
 from service.operations import dry_runs
 from service.operations.job_defaults import with_defaults
@@ -24,35 +24,35 @@ router = APIRouter(prefix="/v1", tags=["queue"])
 
 @router.get("/queue")
 def list_queue(
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     namespace: str | None = None,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[QueueEntry]:
     """Jobs that wait, next first: why, what would unblock each, who holds what it needs, and when it should start."""
     start = offset_of(cursor)
-    found = queue_view.list_queue(platform.store, start, limit, namespace)
+    found = queue_view.list_queue(context.store, start, limit, namespace)
     return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
 @router.post("/jobs:dry-run")
-async def dry_run(spec: Annotated[JobSpec, Body()], platform: ServiceContextDep) -> DryRun:
+async def dry_run(spec: Annotated[JobSpec, Body()], context: ServiceContextDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
-    return await run_in_threadpool(_dry_run, platform, with_defaults(spec, platform.settings.service.job_defaults))
+    return await run_in_threadpool(_dry_run, context, with_defaults(spec, context.settings.service.job_defaults))
 
 
-def _dry_run(platform: Platform, spec: JobSpec) -> DryRun:
-    answer = dry_runs.dry_run(platform.store, spec)
-    return answer.model_copy(update={"warnings": warnings_of(platform.store, spec)})
+def _dry_run(context: ServiceContext, spec: JobSpec) -> DryRun:
+    answer = dry_runs.dry_run(context.store, spec)
+    return answer.model_copy(update={"warnings": warnings_of(context.store, spec)})
 
 
 @router.get("/jobs/{job_id}/reason")
-async def read_reason(job_id: JobId, platform: ServiceContextDep) -> Reason:
+async def read_reason(job_id: JobId, context: ServiceContextDep) -> Reason:
     """Why this one job waits, worked out for it: also when gangs of groups and parts of GPUs would start."""
-    return await run_in_threadpool(dry_runs.why, platform.store, job_id)
+    return await run_in_threadpool(dry_runs.why, context.store, job_id)
 
 
 @router.get("/snapshot")
-async def read_snapshot(platform: ServiceContextDep) -> ClusterState:
+async def read_snapshot(context: ServiceContextDep) -> ClusterState:
     """Hosts, GPUs, who runs, who waits and the policy in force, as one document: for `gpu-platform simulate`."""
-    return await run_in_threadpool(dry_runs.snapshot, platform.store)
+    return await run_in_threadpool(dry_runs.snapshot, context.store)

@@ -15,28 +15,28 @@ router = APIRouter(prefix="/v1/gpus/{gpu_id}", tags=["GPUs"])
 
 
 @router.get("/remediation")
-async def get_remediation(gpu_id: GpuId, platform: ServiceContextDep) -> RemediationStatus:
+async def get_remediation(gpu_id: GpuId, context: ServiceContextDep) -> RemediationStatus:
     """How far the repair of the GPU is; a 404 when nothing is being done about it."""
-    return await remediation.status(platform, gpu_id)
+    return await remediation.status(context, gpu_id)
 
 
 @router.post("/remediation/approve")
 async def approve_remediation(
-    gpu_id: GpuId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
+    gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
     """Let the step happen that waits for an operator; a 409 when none does."""
-    return await remediation.order(platform, gpu_id, "approve", actor or "anonymous", why.reason if why else "")
+    return await remediation.order(context, gpu_id, "approve", actor or "anonymous", why.reason if why else "")
 
 
 @router.post("/remediation/veto")
 async def veto_remediation(
-    gpu_id: GpuId, platform: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
+    gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
     """Leave out the step that waits for an operator; what comes after it follows. A 409 when none waits."""
-    return await remediation.order(platform, gpu_id, "veto", actor or "anonymous", why.reason if why else "")
+    return await remediation.order(context, gpu_id, "veto", actor or "anonymous", why.reason if why else "")
 
 
 @router.get("/service-case")
-def get_service_case(gpu_id: GpuId, platform: ServiceContextDep) -> ServiceCase:
+def get_service_case(gpu_id: GpuId, context: ServiceContextDep) -> ServiceCase:
     """Everything that a vendor asks about the GPU: identity, driver, faults, resets, what was tried, who had it."""
-    return service_cases.service_case(platform.store, gpu_id, now())
+    return service_cases.service_case(context.store, gpu_id, now())

@@ -13,7 +13,7 @@ from gpu_platform.client.wire import Page
 from gpu_platform.domain.job import JobEvent
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
-from service.context import Platform, ServiceContextDep
+from service.context import ServiceContext, ServiceContextDep
 from service.operations import logs
 from service.routers.jobs import JobId
 from service.streams import end, message, resume_seq, stream
@@ -28,7 +28,7 @@ _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 @router.get("/v1/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
 async def read_events(
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     after: After = None,
     follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
     limit: Limit = 1000,
@@ -36,25 +36,25 @@ async def read_events(
 ) -> Response | Page[JobEvent]:
     """Everything that happens, as server-sent events: from now on, or behind `after`. `id` is the sequence number."""
     if not follow:
-        return await _page(platform, after or 0, limit, None)
+        return await _page(context, after or 0, limit, None)
     start = resume_seq(last_event_id, after)
-    return stream(_follow(platform, await platform.feed.last_seq() if start is None else start, None))
+    return stream(_follow(context, await context.feed.last_seq() if start is None else start, None))
 
 
 @router.get("/v1/jobs/{job_id}/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
 async def read_job_events(
     job_id: JobId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     after: After = None,
     follow: Annotated[bool, Query(description="Server-sent events until the job has ended")] = False,
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[JobEvent]:
     """What happened to the job, oldest first: its timeline and audit log."""
-    await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not follow:
-        return await _page(platform, after or 0, limit, job_id)
-    return stream(_follow(platform, resume_seq(last_event_id, after) or 0, job_id))
+        return await _page(context, after or 0, limit, job_id)
+    return stream(_follow(context, resume_seq(last_event_id, after) or 0, job_id))
 
 
 @router.get(
@@ -64,28 +64,28 @@ async def read_job_events(
 )
 async def read_logs(
     job_id: JobId,
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     rank: Annotated[int, Query(ge=0)] = 0,
     attempt: Annotated[int | None, Query(ge=1, description="Default: the last one; when following, all")] = None,
     follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,
     last_event_id: LastEventId = None,
 ) -> Response:
     """What one rank wrote to stdout and stderr."""
-    job = await run_in_threadpool(jobs.get_job, platform.store, job_id)
+    job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, rank)
     if follow:
         start = logs.Position.parse(last_event_id) if last_event_id else None
-        return stream(logs.follow_log(platform, job, rank, attempt, start))
-    return StreamingResponse(await logs.whole_log(platform, job, rank, attempt), media_type="text/plain; charset=utf-8")
+        return stream(logs.follow_log(context, job, rank, attempt, start))
+    return StreamingResponse(await logs.whole_log(context, job, rank, attempt), media_type="text/plain; charset=utf-8")
 
 
-async def _page(platform: Platform, after: int, limit: int, job_id: str | None) -> Page[JobEvent]:
-    found = await run_in_threadpool(events.read_events, platform.store, after, limit, job_id)
+async def _page(context: ServiceContext, after: int, limit: int, job_id: str | None) -> Page[JobEvent]:
+    found = await run_in_threadpool(events.read_events, context.store, after, limit, job_id)
     return Page(items=found, next_cursor=str(found[-1].seq) if len(found) == limit else None)
 
 
-async def _follow(platform: Platform, after: int, job_id: str | None) -> AsyncGenerator[bytes, None]:
-    async for event in platform.feed.follow(after, job_id):
+async def _follow(context: ServiceContext, after: int, job_id: str | None) -> AsyncGenerator[bytes, None]:
+    async for event in context.feed.follow(after, job_id):
         yield message(event.model_dump_json(), str(event.seq))
-    if job_id is not None and not platform.feed.closed:
+    if job_id is not None and not context.feed.closed:
         yield end()

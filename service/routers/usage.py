@@ -17,19 +17,19 @@ router = APIRouter(tags=["usage"])
 
 
 @router.get("/v1/jobs/{job_id}/usage")
-async def job_usage(job_id: JobId, platform: ServiceContextDep) -> JobUsage:
+async def job_usage(job_id: JobId, context: ServiceContextDep) -> JobUsage:
     """What a job's attempts used: GPU-seconds, utilisation, memory, energy, CPU; per rank. `running`: what the one
     that runs uses now, and its ranks so far."""
-    return await readings.job_usage(platform, job_id)
+    return await readings.job_usage(context, job_id)
 
 
 @router.get("/v1/usage")
 def usage_report(
-    platform: ServiceContextDep,
+    context: ServiceContextDep,
     namespace: str | None = None,
     user: str | None = None,
     since: Annotated[AwareDatetime | None, Query(description="Attempts that ended then or later")] = None,
     until: Annotated[AwareDatetime | None, Query(description="Attempts that ended before")] = None,
 ) -> UsageReport:
     """Sums over attempts by the time they ended, in all and per namespace and user."""
-    return usage.usage_report(platform.store, namespace=namespace, user=user, since=since, until=until)
+    return usage.usage_report(context.store, namespace=namespace, user=user, since=since, until=until)

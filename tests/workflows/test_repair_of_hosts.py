@@ -21,7 +21,7 @@ from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, hosts
-from service.context import Platform as ServicePlatform
+from service.context import ServiceContext
 from service.operations import hosts_and_gpus
 from service.temporal import JobWorkflows
 from tests.harness import Platform, SimulatedNode, eventually
@@ -74,14 +74,14 @@ async def repaired(platform: Platform, index: int) -> None:
     await eventually(lambda: host_state(platform) is HostState.READY, "the host to be in service again")
 
 
-def service(platform: Platform) -> ServicePlatform:
+def service(platform: Platform) -> ServiceContext:
     """What the REST API's handlers get, as far as remediation needs it."""
 
     async def connected() -> Client:
         return platform.client
 
     missing: Any = None
-    return ServicePlatform(platform.settings, platform.store, JobWorkflows(connected), missing, missing)
+    return ServiceContext(platform.settings, platform.store, JobWorkflows(connected), missing, missing)
 
 
 @asynccontextmanager
