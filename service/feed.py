@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.observability import get_logger
 from gpu_platform.store import events as store_events
 from gpu_platform.store.database import Store
@@ -24,7 +24,7 @@ from gpu_platform.store.jobs import jobs
 
 PAGE = 500
 MAX_BEHIND = 2000
-AWAY_S = 1.0
+RETRY_S = 1.0
 """Between two tries while the database is away."""
 TERMINAL_KINDS = frozenset({"job.completed", "job.failed", "job.cancelled", "job.withdrawn"})
 
@@ -34,21 +34,21 @@ log = get_logger(__name__)
 @dataclass(eq=False)
 class _Follower:
     job_id: str | None
-    waiting: list[JobEvent] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: list[Event] = field(default_factory=list)
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
     lost_some: bool = False
 
-    def hand(self, event: JobEvent) -> None:
+    def hand(self, event: Event) -> None:
         if len(self.waiting) >= MAX_BEHIND:
             self.waiting.clear()
             self.lost_some = True
         if not self.lost_some:
             self.waiting.append(event)
-        self.news.set()
+        self.wakeup.set()
 
-    def take(self) -> list[JobEvent]:
+    def take(self) -> list[Event]:
         taken, self.waiting = self.waiting, []
-        self.news.clear()
+        self.wakeup.clear()
         return taken
 
 
@@ -90,12 +90,12 @@ class EventFeed:
                 await asyncio.sleep(self._poll_s)
             except PlatformError as error:
                 log.warning("the change feed cannot be read", error=error.message)
-                await asyncio.sleep(AWAY_S)
+                await asyncio.sleep(RETRY_S)
 
     async def last_seq(self) -> int:
         return await run_in_threadpool(store_events.last_seq, self._store)
 
-    async def follow(self, after: int, job_id: str | None = None) -> AsyncGenerator[JobEvent, None]:
+    async def follow(self, after: int, job_id: str | None = None) -> AsyncGenerator[Event, None]:
         """Events behind ``after``, of one job until it has ended, or of everything; ends when the service stops."""
         with self._following(job_id) as follower:
             await self._ready.wait()
@@ -111,7 +111,7 @@ class EventFeed:
                     follower.lost_some = follower.lost_some or len(events) == PAGE
                     ended = ended and len(events) < PAGE
                 else:
-                    await follower.news.wait()
+                    await follower.wakeup.wait()
                     events = follower.take()
                 for event in events:
                     if event.seq > after:
@@ -127,14 +127,14 @@ class EventFeed:
         """An event that is set whenever something happens to the job, and when the feed closes."""
         with self._following(job_id) as follower:
             follower.lost_some = True  # keep no events, only tell that there are some
-            yield follower.news
+            yield follower.wakeup
 
     def _wake_all(self) -> None:
         for followers in self._followers.values():
             for follower in followers:
-                follower.news.set()
+                follower.wakeup.set()
 
-    def _hand_out(self, event: JobEvent) -> None:
+    def _hand_out(self, event: Event) -> None:
         for follower in self._followers.get(None, ()):
             follower.hand(event)
         if event.job_id is not None:

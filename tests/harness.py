@@ -27,7 +27,8 @@ from activities.job_workflows import Life, TemporalJobWorkflows
 from activities.leader.leader import LeaderActivities
 from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
-from gpu_platform.domain.job import Interrupt, Job, JobEvent, JobInput, JobSpec
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.lease import HostReport
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.accounting.accounting import Accountant
@@ -322,7 +323,7 @@ class Platform:
             for gpu in gpus.list_gpus(self.store, host=node.name):
                 assert node.agent.gpu_processes(gpu.info.uuid) == []
 
-    def events(self, job_id: str, kind: str) -> list[JobEvent]:
+    def events(self, job_id: str, kind: str) -> list[Event]:
         """Those of one kind, in order."""
         return [event for event in events.read_events(self.store, 0, job_id=job_id) if event.kind == kind]
 

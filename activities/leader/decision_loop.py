@@ -18,11 +18,11 @@ from activities.clock import utc_now
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
-from activities.leader.preemptions import Eviction, Evictions
+from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import StaleEpoch, Unavailable
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.policy import Policy
@@ -47,7 +47,7 @@ EXPIRY_CHECK_S = 1.0
 class PolicyInForce:
     policy: Policy
     written: dict[str, Any]
-    """As people wrote it; for those who are not the leader."""
+    """As people wrote it; the leader stores it in the database, where the service reads it."""
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
@@ -57,7 +57,7 @@ class PolicyInForce:
 
 @dataclass
 class _FeedDelta:
-    """What a stretch of the feed tells."""
+    """What changed, according to the events since the last look: names of hosts, ids of jobs, attempts."""
 
     hosts: set[str] = field(default_factory=set)
     gpu_hosts: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ class _FeedDelta:
     completed: set[str] = field(default_factory=set)
     fewer_hosts: bool = False
 
-    def take(self, event: JobEvent) -> None:
+    def record(self, event: Event) -> None:
         kind, host = event.kind, event.host
         if kind.startswith("queue.") and event.job_id:
             self.queue.add(event.job_id)
@@ -102,7 +102,7 @@ _WHY = {
 
 
 class DecisionLoop:
-    """Owns the scheduler core. ``answer`` and ``evict`` are called from the loop's thread and must not block.
+    """Owns the scheduler core. ``answer`` and ``send_preemption`` are called from its thread and must not block.
 
     ``may_place``: False while GPUs that look free may be in use.
     """
@@ -115,7 +115,7 @@ class DecisionLoop:
         epoch: int,
         poll_s: float,
         answer: Callable[[QueueRow, Placement], None],
-        evict: Callable[[Eviction], None],
+        send_preemption: Callable[[PreemptionOrder], None],
         may_place: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
@@ -124,7 +124,7 @@ class DecisionLoop:
         self._poll_s = poll_s
         self._answer = answer
         self._may_place = may_place
-        self._evictions = Evictions(store, evict)
+        self._preemption_orders = PreemptionOrders(store, send_preemption)
         self._telemetry = HostTelemetry(store)
         self._speeds = JobSpeeds()
         self._recoveries = RecoveryTimes(self._holders)
@@ -134,7 +134,7 @@ class DecisionLoop:
         self._new_policy: PolicyInForce | None = None
 
     def run(self, stopped: threading.Event) -> None:
-        """Until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
+        """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
         thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
         thermometer.start()
         try:
@@ -168,17 +168,17 @@ class DecisionLoop:
                 if self._may_place() and (changed or now >= next_check or self._core.unexplained):
                     changed = False
                     self._decide()
-                    self._evictions.repeat(self._holds, now)
+                    self._preemption_orders.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S
             except Unavailable as error:
                 log.warning("scheduler.store_away", error=error.message)
-                loaded = False  # what was decided and could not be told is decided anew, from what the store says
+                loaded = False  # a decision that could not be stored is made again, from the store's state
                 stopped.wait(1.0)
                 continue
             stopped.wait(self._poll_s)
 
     def unanswerable(self, row: QueueRow) -> None:
-        """Nobody waits for this row's answer any more. Thread-safe."""
+        """Drop the row: no activity waits for its answer any more. Thread-safe."""
         with self._inbox:
             self._unknown.append(row)
 
@@ -199,7 +199,7 @@ class DecisionLoop:
         for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():
             self._learn(run)
         for victim, reason in state.read_preempting(self._store).items():
-            self._evictions.resume(victim, reason, time.monotonic())
+            self._preemption_orders.resume(victim, reason, time.monotonic())
 
     def _adopt_policy(self) -> bool:
         with self._inbox:
@@ -212,53 +212,57 @@ class DecisionLoop:
         if only_the_fabric:
             self._core.configure_fabric(policy.fabric)
         else:
-            # Proposals on their way are made again at worst: the store refuses what is taken.
+            # A proposal that is on its way is at worst made twice: the store refuses the second reservation.
             self._load()
         leader.change_policy(self._store, self._epoch, new.written)
         log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
         return True
 
     def _follow(self) -> bool:
-        """Apply the feed from where we are. True when anything that matters changed."""
-        news = _FeedDelta()
+        """Apply all events since the last one read. True if the scheduler has something new to decide about."""
+        delta = _FeedDelta()
         while True:
             batch = events.read_events(self._store, self._seq, BATCH)
             for event in batch:
                 self._seq = event.seq
-                news.take(event)
-                self._recoveries.take(event)
+                delta.record(event)
+                self._recoveries.record(event)
             if len(batch) < BATCH:
                 break
-        if news.fewer_hosts:
-            self._load()  # rare; a core forgets no host
+        if delta.fewer_hosts:
+            self._load()  # rare; the core has no way to remove a host
             return True
-        if news.hosts:
-            for row in hosts.read_hosts(self._store, sorted(news.hosts)):
+        if delta.hosts:
+            for row in hosts.read_hosts(self._store, sorted(delta.hosts)):
                 self._core.upsert_host(row)
-        if news.gpu_hosts:
-            self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(news.gpu_hosts)))
-            self._core.upsert_use(hosts.read_host_use(self._store, sorted(news.gpu_hosts)))
-        self._follow_holders(news)
-        if news.queue:
-            self._requeue(news.queue)
-        if news.completed and self._policy.uses_history:
-            for run in jobs.completed_runs(self._store, news.completed):
+        if delta.gpu_hosts:
+            self._core.upsert_gpus(hosts.read_gpus(self._store, sorted(delta.gpu_hosts)))
+            self._core.upsert_use(hosts.read_host_use(self._store, sorted(delta.gpu_hosts)))
+        self._follow_holders(delta)
+        if delta.queue:
+            self._requeue(delta.queue)
+        if delta.completed and self._policy.uses_history:
+            for run in jobs.completed_runs(self._store, delta.completed):
                 self._learn(run)
-        return news.matters
+        return delta.matters
 
-    def _follow_holders(self, news: _FeedDelta) -> None:
-        """Who holds GPUs: from the events, since a GPU that breaks becomes free for nobody when its job ends."""
-        ended = set(news.released)
+    def _follow_holders(self, delta: _FeedDelta) -> None:
+        """Apply which attempts hold GPUs.
+
+        This comes from the events and not from the GPUs' states: a broken GPU is not AVAILABLE when its job ends, so
+        its state would not show that nobody holds it.
+        """
+        ended = set(delta.released)
         proposed = set(self._core.proposed())
-        unknown = [key for key in news.reserved if (key.job_id, key.attempt) not in proposed and key not in ended]
+        unknown = [key for key in delta.reserved if (key.job_id, key.attempt) not in proposed and key not in ended]
         # The time limit counts from here, not from the reservation.
-        limited = [key for key in news.running if key not in ended and self._has_limit(key)]
-        for key in news.reserved:
+        limited = [key for key in delta.running if key not in ended and self._has_limit(key)]
+        for key in delta.reserved:
             self._core.confirm(key.job_id, key.attempt)
         if unknown or limited:
             for row in state.read_running(self._store, [*unknown, *limited]):
                 self._core.started(row)
-        for key in news.released:
+        for key in delta.released:
             self._core.ended(key.job_id, key.attempt)
 
     def _has_limit(self, key: AttemptKey) -> bool:
@@ -278,7 +282,7 @@ class DecisionLoop:
                 self._core.add(waiting[job_id])
             else:
                 self._core.remove(job_id)
-                # Confirmed proposals are gone by now: what is left was answered to a job that gave up.
+                # Confirmed proposals are no longer in this list. What is left was answered to a job that gave up.
                 for key in self._core.proposed():
                     if key[0] == job_id:
                         self._core.reject(*key)
@@ -289,17 +293,17 @@ class DecisionLoop:
         for row in rows:
             PLACEMENT_DECISIONS.labels(outcome="unanswered").inc()
             self._core.reject(row.job_id, row.attempt)
-            # With no row, the leader's upkeep asks the workflow, if it lives, to ask again.
+            # Without a row in the queue, the leader's upkeep tells a workflow that still runs to ask again.
             queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)
         return bool(rows)
 
     def _measure(self) -> bool:
-        news = self._telemetry.take()
-        for one in news:
+        deltas = self._telemetry.take()
+        for one in deltas:
             self._core.measured(one.host, one.telemetry)
             for saved in one.checkpoints:
                 self._core.saved(saved.key.job_id, saved.key.attempt, saved.written_at)
-        return bool(news)
+        return bool(deltas)
 
     def _learn(self, run: jobs.CompletedRun) -> None:
         speed = self._speeds.learn(run)
@@ -330,7 +334,7 @@ class DecisionLoop:
             victim = AttemptKey(job_id=job_id, attempt=attempt)
             reason = _WHY[preemption.reason].format(job=preemption.job_id)
             log.info("scheduler.preempts", job=job_id, attempt=attempt, by=preemption.job_id)
-            self._evictions.order(victim, preemption.job_id, reason, time.monotonic())
+            self._preemption_orders.order(victim, preemption.job_id, reason, time.monotonic())
 
     def _check_still_leader(self) -> None:
         current = leader.current_epoch(self._store)

@@ -1,7 +1,7 @@
-"""What the hosts' GPUs do right now, and when jobs saved their work, on its way to the scheduler's core.
+"""Reads the hosts' GPU telemetry and the times of saved checkpoints, and hands both to the decision loop.
 
-Hosts report every two seconds without an event. Reading and parsing is done beside the decision loop; the loop takes a
-few hosts at a time, so that a decision never waits for a thousand thermometers.
+Hosts report every two seconds, and a report writes no event. A thread beside the decision loop reads and parses the
+reports. The loop takes a few hosts at a time, so that a decision never waits for the reports of a thousand hosts.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ log = structlog.get_logger()
 
 INTERVAL_S = 2.0
 AT_ONCE = 200
-"""Hosts per turn of the loop: about a millisecond."""
+"""Hosts per turn of the loop; they take about a millisecond."""
 
 
 @dataclass(frozen=True)
 class HostTelemetryDelta:
+    """The report of one host that differs from its last one."""
+
     host: str
     telemetry: list[GpuTelemetry]
     checkpoints: list[Checkpoint]
 
 
 class HostTelemetry:
+    """``run`` reads in a thread of its own; ``take`` is called by the decision loop."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, tuple[str, str]] = {}
-        self._news: OrderedDict[str, HostTelemetryDelta] = OrderedDict()
+        self._deltas: OrderedDict[str, HostTelemetryDelta] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(self, stopped: threading.Event) -> None:
@@ -48,17 +52,17 @@ class HostTelemetry:
                 log.info("scheduler.telemetry_delayed", error=error.message)
 
     def look(self) -> None:
-        """Read once; hosts whose report is the same as before are no news."""
+        """Read once. A host whose report is the same as before gives no delta."""
         texts = read_raw_telemetry(self._store)
-        for name, told in texts.items():
-            if self._seen.get(name) != told:
-                telemetry, checkpoints = told
-                news = HostTelemetryDelta(name, parse_telemetry(telemetry), parse_checkpoints(checkpoints))
+        for name, report in texts.items():
+            if self._seen.get(name) != report:
+                telemetry, checkpoints = report
+                delta = HostTelemetryDelta(name, parse_telemetry(telemetry), parse_checkpoints(checkpoints))
                 with self._lock:
-                    self._news[name] = news
+                    self._deltas[name] = delta
         self._seen = texts
 
     def take(self) -> list[HostTelemetryDelta]:
-        """At most AT_ONCE hosts with news, those that wait longest first."""
+        """At most AT_ONCE deltas, those that wait longest first."""
         with self._lock:
-            return [self._news.popitem(last=False)[1] for _ in range(min(AT_ONCE, len(self._news)))]
+            return [self._deltas.popitem(last=False)[1] for _ in range(min(AT_ONCE, len(self._deltas)))]

@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
-from activities.leader.preemptions import Eviction
+from activities.leader.preemptions import PreemptionOrder
 from activities.leader.restoring import LAST_TRY_S, Doubt
 from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.flapping import BackOff
@@ -67,7 +67,7 @@ class LeaderActivities:
     async def lead(self, term_s: float) -> None:
         """Decide until the term is over, the activity is cancelled, or another leader takes over."""
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
-        doubt, told = await self._doubt()
+        doubt, reported = await self._doubt()
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
         until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
@@ -84,8 +84,8 @@ class LeaderActivities:
         def answer(row: QueueRow, placement: Placement) -> None:
             loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
 
-        def evict(eviction: Eviction) -> None:
-            loop.call_soon_threadsafe(lambda: send(self._evict(eviction)))
+        def send_preemption(order: PreemptionOrder) -> None:
+            loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))
 
         stopped = threading.Event()
         beside = Upkeep(
@@ -97,7 +97,7 @@ class LeaderActivities:
             epoch=epoch,
             poll_s=self._settings.poll_ms / 1000,
             answer=answer,
-            evict=evict,
+            send_preemption=send_preemption,
             may_place=beside.restorer.may_place,
         )
         upkeep = asyncio.ensure_future(beside.run())
@@ -105,7 +105,7 @@ class LeaderActivities:
         deadline = loop.time() + term_s
         try:
             while loop.time() < deadline:
-                activity.heartbeat(epoch, max(told, beside.round))
+                activity.heartbeat(epoch, max(reported, beside.round))
                 done, _ = await asyncio.wait(
                     [deciding, upkeep],
                     timeout=self._settings.leader_heartbeat_timeout_s / 4,
@@ -125,19 +125,19 @@ class LeaderActivities:
             log.info("scheduler.stepped_down", epoch=epoch)
 
     async def _doubt(self) -> tuple[Doubt, int]:
-        """What the leader before this one said in its last heartbeats shows whether the database is older than that."""
+        """Whether the database is older than the round that the leader before this one reported in its heartbeats."""
         found = await asyncio.to_thread(leader.current_round, self._store)
         details = activity.info().heartbeat_details
-        told = int(details[1]) if len(details) > 1 else 0
-        is_older = told > found
-        return Doubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), told
+        reported = int(details[1]) if len(details) > 1 else 0
+        is_older = reported > found
+        return Doubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), reported
 
-    async def _evict(self, eviction: Eviction) -> None:
-        """Ask the job's workflow to make room. What gets lost here is sent again; see ``evictions``."""
-        victim = eviction.victim
-        order = Interrupt(actor="scheduler", reason=eviction.reason, attempt=victim.attempt)
+    async def _send_preemption(self, order: PreemptionOrder) -> None:
+        """Tell the job's workflow that it is preempted. A signal that is lost is sent again: see ``preemptions``."""
+        victim = order.victim
+        signal = Interrupt(actor="scheduler", reason=order.reason, attempt=victim.attempt)
         try:
-            await self._client.get_workflow_handle(victim.job_id).signal("preempt", order)
+            await self._client.get_workflow_handle(victim.job_id).signal("preempt", signal)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # a workflow that is gone is cleaned up by upkeep
                 log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))

@@ -1,7 +1,8 @@
-"""Who was told to make room, and telling them again until they have.
+"""Orders to preempt: each is sent to the job's workflow again and again until the job has released its GPUs.
 
-The order is an event first: it is in the audit log, and a new leader knows who is leaving. Then the job's workflow gets
-its signal, which may be lost with the leader; so it is repeated while the job still holds GPUs.
+An order is first recorded as an event. So it is in the audit log, and a new leader knows which jobs are being
+preempted. Then the job's workflow gets a signal. A signal may be lost when the leader dies, so it is repeated while the
+job still holds GPUs.
 """
 
 from __future__ import annotations
@@ -14,49 +15,51 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.store import Store
 from gpu_platform.store.state import record_preempting
 
-AGAIN_S = 5.0
-"""A workflow needs milliseconds; who has a long grace is told again, ever more rarely."""
-AGAIN_AT_MOST_S = 60.0
+FIRST_REPEAT_S = 5.0
+"""A workflow answers within milliseconds. A job with a long grace gets the order again at growing intervals."""
+LONGEST_REPEAT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Eviction:
+class PreemptionOrder:
+    """One attempt that must stop and release its GPUs."""
+
     victim: AttemptKey
     reason: str
-    """For people, with who needs the GPUs."""
+    """For people; it names the job that needs the GPUs."""
 
 
 @dataclass
-class _Told:
-    eviction: Eviction
+class _SentOrder:
+    order: PreemptionOrder
     next_at: float
-    pause_s: float = AGAIN_S
+    interval_s: float = FIRST_REPEAT_S
 
 
-class Evictions:
-    """``tell`` is called from the loop's thread and must not block."""
+class PreemptionOrders:
+    """All orders whose victims still hold GPUs. ``send`` is called from the loop's thread and must not block."""
 
-    def __init__(self, store: Store, tell: Callable[[Eviction], None]) -> None:
+    def __init__(self, store: Store, send: Callable[[PreemptionOrder], None]) -> None:
         self._store = store
-        self._tell = tell
-        self._told: dict[AttemptKey, _Told] = {}
+        self._send = send
+        self._sent: dict[AttemptKey, _SentOrder] = {}
 
     def order(self, victim: AttemptKey, by: str, reason: str, now: float) -> None:
-        """``victim`` makes room for the job ``by``. ``now`` in seconds of any clock that does not go back."""
+        """Preempt ``victim`` for the job ``by``. ``now``: seconds of any clock that never goes back."""
         record_preempting(self._store, victim, by, reason, utc_now())
         self.resume(victim, reason, now)
 
     def resume(self, victim: AttemptKey, reason: str, now: float) -> None:
-        """It was told before, perhaps by another leader, who may have died before the signal was sent."""
-        told = self._told[victim] = _Told(Eviction(victim, reason), now + AGAIN_S)
-        self._tell(told.eviction)
+        """Send an order that is recorded already: an earlier leader may have died before it sent the signal."""
+        sent = self._sent[victim] = _SentOrder(PreemptionOrder(victim, reason), now + FIRST_REPEAT_S)
+        self._send(sent.order)
 
     def repeat(self, holds: Callable[[AttemptKey], bool], now: float) -> None:
-        """Tell those again that should have left long ago; forget those that have."""
-        for key, told in list(self._told.items()):
+        """Send each order again whose time has come. Forget the victims that hold nothing any more."""
+        for key, sent in list(self._sent.items()):
             if not holds(key):
-                del self._told[key]
-            elif now >= told.next_at:
-                told.pause_s = min(2 * told.pause_s, AGAIN_AT_MOST_S)
-                told.next_at = now + told.pause_s
-                self._tell(told.eviction)
+                del self._sent[key]
+            elif now >= sent.next_at:
+                sent.interval_s = min(2 * sent.interval_s, LONGEST_REPEAT_S)
+                sent.next_at = now + sent.interval_s
+                self._send(sent.order)

@@ -1,7 +1,7 @@
-"""How long jobs are away after a fault: read off the change feed, for the metric.
+"""Measures how long jobs stay without GPUs after a fault, for the metric. It only reads the change feed.
 
-The clock starts when a fault is recorded on a GPU of the job or a host of it is lost, at the latest when the attempt is
-given up for its hardware, and stops when the next attempt runs.
+The time starts when a fault is recorded on a GPU of the job, or when a host of the job is lost; at the latest when the
+attempt is ended because of its hardware. It stops when the next attempt runs.
 """
 
 from __future__ import annotations
@@ -11,37 +11,40 @@ from datetime import datetime
 
 from activities.leader.metrics import RECOVERY_SECONDS
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import FailureKind, JobEvent
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import FailureKind
 
 ENDED = frozenset({"job.completed", "job.failed", "job.cancelled"})
 
 
 class RecoveryTimes:
-    """``holders``: the jobs that have a GPU, or parts of it."""
+    """``holders`` returns the attempts that hold a GPU or a share of it, by the GPU's uuid."""
 
     def __init__(self, holders: Callable[[str], Iterable[AttemptKey]]) -> None:
         self._holders = holders
-        self._struck: dict[AttemptKey, datetime] = {}
-        self._away: dict[str, datetime] = {}
+        self._failed_at: dict[AttemptKey, datetime] = {}
+        self._waiting_since: dict[str, datetime] = {}
 
-    def take(self, event: JobEvent) -> None:
+    def record(self, event: Event) -> None:
+        """Take one event of the feed into account. Events come in the feed's order, each once."""
         job_id = event.job_id or ""
         if event.kind == "gpu.fault" and event.gpu_uuid:
-            self._strike(self._holders(event.gpu_uuid), event.at)
+            self._record_fault(self._holders(event.gpu_uuid), event.at)
         elif event.kind == "host.lost":
             keys = (text.rpartition("#") for text in event.data.get("attempts", []))
-            self._strike((AttemptKey(job_id=job, attempt=int(attempt)) for job, _, attempt in keys), event.at)
+            affected_attempts = (AttemptKey(job_id=job, attempt=int(attempt)) for job, _, attempt in keys)
+            self._record_fault(affected_attempts, event.at)
         elif event.kind == "job.retrying" and event.attempt is not None:
-            struck = self._struck.pop(AttemptKey(job_id=job_id, attempt=event.attempt), event.at)
+            failed_at = self._failed_at.pop(AttemptKey(job_id=job_id, attempt=event.attempt), event.at)
             if (event.data.get("failure") or {}).get("kind") == FailureKind.HARDWARE:
-                self._away.setdefault(job_id, struck)
-        elif event.kind == "job.running" and job_id in self._away:
-            RECOVERY_SECONDS.observe((event.at - self._away.pop(job_id)).total_seconds())
+                self._waiting_since.setdefault(job_id, failed_at)
+        elif event.kind == "job.running" and job_id in self._waiting_since:
+            RECOVERY_SECONDS.observe((event.at - self._waiting_since.pop(job_id)).total_seconds())
         elif event.kind in ENDED:
-            self._away.pop(job_id, None)
+            self._waiting_since.pop(job_id, None)
             if event.attempt is not None:
-                self._struck.pop(AttemptKey(job_id=job_id, attempt=event.attempt), None)
+                self._failed_at.pop(AttemptKey(job_id=job_id, attempt=event.attempt), None)
 
-    def _strike(self, keys: Iterable[AttemptKey], at: datetime) -> None:
-        for key in keys:
-            self._struck.setdefault(key, at)
+    def _record_fault(self, affected_attempts: Iterable[AttemptKey], at: datetime) -> None:
+        for key in affected_attempts:
+            self._failed_at.setdefault(key, at)

@@ -29,9 +29,10 @@ from gpu_platform.client.wire import (
 from gpu_platform.domain.checkpoint import CheckpointInfo
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.job import Job, JobEvent, JobSpec, QueueEntry
+from gpu_platform.domain.job import Job, JobSpec, QueueEntry
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
 from gpu_platform.domain.states import GpuState, JobState
@@ -122,7 +123,7 @@ class AsyncClient:
 
     def events(
         self, job_id: str | None = None, *, after: int | None = None, follow: bool = False
-    ) -> AsyncIterator[JobEvent]:
+    ) -> AsyncIterator[Event]:
         """What happened, oldest first, to one job or to everything, after sequence number ``after``.
 
         With ``follow`` it goes on as things happen: until the job has ended, or for ever without ``job_id`` (then it
@@ -130,13 +131,13 @@ class AsyncClient:
         """
         if follow:
             call = calls.job_events(job_id, after, True) if job_id else calls.events(after, True)
-            return (JobEvent.model_validate_json(sse.data) async for sse in self._follow(call))
+            return (Event.model_validate_json(sse.data) async for sse in self._follow(call))
 
         def page(cursor: str | None) -> Call:
             start = int(cursor) if cursor else after
             return calls.job_events(job_id, start, False) if job_id else calls.events(start or 0, False)
 
-        return self._pages(Page[JobEvent], page)
+        return self._pages(Page[Event], page)
 
     async def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
         """What rank ``rank`` wrote in the attempt (default: the last one)."""
@@ -205,9 +206,9 @@ class AsyncClient:
         """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
         return await self._send(calls.gpu(gpu_id), Gpu)
 
-    async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[JobEvent]:
+    async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[Event]:
         """Its newest events, oldest first: faults, resets, changes of its state."""
-        return (await self._send(calls.gpu_events(gpu_id, limit), Page[JobEvent])).items
+        return (await self._send(calls.gpu_events(gpu_id, limit), Page[Event])).items
 
     async def remediation(self, gpu_id: str) -> RemediationStatus:
         """What is being done about it; a :class:`NotFound` when nothing is."""

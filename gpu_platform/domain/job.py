@@ -455,19 +455,3 @@ class QueueEntry(BaseModel):
     spec: JobSpec
     reason: Reason | None = None
     """None: not yet looked at."""
-
-
-class JobEvent(BaseModel):
-    """One line of the audit log and of the change feed."""
-
-    seq: int
-    at: datetime
-    kind: str
-    """Dotted, e.g. ``job.placed``, ``gpu.fault``, ``host.lost``."""
-    actor: str
-    """Who: a user, or a process such as ``scheduler`` or ``node/dgx-a``."""
-    job_id: str | None = None
-    attempt: int | None = None
-    host: str | None = None
-    gpu_uuid: str | None = None
-    data: dict[str, Any] = {}

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.gpu import Gpu
-from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.states import HostState
 
 
@@ -110,10 +110,10 @@ class ServiceCase(BaseModel):
     driver_version: str | None
     cuda_version: str | None
     machine: str
-    faults: list[JobEvent]
+    faults: list[Event]
     """Newest last, each with XID and action."""
     resets: int
-    steps: list[JobEvent]
+    steps: list[Event]
     """Changes of its state, repairs of its host, and the giving up, in order."""
     attempts: list[dict[str, Any]]
     """Jobs that had it lately: job, attempt, from, to."""

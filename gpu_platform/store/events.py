@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.store.database import Store, reading
 from gpu_platform.store.models import event
 
@@ -46,7 +46,7 @@ def append_event(
 
 
 @reading
-def read_events(session: Session, after: int, limit: int = 1000, job_id: str | None = None) -> list[JobEvent]:
+def read_events(session: Session, after: int, limit: int = 1000, job_id: str | None = None) -> list[Event]:
     """At most ``limit`` events with ``seq > after``, in order; only those of ``job_id`` if given."""
     if job_id is None:
         rows = session.execute(_READ, {"after": after, "limit": limit})
@@ -56,7 +56,7 @@ def read_events(session: Session, after: int, limit: int = 1000, job_id: str | N
 
 
 @reading
-def read_gpu_events(session: Session, gpu_uuid: str, limit: int = 50) -> list[JobEvent]:
+def read_gpu_events(session: Session, gpu_uuid: str, limit: int = 50) -> list[Event]:
     """The newest ``limit`` events of a GPU, oldest first."""
     rows = session.execute(_READ_OF_GPU, {"gpu_uuid": gpu_uuid, "limit": limit}).all()
     return [_event(row) for row in reversed(rows)]
@@ -87,8 +87,8 @@ _READ_OF_GPU = (
 _LAST = select(func.max(event.c.seq))
 
 
-def _event(row: Row[Any]) -> JobEvent:
-    return JobEvent(
+def _event(row: Row[Any]) -> Event:
+    return Event(
         seq=row.seq,
         at=row.at,
         kind=row.kind,

@@ -101,12 +101,12 @@ async def follow_log(
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`LogChunk`s of attempt ``only``, or of one attempt after the other until the job has ended."""
     at = start or Position(only or 1, 0)
-    with context.feed.watching(job.id) as news:
+    with context.feed.watching(job.id) as wakeup:
         while not context.feed.closed:
-            news.clear()
+            wakeup.clear()
             job = await run_in_threadpool(jobs.get_job, context.store, job.id)
             if job.attempt >= at.attempt:
-                async for event in _follow_attempt(context, job, rank, at, news):
+                async for event in _follow_attempt(context, job, rank, at, wakeup):
                     yield event
                 if at.attempt == only:
                     break
@@ -114,23 +114,23 @@ async def follow_log(
             elif job.state.is_terminal:
                 break
             else:
-                await news.wait()
+                await wakeup.wait()
     if not context.feed.closed:
         yield end(json.dumps({"state": job.state}))
 
 
 async def _follow_attempt(
-    context: ServiceContext, job: Job, rank: int, at: Position, news: asyncio.Event
+    context: ServiceContext, job: Job, rank: int, at: Position, wakeup: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """The log of one attempt until it has ended and everything is read."""
     source: _LogSource | None = None
     patience_s = AWAY_AFTER_END_S
-    told: str | None = None
-    news.set()  # something may have happened before we listened
+    reported_note: str | None = None
+    wakeup.set()  # something may have happened before we listened
     while not context.feed.closed:
         # The state is asked before the log is read: once the attempt has ended, the log is complete.
-        if news.is_set():
-            news.clear()
+        if wakeup.is_set():
+            wakeup.clear()
             job = await run_in_threadpool(jobs.get_job, context.store, job.id)
         over = job.attempt > at.attempt or not job.state.holds_gpus
         more = False
@@ -149,9 +149,9 @@ async def _follow_attempt(
         else:
             more = piece.end < piece.size
             text, used = decode(piece.data, final=over and not more)
-            note = None if piece.note == told else piece.note
+            note = None if piece.note == reported_note else piece.note
             if used or note is not None:
-                told = piece.note
+                reported_note = piece.note
                 at = Position(at.attempt, piece.offset + used)
                 yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text, note=note), at)
             if over and not more:
@@ -159,7 +159,7 @@ async def _follow_attempt(
         if not more:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
-                    await news.wait()
+                    await wakeup.wait()
 
 
 def _event(chunk: LogChunk, at: Position) -> bytes:

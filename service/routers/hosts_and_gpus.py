@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Page, Why
 from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.job import JobEvent
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
@@ -128,7 +128,7 @@ async def get_gpu_health(gpu_id: GpuId, context: ServiceContextDep) -> GpuHealth
 @router.get("/gpus/{gpu_id}/events", tags=["GPUs"])
 def get_gpu_events(
     gpu_id: GpuId, context: ServiceContextDep, limit: Annotated[int, Query(ge=1, le=1000)] = 50
-) -> Page[JobEvent]:
+) -> Page[Event]:
     """The newest events of one GPU, oldest first: faults, resets, changes of its state."""
     uuid = gpus.get_gpu(context.store, gpu_id).info.uuid
     return Page(items=events.read_gpu_events(context.store, uuid, limit))

@@ -127,7 +127,9 @@ async def _warned(context: ServiceContext, job: Job) -> Job:
     return shown.model_copy(update={"warnings": found}) if found else shown
 
 
-async def _interrupt(context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None) -> Job:
+async def _interrupt(
+    context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None
+) -> Job:
     reason = why.reason if why else ""
     return context.shown(await submission.interrupt(context, job_id, verb, actor or "anonymous", reason))
 

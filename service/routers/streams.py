@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from gpu_platform.client.wire import Page
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
 from service.context import ServiceContext, ServiceContextDep
@@ -26,14 +26,14 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-@router.get("/v1/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
+@router.get("/v1/events", response_model=Page[Event], responses={200: {"content": _SSE}})
 async def read_events(
     context: ServiceContextDep,
     after: After = None,
     follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
-) -> Response | Page[JobEvent]:
+) -> Response | Page[Event]:
     """Everything that happens, as server-sent events: from now on, or behind `after`. `id` is the sequence number."""
     if not follow:
         return await _page(context, after or 0, limit, None)
@@ -41,7 +41,7 @@ async def read_events(
     return stream(_follow(context, await context.feed.last_seq() if start is None else start, None))
 
 
-@router.get("/v1/jobs/{job_id}/events", response_model=Page[JobEvent], responses={200: {"content": _SSE}})
+@router.get("/v1/jobs/{job_id}/events", response_model=Page[Event], responses={200: {"content": _SSE}})
 async def read_job_events(
     job_id: JobId,
     context: ServiceContextDep,
@@ -49,7 +49,7 @@ async def read_job_events(
     follow: Annotated[bool, Query(description="Server-sent events until the job has ended")] = False,
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
-) -> Response | Page[JobEvent]:
+) -> Response | Page[Event]:
     """What happened to the job, oldest first: its timeline and audit log."""
     await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not follow:
@@ -79,7 +79,7 @@ async def read_logs(
     return StreamingResponse(await logs.whole_log(context, job, rank, attempt), media_type="text/plain; charset=utf-8")
 
 
-async def _page(context: ServiceContext, after: int, limit: int, job_id: str | None) -> Page[JobEvent]:
+async def _page(context: ServiceContext, after: int, limit: int, job_id: str | None) -> Page[Event]:
     found = await run_in_threadpool(events.read_events, context.store, after, limit, job_id)
     return Page(items=found, next_cursor=str(found[-1].seq) if len(found) == limit else None)
 

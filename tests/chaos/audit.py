@@ -13,7 +13,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.job import Job, JobEvent, JobSpec
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
 from gpu_platform.store import Store, events
@@ -113,7 +114,7 @@ class Audit:
         twice = [Violation(Kind.GPU_TWICE, text) for text in double_holds(self.events())]
         return [Violation(Kind.LEFTOVER, text) for text in found] + twice
 
-    def events(self) -> Iterator[JobEvent]:
+    def events(self) -> Iterator[Event]:
         after = 0
         while batch := events.read_events(self.store, after):
             yield from batch

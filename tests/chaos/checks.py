@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
 
-from gpu_platform.domain.job import FailureKind, Job, JobEvent
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import FailureKind, Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
 from tests.chaos.faults import NEVER_A_REASON, ONE_PATH, Fault
@@ -395,7 +396,7 @@ def holds_of(log: Iterable[Seen]) -> list[Hold]:
     return list(found.values())
 
 
-def double_holds(log: Iterable[JobEvent]) -> list[str]:
+def double_holds(log: Iterable[Event]) -> list[str]:
     """GPUs that the event log gives to an attempt while another one has them, or that are never given back."""
     holder: dict[str, str] = {}
     found: list[str] = []

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs.queue_view import list_queue
 from tests.chaos.truth import boottime
@@ -28,7 +28,7 @@ PROMISES_S = 0.5
 class Seen:
     """An event was committed after ``after`` and before ``before``."""
 
-    event: JobEvent
+    event: Event
     after: float
     before: float
 

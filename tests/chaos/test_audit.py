@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.store import Store
 from tests.chaos.audit import Audit
 from tests.chaos.checks import double_holds
@@ -21,8 +21,8 @@ from tests.chaos.truth import Run, Truth, observed, read_truth
 from tests.store_cluster import Cluster
 
 
-def gang(kind: str, job_id: str, *gpus: str) -> JobEvent:
-    return JobEvent(
+def gang(kind: str, job_id: str, *gpus: str) -> Event:
+    return Event(
         seq=0, at=datetime.now(UTC), kind=f"gang.{kind}", actor="test", job_id=job_id, attempt=1, data={"gpus": gpus}
     )
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, Job, JobEvent, JobSpec
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import AttemptUsage
 from tests.chaos import checks
@@ -28,7 +29,7 @@ LEADER_CHANGED = Fault("two_leaders", "scheduler-1", 28.0, 29.0)
 
 def gang(kind: str, job: str, attempt: int, at: float, *gpus: str, host: str = "a") -> Seen:
     data = {"gpus": list(gpus), "hosts": [host]}
-    event = JobEvent(seq=0, at=NOW, kind=f"gang.{kind}", actor="test", job_id=job, attempt=attempt, data=data)
+    event = Event(seq=0, at=NOW, kind=f"gang.{kind}", actor="test", job_id=job, attempt=attempt, data=data)
     return Seen(event, at - 0.05, at + 0.05)
 
 
@@ -201,9 +202,9 @@ def test_two_paths_that_are_cut_justify_a_restart() -> None:
 @pytest.mark.parametrize("away", ["control plane and half of the hosts", "half of the hosts", "control plane"])
 def test_a_host_that_nobody_could_tell_that_it_was_not_alone_may_give_up(away: str) -> None:
     facts = right()
-    registered = [JobEvent(seq=0, at=NOW, kind="host.registered", actor="test", host=name, data={}) for name in "abc"]
+    registered = [Event(seq=0, at=NOW, kind="host.registered", actor="test", host=name, data={}) for name in "abc"]
     failure = {"message": "host a was cut off: its lease ended, so the job may start elsewhere"}
-    retrying = JobEvent(
+    retrying = Event(
         seq=0, at=NOW, kind="job.retrying", actor="workflow", job_id="j", attempt=1, data={"failure": failure}
     )
     facts.events += [Seen(event, 33.0, 33.0) for event in [*registered, retrying]]
@@ -222,7 +223,7 @@ def test_a_fault_that_a_host_notices_late_justifies_one_restart(struck: int, tol
     facts = right()
     facts.faults = [Fault("xid", "31 on a:0", -100.0, -100.0, gpus=frozenset("x"))] * struck
     for number in range(told):
-        event = JobEvent(
+        event = Event(
             seq=0,
             at=NOW,
             kind="gpu.fault",

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import Job, JobEvent, JobSpec
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
@@ -58,7 +59,7 @@ async def test_two_lost_leaves_of_eight(temporal: Client, sqlite_store: Store, t
         verdict_s = time.monotonic() - lost_at
         times = await asyncio.gather(*[_runs_again(platform, job_id, lost_at) for job_id in struck])
 
-        def recognised() -> list[JobEvent] | None:
+        def recognised() -> list[Event] | None:
             found = [event for event in read_events(platform.store, 0, 100_000) if event.kind == "domain.lost"]
             return found if len(found) >= len(dead) else None
 

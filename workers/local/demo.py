@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec, RankPer
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -119,7 +120,7 @@ class Demo:
         inject_fault(control_dir(home), host_slice.gpu_indices[-1], xid=XID)
         self._struck_at = datetime.now(self._job.created_at.tzinfo)
 
-    def _show(self, event: JobEvent) -> None:
+    def _show(self, event: Event) -> None:
         since_ms = (event.at - self._job.created_at).total_seconds() * 1000
         subject, _, verb = event.kind.partition(".")
         state = event.data.get("state", verb if subject == "gpu" else "")
@@ -144,7 +145,7 @@ class Demo:
         return 0 if job.attempt == 2 and self._healed.is_set() else 1
 
 
-def describe(event: JobEvent) -> str:
+def describe(event: Event) -> str:
     """One event in words."""
     data: dict[str, Any] = event.data
     if event.kind == "job.placed":

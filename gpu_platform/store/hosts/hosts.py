@@ -57,7 +57,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     renewed = report.seq == 0 or renews(LeaseTimes.of(ttl_s), report.round, current)
     if not renewed:
         del values["lease_until"], values["lease_s"]
-    values.update(_news(session, row, report, now))
+    values.update(_changed_columns(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
     if judged.keep_out and row.state != HostState.LOST:
         values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
@@ -241,7 +241,7 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
     return True
 
 
-def _news(session: Session, row: Row[Any], report: HostReport, now: datetime) -> dict[str, Any]:
+def _changed_columns(session: Session, row: Row[Any], report: HostReport, now: datetime) -> dict[str, Any]:
     """The columns that differ from the last report, announced in one event."""
     inventory = report.inventory.model_dump_json()
     identity = _identity(report)

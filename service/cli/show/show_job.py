@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec, RankPer
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec, RankPer
 from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
@@ -19,7 +20,7 @@ from service.cli.show import show_waiting, tables
 
 
 def job_details(
-    job: Job, events: Sequence[JobEvent], used: str | None = None, now: Sequence[RenderableType] = ()
+    job: Job, events: Sequence[Event], used: str | None = None, now: Sequence[RenderableType] = ()
 ) -> Group:
     """Everything about one job: what was asked, where it is and why, what it uses now, what happened and when."""
     facts = Table.grid(padding=(0, 2))

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.gpu import Gpu, Host
-from gpu_platform.domain.job import Job, JobEvent, JobSpec
+from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.domain.texts import counted
 
@@ -96,12 +97,12 @@ def lost_together(hosts: Sequence[Host]) -> list[str]:
     return [f"       {reason}: {count} still LOST" for reason, count in sorted(together.items(), key=str)]
 
 
-def is_worth_showing(event: JobEvent) -> bool:
+def is_worth_showing(event: Event) -> bool:
     """Not a step that another event tells of better."""
     return event.kind not in ("queue.added", "queue.removed", "gang.reserved")
 
 
-def timeline(events: Sequence[JobEvent]) -> Table:
+def timeline(events: Sequence[Event]) -> Table:
     """Milliseconds since the first event, and since the one before."""
     table = plain_table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
@@ -117,7 +118,7 @@ def timeline(events: Sequence[JobEvent]) -> Table:
     return table
 
 
-def event_text(event: JobEvent) -> str:
+def event_text(event: Event) -> str:
     """One event in words."""
     data = event.data
     match event.kind:
@@ -156,7 +157,7 @@ def event_text(event: JobEvent) -> str:
     return what + _because(data.get("reason"))
 
 
-def gpu_history(events: Sequence[JobEvent]) -> Table:
+def gpu_history(events: Sequence[Event]) -> Table:
     """What happened to a GPU, oldest first."""
     table = plain_table("WHEN", "WHAT", "JOB", "WHO")
     for event in events:

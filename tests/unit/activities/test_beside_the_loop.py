@@ -8,7 +8,7 @@ import pytest
 
 from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
-from activities.leader.preemptions import AGAIN_S, Eviction, Evictions
+from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
 from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
@@ -20,27 +20,27 @@ from tests.store_cluster import NOW, Cluster, key, uuid_of
 
 def test_who_does_not_leave_is_told_again_ever_more_rarely(store: Store) -> None:
     Cluster(store).host("a").running("low", {"a": [0]})
-    told: list[Eviction] = []
-    evictions = Evictions(store, told.append)
-    evictions.order(key("low"), "high", "job high needs its GPUs", 100.0)
+    told: list[PreemptionOrder] = []
+    orders = PreemptionOrders(store, told.append)
+    orders.order(key("low"), "high", "job high needs its GPUs", 100.0)
     assert [one.victim for one in told] == [key("low")]
     assert [row.leaving for row in state.read_running(store)] == [True]
     assert list(state.read_preempting(store).items()) == [(key("low"), "job high needs its GPUs")]
     times = []
     for second in range(101, 161):
         before = len(told)
-        evictions.repeat(lambda _: True, float(second))
+        orders.repeat(lambda _: True, float(second))
         times += [second - 100] * (len(told) - before)
-    assert times == [AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S]
-    evictions.repeat(lambda _: False, 200.0)
-    evictions.repeat(lambda _: True, 1000.0)
+    assert times == [FIRST_REPEAT_S, 3 * FIRST_REPEAT_S, 7 * FIRST_REPEAT_S]
+    orders.repeat(lambda _: False, 200.0)
+    orders.repeat(lambda _: True, 1000.0)
     assert len(told) == 4, "who has left is forgotten"
 
 
 def test_who_left_is_leaving_no_more(store: Store) -> None:
     cluster = Cluster(store).host("a")
     cluster.running("low", {"a": [0]})
-    Evictions(store, lambda _: None).order(key("low"), "high", "", 0.0)
+    PreemptionOrders(store, lambda _: None).order(key("low"), "high", "", 0.0)
     attempts.end_attempt(store, key("low"), [JobState.PREEMPTED, JobState.QUEUED], now=NOW, actor="scheduler")
     cluster.enqueue("low", 2)
     allocations.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)

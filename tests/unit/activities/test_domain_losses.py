@@ -8,7 +8,7 @@ import pytest
 
 from activities.leader import domain_losses
 from activities.leader.domain_losses import DomainWatch
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import hosts
@@ -43,7 +43,7 @@ def lose(cluster: Cluster, *names: str, after: timedelta = LATER) -> None:
     expire_leases(cluster.store, later)
 
 
-def told(store: Store) -> list[JobEvent]:
+def told(store: Store) -> list[Event]:
     return [event for event in read_events(store, 0) if event.kind == "domain.lost"]
 
 

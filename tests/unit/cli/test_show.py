@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.job import GpuRequest, Job, JobEvent, JobSpec
+from gpu_platform.domain.events import Event
+from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.placement import EstimateBasis, Holder, Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from service.cli.show import show_job, show_waiting, tables
@@ -38,7 +39,7 @@ def test_what_never_fits_is_not_told_to_wait_for_hosts_to_come_back() -> None:
 
 
 def test_a_job_without_gpus_released_none() -> None:
-    event = JobEvent(seq=1, at=NOW + timedelta(seconds=1), kind="gang.released", actor="control", data={"gpus": []})
+    event = Event(seq=1, at=NOW + timedelta(seconds=1), kind="gang.released", actor="control", data={"gpus": []})
     assert tables.event_text(event) == "released"
     assert tables.event_text(event.model_copy(update={"data": {"gpus": ["x"]}})) == "1 GPU released"
 
@@ -83,8 +84,6 @@ def test_a_connection_that_counts_the_spare_hosts_in_says_so() -> None:
 
 
 def test_the_demonstration_names_the_attempt_once() -> None:
-    event = JobEvent(
-        seq=1, at=NOW, kind="job.resumed", actor="workflow", attempt=2, data={"message": "attempt 2 goes on"}
-    )
+    event = Event(seq=1, at=NOW, kind="job.resumed", actor="workflow", attempt=2, data={"message": "attempt 2 goes on"})
     assert demo.describe(event) == "attempt 2 goes on"
     assert demo.describe(event.model_copy(update={"data": {"message": "begins"}})) == "attempt 2, begins"

@@ -103,7 +103,7 @@ async def test_a_database_that_comes_back_is_read_on(store: Store, monkeypatch: 
     path = str(store.url.database)
     os.rename(path, f"{path}.away")
     os.mkdir(path)
-    monkeypatch.setattr(feed_module, "AWAY_S", 0.01)
+    monkeypatch.setattr(feed_module, "RETRY_S", 0.01)
     feed = EventFeed(store, poll_s=0.005)
     reading = asyncio.create_task(feed.run())
     following = asyncio.create_task(take(feed, 1))

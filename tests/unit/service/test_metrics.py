@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from activities.leader.metrics import RECOVERY_SECONDS
 from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import JobEvent
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
@@ -55,7 +55,7 @@ def test_a_recovery_lasts_from_the_fault_until_the_job_runs_again() -> None:
 
     def happens(kind: str, attempt: int, **fields: object) -> None:
         at = NOW + timedelta(seconds=next(seconds))
-        times.take(JobEvent(seq=1, at=at, kind=kind, actor="test", job_id="job", attempt=attempt, **fields))  # type: ignore[arg-type]
+        times.record(Event(seq=1, at=at, kind=kind, actor="test", job_id="job", attempt=attempt, **fields))  # type: ignore[arg-type]
 
     hardware = {"failure": {"kind": "hardware", "message": "XID 79"}}
     happens("gpu.fault", 1, gpu_uuid="GPU-1")

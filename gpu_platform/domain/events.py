@@ -1,0 +1,24 @@
+"""One event: a line of the audit log, and of the change feed that the scheduler and the service read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class Event(BaseModel):
+    """One line of the audit log and of the change feed."""
+
+    seq: int
+    at: datetime
+    kind: str
+    """Dotted, e.g. ``job.placed``, ``gpu.fault``, ``host.lost``."""
+    actor: str
+    """Who: a user, or a process such as ``scheduler`` or ``node/dgx-a``."""
+    job_id: str | None = None
+    attempt: int | None = None
+    host: str | None = None
+    gpu_uuid: str | None = None
+    data: dict[str, Any] = {}
