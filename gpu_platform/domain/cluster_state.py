@@ -1,4 +1,4 @@
-"""Everything the scheduler decides by, in one document: a leader starts from it, a snapshot holds it."""
+"""Everything the scheduler decides by, in one document. A new leader starts from it, and a snapshot file holds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, Running
 
 @dataclass(frozen=True, slots=True)
 class PastUseRow:
-    """What somebody held and gave back: fair share remembers it for a while. Jobs of the same hours are one row."""
+    """GPUs that a user held and released, which fair share counts for a while. Jobs of the same hours are one row."""
 
     namespace: str
     user: str
@@ -25,16 +25,19 @@ class PastUseRow:
 
 
 class ClusterState(BaseModel):
-    """A consistent look at a live cluster. Rows are those of :mod:`gpu_platform.domain.rows`, unchanged."""
+    """The state of a live cluster at one moment, in the rows of :mod:`gpu_platform.domain.rows`.
 
-    model_config = ConfigDict(extra="forbid")
+    Some fields have another name in the document than in the code: an alias keeps what earlier snapshots wrote.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     version: Literal[1] = 1
     at: Annotated[float, Field(description="Unix seconds")]
     seq: Annotated[int, Field(description="Number of the last event that it contains")] = 0
     hosts: list[HostRow] = []
     gpus: list[GpuRow] = []
-    room: Annotated[list[HostUse], Field(description="CPUs and memory of hosts that jobs have")] = []
+    host_use: Annotated[list[HostUse], Field(alias="room", description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
     queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
     used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
@@ -42,5 +45,5 @@ class ClusterState(BaseModel):
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}
 
     def without_tokens(self) -> ClusterState:
-        """As it may be shown: whoever holds a task token can answer for the scheduler."""
+        """A copy that may be shown to users: whoever holds a task token can answer in place of the scheduler."""
         return self.model_copy(update={"queue": [replace(row, task_token=b"") for row in self.queue]})

@@ -154,7 +154,7 @@ class WaitCode(StrEnum):
     OVER_QUOTA = "over_quota"
 
 
-class Holder(BaseModel):
+class BlockingJob(BaseModel):
     """A job that has GPUs which a waiting job needs."""
 
     model_config = ConfigDict(frozen=True)
@@ -185,7 +185,7 @@ class EstimateBasis(StrEnum):
     """As ``time_limits``, but as if nobody waited ahead."""
     PARTS = "parts"
     """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
-    MAKING_ROOM = "making_room"
+    PREEMPTING = "making_room"
     """It starts as soon as the jobs that are stopped or moved for it have ended, their grace at most."""
     TOO_FAR = "too_far"
     """None: more jobs are ahead than the estimate looks at."""
@@ -205,7 +205,7 @@ class Reason(BaseModel):
     counts: list[HostCount] = []
     next_step: str = ""
     """What would unblock it."""
-    holders: list[Holder] = []
+    holders: list[BlockingJob] = []
     """Jobs without which it would start, if nobody else came in before it; those whose end is nearest, at most 5."""
     more_holders: int = 0
     """How many jobs of that kind are not shown."""
@@ -223,6 +223,6 @@ class Reason(BaseModel):
         """As that job is told: what is promised to the first of its kind is not promised to those behind it."""
         if self.first_job in (None, job_id):
             return self.model_copy(update={"position": position})
-        not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.MAKING_ROOM: None}
+        not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}
         basis = None if self.estimate is None else not_theirs.get(self.estimate, self.estimate)
         return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})

@@ -1,12 +1,15 @@
-"""What the scheduler reads of the truth: hosts, GPUs and waiting jobs, as plain rows.
+"""What the scheduler decides by: hosts, GPUs, waiting jobs and running jobs, as plain rows.
 
-``store`` fills them from the database, the simulator from a trace; ``scheduling`` only reads them.
+``store`` fills them from the database, the simulator fills them from a trace. ``scheduling`` only reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import GpuRequest, RankGroup
@@ -33,24 +36,26 @@ class GpuRow:
     free: bool
     """AVAILABLE, and nobody holds a share of it."""
     use: GpuUse | None = None
-    """What is taken of it, if it is given away in parts."""
+    """What is taken of it, if it is shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What jobs have of a host's CPUs and memory."""
+    """CPUs and memory of a host that jobs hold."""
 
     host: str
     cpus: int
     ram_mib: int
 
 
-Groups = tuple[tuple[str, GpuRequest], ...]
+RankGroupRequests = tuple[tuple[str, GpuRequest], ...]
 """(name, request) of each group of a gang that has several."""
 
 
-def placement_shape(gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: int) -> tuple[GpuRequest, Groups]:
-    """What a job's gang is to the scheduler: (``gpus``, ``groups``) of its rows. Spares are slices like the others."""
+def placement_shape(
+    gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: int
+) -> tuple[GpuRequest, RankGroupRequests]:
+    """(``gpus``, ``groups``) of the job's rows. Spare hosts are placed like all others."""
     if groups:
         return groups[0].gpus, tuple((group.name, group.gpus) for group in groups)
     return gpus.model_copy(update={"hosts": gpus.hosts + spare_hosts}) if spare_hosts else gpus, ()
@@ -58,6 +63,8 @@ def placement_shape(gpus: GpuRequest, groups: Sequence[RankGroup], spare_hosts: 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
+    """One attempt that waits for a placement."""
+
     job_id: str
     attempt: int
     gpus: GpuRequest
@@ -71,44 +78,44 @@ class QueueRow:
     class_key: str = ""
     """Jobs with one key have the same request and exclusions: one answer serves them all."""
     task_token: bytes = b""
-    """Temporal's handle for the activity that waits for the placement."""
+    """Temporal's handle of the activity that waits for the placement."""
     time_limit_s: float | None = None
     """None: may run for ever."""
     preemptible: bool = True
     checkpoints: bool = False
-    """Goes on from its checkpoints: may be moved."""
-    groups: Groups = ()
-    """Of a gang of several groups; ``gpus`` is the first's then."""
+    """It resumes from its checkpoints, so it may be moved."""
+    groups: RankGroupRequests = ()
+    """Filled for a gang of several groups. Then ``gpus`` is the request of the first one."""
 
     @property
-    def parts(self) -> tuple[tuple[str | None, GpuRequest], ...]:
-        """What must be placed, all or none: (group, request)."""
+    def group_requests(self) -> tuple[tuple[str | None, GpuRequest], ...]:
+        """(group, request) of everything that must be placed together."""
         return self.groups or ((None, self.gpus),)
 
     @property
     def is_plain(self) -> bool:
-        """One request for equal slices: what most jobs are."""
+        """One request for equal host slices, as most jobs have."""
         return not self.groups and self.gpus.total is None
 
     @property
     def needs_partial_resources(self) -> bool:
-        """Of GPUs, or CPUs or memory of hosts: more than whole GPUs must be left for it."""
-        return self.takes_host_room or any(r.share is not None for _, r in self.parts)
+        """It needs a share of a GPU, or CPUs or memory of hosts: it is not enough to count free GPUs."""
+        return self.needs_host_resources or any(r.share is not None for _, r in self.group_requests)
 
     @property
-    def takes_host_room(self) -> bool:
-        """CPUs or memory of hosts that nobody else gets."""
-        return any(r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.parts)
+    def needs_host_resources(self) -> bool:
+        """It asks for CPUs or memory of its hosts."""
+        return any(r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.group_requests)
 
     @property
     def gpu_count(self) -> int:
         """GPUs of the whole gang."""
-        return sum(request.gpus for _, request in self.parts)
+        return sum(request.gpus for _, request in self.group_requests)
 
     @property
     def tenant(self) -> str:
-        """Whose GPUs it may share; empty where that makes no difference."""
-        shares = [request.share for _, request in self.parts if request.share is not None]
+        """The namespace whose GPUs it may share. Empty if it shares none, or only by MIG, which isolates tenants."""
+        shares = [request.share for _, request in self.group_requests if request.share is not None]
         return self.namespace if any(share.mig_profile is None for share in shares) else ""
 
 
@@ -129,13 +136,13 @@ class RunningRow:
     """When its work was last saved; None: never."""
     preemptible: bool = True
     checkpoints: bool = False
-    """Goes on from its checkpoints: may be moved."""
-    leaving: bool = False
-    """It was told to make room and still holds its GPUs."""
+    """It resumes from its checkpoints, so it may be moved."""
+    preempting: Annotated[bool, Field(alias="leaving")] = False
+    """It has the order to stop, and still holds its GPUs. ``leaving`` is its name in snapshot documents."""
     shares: tuple[ShareGrant | None, ...] = ()
-    """What it has of each of ``gpu_uuids``, None: all of it; empty: all of each."""
+    """Its share of each of ``gpu_uuids``; None: the whole GPU. Empty: all of them whole."""
     host_use: tuple[HostUse, ...] = ()
-    """What it has of its hosts' CPUs and memory, where it asked for any."""
+    """CPUs and memory that it holds on its hosts; empty if it asked for none."""
     gpus: GpuRequest | None = None
-    """What it asked for, so that another place can be found for it; None: unknown, it is never moved."""
-    groups: Groups = ()
+    """What it asked for, so that another placement can be found for it. None: unknown, so it is never moved."""
+    groups: RankGroupRequests = ()

@@ -40,7 +40,7 @@ def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
         return Outcome(None, _preemption_under_way(reason, None), victims)
     if core.policy.preemption and not decision.preemptions:
         starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
-        if starts_by is None or reason.estimate is EstimateBasis.MAKING_ROOM:
+        if starts_by is None or reason.estimate is EstimateBasis.PREEMPTING:
             starts_by = math.inf
         for at in _preemption_times(core, row, now, starts_by):
             decision = core.decide(at)
@@ -58,7 +58,7 @@ def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
 
 def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
     """No date by time limits: they do not decide any more."""
-    update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.MAKING_ROOM, "next_step": ""}
+    update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.PREEMPTING, "next_step": ""}
     return reason.model_copy(update=update)
 
 

@@ -348,4 +348,4 @@ class Round:
 def _kinds(row: QueueRow) -> list[int]:
     """What it takes of hosts: only who takes the same is in its way."""
     kinds = [_GPUS] if row.gpu_count else []
-    return [*kinds, _HOST_ROOM] if row.takes_host_room else kinds or [_GPUS]
+    return [*kinds, _HOST_ROOM] if row.needs_host_resources else kinds or [_GPUS]

@@ -133,7 +133,7 @@ class Scheduler:
         self._charge(row, 1, row.started_at)
         self.ledger.begin(row)
         self.snapshot.touch(row.gpu_uuids)
-        if row.leaving:
+        if row.preempting:
             self._room.leaves((row.job_id, row.attempt))
 
     def saved(self, job_id: str, attempt: int, at: float) -> None:

@@ -43,7 +43,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
             seq=seq,
             hosts=hosts.read_hosts(session),
             gpus=hosts.read_gpus(session),
-            room=hosts.read_host_use(session),
+            host_use=hosts.read_host_use(session),
             running=read_running(session),
             queue=queue.read_queue(session),
             used=[] if use_since is None else read_use(session, now - use_since),
@@ -55,13 +55,13 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
 def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> list[RunningRow]:
     """The attempts that hold GPUs or parts of hosts, or those of ``keys`` that do."""
     ours = true() if keys is None else _is_one_of(keys)
-    leaving = {(row.job_id, row.attempt) for row in session.execute(_PREEMPTED_HOLDERS.where(ours))}
+    preempting = {(row.job_id, row.attempt) for row in session.execute(_PREEMPTED_HOLDERS.where(ours))}
     found: dict[tuple[str, int], list[Any]] = {}
     for row in session.execute(_RUNNING.where(ours)):
         found.setdefault((row.job_id, row.attempt), []).append(row)
     saved = saved_at(session, None if keys is None else {row.host for rows in found.values() for row in rows})
     return [
-        _running_row(key, rows, saved.get(AttemptKey(job_id=key[0], attempt=key[1])), key in leaving)
+        _running_row(key, rows, saved.get(AttemptKey(job_id=key[0], attempt=key[1])), key in preempting)
         for key, rows in found.items()
     ]
 
@@ -143,7 +143,9 @@ class _SpecOfRunning(BaseModel):
     spare_hosts: int = 0
 
 
-def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float | None, leaving: bool) -> RunningRow:
+def _running_row(
+    key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float | None, preempting: bool
+) -> RunningRow:
     first = rows[0]
     of_gpus = [row for row in rows if row.gpu_uuid is not None]
     asked = _SpecOfRunning.model_validate_json(first.spec)
@@ -161,7 +163,7 @@ def _running_row(key: tuple[str, int], rows: Sequence[Any], checkpoint_at: float
         checkpoint_at=checkpoint_at,
         preemptible=asked.preemptible,
         checkpoints=asked.checkpoints,
-        leaving=leaving,
+        preempting=preempting,
         gpus=gpus,
         groups=groups,
         shares=tuple(None if row.exclusive else grant_of(row) for row in of_gpus) if shares else (),

@@ -110,7 +110,7 @@ def test_what_the_dry_run_says_happens(
     elif said.preempts:
         event("preempts now" if said.preempts_at is None else "preempts later")
         assert said.reason is not None
-        assert said.reason.estimate is EstimateBasis.MAKING_ROOM
+        assert said.reason.estimate is EstimateBasis.PREEMPTING
         assert said.reason.starts_by is None, "no date that others' time limits give"
         if said.preempts_at is not None:
             assert "probe" not in live.play.running
@@ -148,7 +148,7 @@ def test_a_dry_run_gives_no_date_an_hour_away_where_a_job_is_stopped_at_once() -
     said = live.ask(job(8, name="probe").priority(9).arrived(8.0).row)
     assert said.preempts == ("low",)
     assert said.reason is not None
-    assert (said.reason.starts_by, said.reason.estimate) == (None, EstimateBasis.MAKING_ROOM)
+    assert (said.reason.starts_by, said.reason.estimate) == (None, EstimateBasis.PREEMPTING)
 
 
 def test_a_dry_run_says_when_the_guaranteed_run_time_is_over() -> None:
@@ -172,7 +172,7 @@ def test_a_waiting_job_for_which_others_are_stopped_is_promised_no_date_either()
     play.submit(job(8, name="other").arrived(11.0).row)
     reason = scheduler.why("high", 11.0)
     assert reason is not None
-    assert (reason.starts_by, reason.estimate) == (None, EstimateBasis.MAKING_ROOM)
+    assert (reason.starts_by, reason.estimate) == (None, EstimateBasis.PREEMPTING)
 
 
 def _conservative(*rows: QueueRow, quotas: Quotas) -> VirtualTime:

@@ -93,7 +93,7 @@ def check(row: QueueRow, placement: Placement, machines: cluster) -> None:
     uuids = placement.gpu_uuids
     assert len(uuids) == len(set(uuids)) == row.gpu_count
     assert set(uuids) <= free
-    for group, request in row.parts:
+    for group, request in row.group_requests:
         slices = [part for part in placement.slices if part.group == group]
         assert len({part.host for part in slices}) == len(slices)
         for part in slices:

@@ -142,7 +142,7 @@ class Backfill:
         reserved, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in reservations:
             reserved[reservation.hosts] |= reservation.gpus
-            if reservation.host_resources is not None and row.takes_host_room:
+            if reservation.host_resources is not None and row.needs_host_resources:
                 room[reservation.hosts] |= reservation.host_resources
         closed = np.flatnonzero(room & candidates.fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Holder
+from gpu_platform.domain.placement import BlockingJob
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.running_jobs import Key, Ledger
 from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
@@ -103,7 +103,7 @@ class Outlook:
             renew(known, ends, hosts, row.gpus.gpus_per_host)
         return known
 
-    def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[Holder], int]:
+    def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
         """Jobs without which ``row`` could start, the first HOLDERS to end of them, and how many more there are.
 
         A smallest choice on each host, on the hosts that are free first; where nobody knows when, on those that lack
@@ -186,7 +186,7 @@ class Outlook:
                 chosen = without
         return {key: theirs[key].bit_count() for key in chosen}
 
-    def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[Holder], int]:
+    def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[BlockingJob], int]:
         gpus: dict[Key, int] = {}
         hosts: dict[Key, list[str]] = {}
         for host_index, holders in found.items():
@@ -196,7 +196,7 @@ class Outlook:
         ends = {key: ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
         order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
         named = [
-            Holder(
+            BlockingJob(
                 job_id=key[0],
                 attempt=key[1],
                 gpus=gpus[key],

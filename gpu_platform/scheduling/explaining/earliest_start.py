@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_platform.domain.placement import Holder
+from gpu_platform.domain.placement import BlockingJob
 from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS, ends_by
 from gpu_platform.scheduling.cluster.statement import Statement
@@ -25,7 +25,7 @@ MAX_SPARED = 64
 class Opening:
     start: float | None
     """Seconds, on the clock of ``Scheduler.decide``; None: somebody in the way may run for ever."""
-    holders: list[Holder]
+    holders: list[BlockingJob]
     """Who must end, nobody of whom can be spared: those whose end is nearest."""
     more_holders: int
 
@@ -67,14 +67,14 @@ def _hosts_of(job: RunningRow, state: State) -> frozenset[str]:
     return frozenset(state.snapshot.names[host_index] for host_index in state.snapshot.host_indices_of(job))
 
 
-def _holder(job: RunningRow, hosts: frozenset[str], state: State) -> Holder:
+def _holder(job: RunningRow, hosts: frozenset[str], state: State) -> BlockingJob:
     there = [
         uuid
         for uuid in job.gpu_uuids
         if (place := state.snapshot.locate(uuid)) is not None and state.snapshot.names[place[0]] in hosts
     ]
     end = ends_by(job)
-    return Holder(
+    return BlockingJob(
         job_id=job.job_id,
         attempt=job.attempt,
         gpus=len(there),

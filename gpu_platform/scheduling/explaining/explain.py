@@ -93,7 +93,7 @@ def with_preemption_at(reason: Reason, at: float) -> Reason:
     return reason.model_copy(
         update={
             "estimated_start": at,
-            "estimate": EstimateBasis.MAKING_ROOM,
+            "estimate": EstimateBasis.PREEMPTING,
             "next_step": "nothing: jobs are stopped for it once they have run for the policy's min_run_s",
         }
     )

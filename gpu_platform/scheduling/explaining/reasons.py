@@ -135,7 +135,7 @@ class WaitingReasons:
             update["holders"], update["more_holders"] = self.outlook.holders(row, able)
         if any(claim.job_id == row.job_id for claim in found.claims):
             # Time limits do not decide any more: jobs were told to stop for it.
-            update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.MAKING_ROOM}
+            update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
         return self._if_others_stop(reason.model_copy(update=update), row, found, PREEMPTION_FORECAST_LIMIT)
 
     def _if_others_stop(self, reason: Reason, row: QueueRow, found: Round, up_to: float) -> Reason:

@@ -44,7 +44,7 @@ class Part:
 
 def group_requests(row: QueueRow) -> list[Part]:
     """In the order in which they were asked for."""
-    return [Part(group, replace(row, gpus=request, groups=())) for group, request in row.parts]
+    return [Part(group, replace(row, gpus=request, groups=())) for group, request in row.group_requests]
 
 
 class GangPlacer:

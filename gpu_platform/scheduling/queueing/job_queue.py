@@ -186,7 +186,7 @@ def _class_key(row: QueueRow) -> str:
     return "|".join(
         (
             row.namespace,
-            *(f"{group or ''}={request.model_dump_json()}" for group, request in row.parts),
+            *(f"{group or ''}={request.model_dump_json()}" for group, request in row.group_requests),
             *sorted(row.excluded_gpus),
             "",
             *sorted(row.excluded_hosts),

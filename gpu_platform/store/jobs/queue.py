@@ -17,14 +17,14 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.rows import Groups, QueueRow, placement_shape
+from gpu_platform.domain.rows import QueueRow, RankGroupRequests, placement_shape
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import allocation, gpu, job, queue_entry, waiting_reason
 
 _FORGET_REASONS_AFTER = timedelta(hours=1)
-_GROUPS = TypeAdapter(Groups)
+_GROUPS = TypeAdapter(RankGroupRequests)
 
 
 @writing
@@ -156,7 +156,7 @@ def class_key(
     excluded_gpus: Sequence[str],
     excluded_hosts: Sequence[str],
     namespace: str,
-    groups: Groups = (),
+    groups: RankGroupRequests = (),
 ) -> str:
     """Equal for jobs that any scheduler answers alike; stable over processes and releases of Python."""
     parts = [gpus.model_dump(mode="json"), sorted(set(excluded_gpus)), sorted(set(excluded_hosts)), namespace]
@@ -211,7 +211,7 @@ def _request(text: str) -> GpuRequest:
 
 
 @lru_cache(maxsize=4096)
-def _groups(text: str) -> Groups:
+def _groups(text: str) -> RankGroupRequests:
     return _GROUPS.validate_json(text) if text else ()
 
 

@@ -243,7 +243,7 @@ def take_gpus(
     uuids = [claim.uuid for claim in claims if claim.uuid is not None]
     if len(set(uuids)) != len(uuids) or not claims:
         raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
-    with_room = shares.takes_host_room(claims)
+    with_room = shares.need_host_resources(claims)
     names = sorted({claim.host for claim in claims})
     hosts = {row.name: row.state for row in session.execute(_TO_TAKE[with_room], {"names": names})}
     if on_lost_hosts:
@@ -284,14 +284,14 @@ def take_gpus(
         raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
 
 
-def _check_host(claim: shares.Claim, state: str | None) -> None:
+def _check_host(claim: shares.AllocationItem, state: str | None) -> None:
     """For a slice without GPUs."""
     if state != HostState.READY:
         problem = "is not registered" if state is None else f"is {state}"
         raise ReservationConflict(f"host {claim.host} {problem}", host=claim.host)
 
 
-def _check_gpu(claim: shares.Claim, row: Any, host_state: str | None, namespace: str) -> None:
+def _check_gpu(claim: shares.AllocationItem, row: Any, host_state: str | None, namespace: str) -> None:
     problem = None
     if row is None:
         problem = "is not registered"

@@ -1,7 +1,7 @@
-"""Parts of GPUs, CPUs and memory of hosts: taken and given back inside the transactions of ``allocations``.
+"""Shares of GPUs, and CPUs and memory of hosts: taken and released inside the transactions of ``allocations``.
 
-Two fences make sure that nothing is given twice: the conditional update (its row count checked) and the CHECK
-constraints of ``gpu`` and ``host``.
+Nothing is given twice. Two things hold that: a conditional update, whose row count is checked, and the CHECK
+constraints of the tables ``gpu`` and ``host``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What an attempt takes of one GPU, and with it of its host; or of a host alone."""
+class AllocationItem:
+    """What an attempt takes of one GPU and of that GPU's host, or of a host alone. One row of ``allocation``."""
 
     uuid: str | None
     """None: no GPU, only CPUs and memory of the host."""
@@ -38,25 +38,28 @@ class Claim:
     ram_mib: int = 0
 
 
-def allocation_items(placement: Placement) -> list[Claim]:
-    """By uuid, as GPUs are locked; slices without GPUs come last. CPUs and memory go with a slice's first GPU."""
-    claims = []
-    for part in placement.slices:
-        for place, uuid in enumerate(part.gpu_uuids):
-            grant = part.shares[place] if part.shares else None
-            with_host = (part.cpus, part.ram_mib) if place == 0 else (0, 0)
-            claims.append(Claim(uuid, part.host, grant, *with_host))
-        if not part.gpu_uuids:
-            claims.append(Claim(None, part.host, None, part.cpus, part.ram_mib))
-    return sorted(claims, key=lambda claim: (claim.uuid is None, claim.uuid or claim.host))
+def allocation_items(placement: Placement) -> list[AllocationItem]:
+    """The items of a placement, sorted by the GPU's uuid: the order in which GPUs are locked.
+
+    A host slice without GPUs comes last. The first GPU of a slice carries the slice's CPUs and memory.
+    """
+    items = []
+    for host_slice in placement.slices:
+        for place, uuid in enumerate(host_slice.gpu_uuids):
+            grant = host_slice.shares[place] if host_slice.shares else None
+            with_host = (host_slice.cpus, host_slice.ram_mib) if place == 0 else (0, 0)
+            items.append(AllocationItem(uuid, host_slice.host, grant, *with_host))
+        if not host_slice.gpu_uuids:
+            items.append(AllocationItem(None, host_slice.host, None, host_slice.cpus, host_slice.ram_mib))
+    return sorted(items, key=lambda item: (item.uuid is None, item.uuid or item.host))
 
 
-def take_host_resources(session: Session, claims: Iterable[Claim]) -> None:
-    """Inside a transaction that has locked the hosts. Raises :class:`ReservationConflict`."""
-    for name, (cpus, ram_mib) in sorted(_by_host((c.host, c.cpus, c.ram_mib) for c in claims).items()):
+def take_host_resources(session: Session, items: Iterable[AllocationItem]) -> None:
+    """Take CPUs and memory, inside a transaction that has locked the hosts. Raises :class:`ReservationConflict`."""
+    for name, (cpus, ram_mib) in sorted(_by_host((c.host, c.cpus, c.ram_mib) for c in items).items()):
         asked = {"of_host": name, "cpus_": cpus, "ram_": ram_mib}
-        if change(session, _TAKE_HOST_ROOM, asked) != 1:
-            row = session.execute(_HOST_ROOM, {"of_host": name}).one()
+        if change(session, _TAKE_HOST_RESOURCES, asked) != 1:
+            row = session.execute(_HOST_RESOURCES, {"of_host": name}).one()
             raise ReservationConflict(
                 f"{cpus} CPUs and {ram_mib} MiB of {name} were asked for; "
                 f"{row.cpus - row.cpus_used} and {row.ram_mib - row.ram_mib_used} are left",
@@ -65,23 +68,25 @@ def take_host_resources(session: Session, claims: Iterable[Claim]) -> None:
 
 
 def release_host_resources(session: Session, key: AttemptKey) -> None:
-    rows = session.execute(_OUR_HOST_ROOM, {"key_job": key.job_id, "key_attempt": key.attempt})
+    """Give back all CPUs and memory of the attempt, inside a transaction that has locked the hosts."""
+    rows = session.execute(_HELD_HOST_RESOURCES, {"key_job": key.job_id, "key_attempt": key.attempt})
     for name, (cpus, ram_mib) in sorted(_by_host((row.host, row.cpus, row.ram_mib) for row in rows).items()):
-        session.execute(_GIVE_BACK_HOST_ROOM, {"of_host": name, "cpus_": cpus, "ram_": ram_mib})
+        session.execute(_RELEASE_HOST_RESOURCES, {"of_host": name, "cpus_": cpus, "ram_": ram_mib})
 
 
-def takes_host_room(claims: Iterable[Claim]) -> bool:
-    return any(claim.cpus or claim.ram_mib for claim in claims)
+def need_host_resources(items: Iterable[AllocationItem]) -> bool:
+    """Whether the items take CPUs or memory, so that the hosts' rows must be locked."""
+    return any(item.cpus or item.ram_mib for item in items)
 
 
 def check_share(row: Row[Any], use: GpuUse) -> str | None:
-    """Why the GPU, which ``row`` shows locked, cannot give ``use`` as one more part; None if it can."""
+    """Why the GPU cannot give ``use`` as one more share; None if it can. ``row`` was read with a lock."""
     if row.exclusive_holders or (row.state != GpuState.AVAILABLE and row.state not in _TAKEN):
         return f"is {row.state}"
     if row.sm_percent_used and (row.share_mode, row.tenant) != (use.mode.value, use.tenant):
         return f"is shared by {row.tenant or 'others'} ({row.share_mode})"
     if row.mig_mask & use.mig_mask or row.mig_media + use.mig_media > 1:
-        return f"has no room for the MIG instance at slices {use.mig_mask:08b}: {row.mig_mask:08b} are taken"
+        return f"has no place for the MIG instance at slices {use.mig_mask:08b}: {row.mig_mask:08b} are taken"
     if row.sm_percent_used + use.percent > 100 or row.memory_used_mib + use.memory_mib > row.memory_mib:
         left = f"{100 - row.sm_percent_used} % and {row.memory_mib - row.memory_used_mib} MiB are left"
         return f"has too little left: {use.percent} % and {use.memory_mib} MiB were asked for, {left}"
@@ -89,25 +94,26 @@ def check_share(row: Row[Any], use: GpuUse) -> str | None:
 
 
 def take_share(session: Session, uuid: str, use: GpuUse) -> bool:
-    """Inside a transaction that has locked the GPU."""
-    return change(session, _TAKE_PART, _values(uuid, use)) == 1
+    """Take one share, inside a transaction that has locked the GPU. False: it has too little left."""
+    return change(session, _TAKE_SHARE, _values(uuid, use)) == 1
 
 
 def release_shares(session: Session, key: AttemptKey) -> None:
-    """Inside a transaction that has locked the attempt's GPUs."""
-    for row in session.execute(_OUR_PARTS, {"key_job": key.job_id, "key_attempt": key.attempt}).all():
+    """Release all shares of the attempt, inside a transaction that has locked its GPUs."""
+    for row in session.execute(_HELD_SHARES, {"key_job": key.job_id, "key_attempt": key.attempt}).all():
         values = _values(row.gpu_uuid, first_use(grant_of(row), ""))
-        session.execute(_GIVE_BACK_PART, {name: values[name] for name in values if name not in ("mode_", "tenant_")})
+        session.execute(_RELEASE_SHARE, {name: values[name] for name in values if name not in ("mode_", "tenant_")})
 
 
 def namespace_of(session: Session, job_id: str) -> str:
+    """The job's namespace; empty if there is no such job."""
     return session.scalar(_NAMESPACE, {"of_job": job_id}) or ""
 
 
-def allocation_values(claim: Claim, memory_mib: int) -> dict[str, Any]:
-    """The columns of ``allocation`` that say what was taken; ``memory_mib``: all that the GPU has."""
-    grant = claim.grant
-    whole = claim.uuid is not None and grant is None
+def allocation_values(item: AllocationItem, memory_mib: int) -> dict[str, Any]:
+    """The columns of ``allocation`` that say what was taken. ``memory_mib``: the whole memory of the GPU."""
+    grant = item.grant
+    whole = item.uuid is not None and grant is None
     return {
         "exclusive": whole,
         "sm_percent": 100 * whole if grant is None else grant.percent,
@@ -115,13 +121,13 @@ def allocation_values(claim: Claim, memory_mib: int) -> dict[str, Any]:
         "mig_mask": 0 if grant is None else grant.mig_mask,
         "share_mode": None if grant is None else grant.mode.value,
         "mig_profile": None if grant is None else grant.mig_profile,
-        "cpus": claim.cpus,
-        "ram_mib": claim.ram_mib,
+        "cpus": item.cpus,
+        "ram_mib": item.ram_mib,
     }
 
 
 def grant_of(row: Any) -> ShareGrant:
-    """What a row of ``allocation`` that is not exclusive holds."""
+    """The share that a row of ``allocation`` holds; the row must not be exclusive."""
     mask = int(row.mig_mask)
     return ShareGrant(
         mode=ShareMode(row.share_mode),
@@ -134,7 +140,7 @@ def grant_of(row: Any) -> ShareGrant:
 
 
 def use_of(row: Any) -> GpuUse | None:
-    """What a row of ``gpu`` says is taken in parts."""
+    """The sum of the shares that are taken of the GPU of this row; None if nobody has a share of it."""
     if row.share_mode is None:
         return None
     return GpuUse(
@@ -148,9 +154,9 @@ def use_of(row: Any) -> GpuUse | None:
     )
 
 
-def _by_host(rooms: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+def _by_host(uses: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
     cpus, ram_mib = Counter[str](), Counter[str]()
-    for name, more_cpus, more_ram_mib in rooms:
+    for name, more_cpus, more_ram_mib in uses:
         cpus[name] += more_cpus
         ram_mib[name] += more_ram_mib
     return {name: (cpus[name], ram_mib[name]) for name in cpus if cpus[name] or ram_mib[name]}
@@ -171,16 +177,16 @@ def _values(uuid: str, use: GpuUse) -> dict[str, Any]:
 
 # ---- the statements, compiled once ----
 
-_OURS = (
+_HELD_BY_ATTEMPT = (
     (allocation.c.job_id == bindparam("key_job"))
     & (allocation.c.attempt == bindparam("key_attempt"))
     & allocation.c.released_at.is_(None)
 )
 _NAMESPACE = select(job.c.namespace).where(job.c.id == bindparam("of_job"))
-_HOST_ROOM = select(host.c.cpus, host.c.ram_mib, host.c.cpus_used, host.c.ram_mib_used).where(
+_HOST_RESOURCES = select(host.c.cpus, host.c.ram_mib, host.c.cpus_used, host.c.ram_mib_used).where(
     host.c.name == bindparam("of_host")
 )
-_TAKE_HOST_ROOM = (
+_TAKE_HOST_RESOURCES = (
     update(host)
     .where(
         host.c.name == bindparam("of_host"),
@@ -189,22 +195,22 @@ _TAKE_HOST_ROOM = (
     )
     .values(cpus_used=host.c.cpus_used + bindparam("cpus_"), ram_mib_used=host.c.ram_mib_used + bindparam("ram_"))
 )
-_GIVE_BACK_HOST_ROOM = (
+_RELEASE_HOST_RESOURCES = (
     update(host)
     .where(host.c.name == bindparam("of_host"))
     .values(cpus_used=host.c.cpus_used - bindparam("cpus_"), ram_mib_used=host.c.ram_mib_used - bindparam("ram_"))
 )
-_OUR_HOST_ROOM = (
+_HELD_HOST_RESOURCES = (
     select(
         allocation.c.host,
         func.sum(allocation.c.cpus).label("cpus"),
         func.sum(allocation.c.ram_mib).label("ram_mib"),
     )
-    .where(_OURS)
+    .where(_HELD_BY_ATTEMPT)
     .group_by(allocation.c.host)
     .order_by(allocation.c.host)
 )
-_OUR_PARTS = (
+_HELD_SHARES = (
     select(
         allocation.c.gpu_uuid,
         allocation.c.sm_percent,
@@ -213,10 +219,10 @@ _OUR_PARTS = (
         allocation.c.share_mode,
         allocation.c.mig_profile,
     )
-    .where(_OURS, ~allocation.c.exclusive, allocation.c.gpu_uuid.is_not(None))
+    .where(_HELD_BY_ATTEMPT, ~allocation.c.exclusive, allocation.c.gpu_uuid.is_not(None))
     .order_by(allocation.c.gpu_uuid)
 )
-_TAKE_PART = (
+_TAKE_SHARE = (
     update(gpu)
     .where(
         gpu.c.uuid == bindparam("of_uuid"),
@@ -241,7 +247,7 @@ _TAKE_PART = (
     )
 )
 _WAS_LAST = gpu.c.sm_percent_used == bindparam("percent_")
-_GIVE_BACK_PART = (
+_RELEASE_SHARE = (
     update(gpu)
     .where(gpu.c.uuid == bindparam("of_uuid"))
     .values(

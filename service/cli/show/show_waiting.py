@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.job import GpuRequest, JobSpec, QueueEntry
-from gpu_platform.domain.placement import EstimateBasis, Holder, HostSlice, Reason, ScoreTable, WaitCode
+from gpu_platform.domain.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.texts import counted
 from service.cli.show.tables import duration, numbers, plain_table
@@ -64,12 +64,12 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     """When it starts, and what that rests on."""
     if reason.code is WaitCode.NEVER_FITS:
         return "never, unless it asks for less or hosts are added that can hold it"
-    if reason.estimate is EstimateBasis.MAKING_ROOM and reason.estimated_start is not None:
+    if reason.estimate is EstimateBasis.PREEMPTING and reason.estimated_start is not None:
         when = _start(reason, now or datetime.now(UTC))
         return f"estimated: {when}, when jobs are stopped for it, or up to their grace later"
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
-    if reason.estimate is EstimateBasis.MAKING_ROOM:
+    if reason.estimate is EstimateBasis.PREEMPTING:
         return "as soon as the jobs that make room for it have stopped, after their grace at most"
     if reason.estimated_start is not None:
         alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
@@ -149,7 +149,7 @@ def _held_by(reason: Reason) -> str:
 
 def _start(reason: Reason, now: datetime) -> str:
     dates = [reason.starts_by, reason.estimated_start]
-    if reason.estimate is EstimateBasis.MAKING_ROOM:
+    if reason.estimate is EstimateBasis.PREEMPTING:
         dates.reverse()
     at = next((date for date in dates if date is not None), None)
     if at is None:
@@ -157,7 +157,7 @@ def _start(reason: Reason, now: datetime) -> str:
     return f"{_clock(at)} (in {duration(at - now.timestamp())})"
 
 
-def _ends(holder: Holder) -> str:
+def _ends(holder: BlockingJob) -> str:
     return "no time limit" if holder.ends_by is None else f"ends by {_clock(holder.ends_by)}"
 
 

@@ -24,7 +24,7 @@ def test_who_does_not_leave_is_told_again_ever_more_rarely(store: Store) -> None
     orders = PreemptionOrders(store, told.append)
     orders.order(key("low"), "high", "job high needs its GPUs", 100.0)
     assert [one.victim for one in told] == [key("low")]
-    assert [row.leaving for row in state.read_running(store)] == [True]
+    assert [row.preempting for row in state.read_running(store)] == [True]
     assert list(state.read_preempting(store).items()) == [(key("low"), "job high needs its GPUs")]
     times = []
     for second in range(101, 161):
@@ -44,7 +44,7 @@ def test_who_left_is_leaving_no_more(store: Store) -> None:
     attempts.end_attempt(store, key("low"), [JobState.PREEMPTED, JobState.QUEUED], now=NOW, actor="scheduler")
     cluster.enqueue("low", 2)
     allocations.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)
-    assert [(row.attempt, row.leaving) for row in state.read_running(store)] == [(2, False)]
+    assert [(row.attempt, row.preempting) for row in state.read_running(store)] == [(2, False)]
     assert state.read_preempting(store) == {}
 
 

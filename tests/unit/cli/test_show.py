@@ -10,7 +10,7 @@ from rich.console import Console
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.job import GpuRequest, Job, JobSpec
-from gpu_platform.domain.placement import EstimateBasis, Holder, Reason, WaitCode
+from gpu_platform.domain.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from service.cli.show import show_job, show_waiting, tables
 from tests.store_cluster import NOW, placement
@@ -51,7 +51,7 @@ def test_a_start_for_which_jobs_are_stopped_comes_before_a_promise_that_is_later
         message="needs 8 GPUs",
         starts_by=at + 600,
         estimated_start=at + 60,
-        estimate=EstimateBasis.MAKING_ROOM,
+        estimate=EstimateBasis.PREEMPTING,
     )
     text = show_waiting.start_text(reason, NOW)
     assert text is not None
@@ -60,7 +60,7 @@ def test_a_start_for_which_jobs_are_stopped_comes_before_a_promise_that_is_later
 
 
 def test_a_holder_without_a_time_limit_does_not_end_never() -> None:
-    holder = Holder(job_id="j-1", attempt=1, gpus=2, hosts=["a"], ends_by=None)
+    holder = BlockingJob(job_id="j-1", attempt=1, gpus=2, hosts=["a"], ends_by=None)
     reason = Reason(code=WaitCode.WAITING_FOR_GPUS, message="needs 8 GPUs", holders=[holder])
     [_, table] = show_waiting.reason_parts(reason)
     assert "no time limit" in shown(table)

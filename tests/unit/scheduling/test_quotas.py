@@ -192,7 +192,7 @@ def test_who_waits_for_a_job_to_have_run_long_enough_is_told_when_that_is() -> N
     told = [reason for reason in play.scheduler.explain(play.now).values() if reason.first_job == "high"]
     for reason in [*told, play.scheduler.why("high", play.now)]:
         assert reason is not None
-        assert (reason.code, reason.estimate) == (WaitCode.OVER_QUOTA, EstimateBasis.MAKING_ROOM)
+        assert (reason.code, reason.estimate) == (WaitCode.OVER_QUOTA, EstimateBasis.PREEMPTING)
         assert reason.estimated_start == 60.0
         assert "min_run_s" in reason.next_step
     play.now = 60.0

@@ -194,11 +194,11 @@ def test_who_will_have_others_stopped_for_it_is_told_when_however_large_the_clus
     for hosts in (2, PREEMPTION_FORECAST_LIMIT):
         play = playing(cluster().hosts(hosts), *(job(8, name=f"low-{n}") for n in range(hosts)), policy=policy)
         play.submit(job(4, name="equal").row, job(4, name="high").priority(5).row, job(2, name="next").priority(3).row)
-        assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.MAKING_ROOM, 300.0)
+        assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.PREEMPTING, 300.0)
         assert why(play, "equal").estimate is EstimateBasis.NO_TIME_LIMIT
         assert why(play, "next").estimate is EstimateBasis.NO_TIME_LIMIT, "nobody knows what comes after the first"
         told = {reason.first_job: reason.estimate for reason in play.scheduler.explain(play.now).values()}
-        known = EstimateBasis.MAKING_ROOM if hosts == 2 else EstimateBasis.NO_TIME_LIMIT
+        known = EstimateBasis.PREEMPTING if hosts == 2 else EstimateBasis.NO_TIME_LIMIT
         assert told["high"] is known
 
 
@@ -212,4 +212,4 @@ def test_a_start_that_was_promised_earlier_stays_the_answer() -> None:
 def test_a_job_that_waits_only_because_its_gpus_are_kept_hides_no_preemption_from_the_first() -> None:
     play = playing(cluster().hosts(1), job(4, name="low"), policy=Policy(preemption=True, min_run_s=300.0))
     play.submit(job(8, name="high").priority(5).row, job(2, name="kept-out").row)
-    assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.MAKING_ROOM, 300.0)
+    assert (why(play, "high").estimate, why(play, "high").estimated_start) == (EstimateBasis.PREEMPTING, 300.0)
