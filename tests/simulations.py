@@ -10,9 +10,9 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.engine import simulate
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.records import JobRecord, Run
-from gpu_platform.scheduling.simulator.report import Report, report_on
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.records import SimulatedJob, SimulationRun
+from gpu_platform.scheduling.simulator.report import SimulationReport, report_on
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
 
 
@@ -35,7 +35,7 @@ class Simulation:
     jobs: tuple[TraceJob, ...]
     cluster: list[HostRow] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Outage, ...] = ()
     until_s: float | None = None
     checkpoint_s: float | None = None
 
@@ -45,13 +45,13 @@ class Simulation:
     def under(self, policy: Policy) -> Simulation:
         return replace(self, policy=policy)
 
-    def failing(self, *failures: Failure, checkpoint: float | None = None) -> Simulation:
+    def failing(self, *failures: Outage, checkpoint: float | None = None) -> Simulation:
         return replace(self, failures=failures, checkpoint_s=checkpoint)
 
     def until(self, seconds: float) -> Simulation:
         return replace(self, until_s=seconds)
 
-    def run(self) -> Run:
+    def run(self) -> SimulationRun:
         return simulate(
             Trace.of("test", self.jobs),
             self.cluster,
@@ -61,10 +61,10 @@ class Simulation:
             checkpoint_s=self.checkpoint_s,
         )
 
-    def report(self) -> Report:
+    def report(self) -> SimulationReport:
         return report_on(self.run(), "test")
 
-    def records(self) -> dict[str, JobRecord]:
+    def records(self) -> dict[str, SimulatedJob]:
         return {record.job.id: record for record in self.run().records}
 
 

@@ -25,11 +25,11 @@ from gpu_platform.domain.errors import StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
-from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts
@@ -193,7 +193,7 @@ class DecisionLoop:
         fair = self._policy.order == "fair_share"
         since = timedelta(seconds=HALF_LIVES * self._policy.half_life_s) if fair else None
         current = state.read_state(self._store, utc_now(), since)
-        self._core = restore(Scheduler(self._policy, self._epoch), current)
+        self._core = load_cluster_state(Scheduler(self._policy, self._epoch), current)
         self._seq = current.seq
         self._speeds = JobSpeeds()
         for run in jobs.completed_runs(self._store) if self._policy.uses_history else ():
@@ -266,14 +266,14 @@ class DecisionLoop:
             self._core.ended(key.job_id, key.attempt)
 
     def _has_limit(self, key: AttemptKey) -> bool:
-        row = self._core.ledger.get((key.job_id, key.attempt))
+        row = self._core.running_jobs.get((key.job_id, key.attempt))
         return row is not None and row.time_limit_s is not None
 
     def _holders(self, gpu_uuid: str) -> list[AttemptKey]:
-        return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.ledger.holders(gpu_uuid)]
+        return [AttemptKey(job_id=row.job_id, attempt=row.attempt) for row in self._core.running_jobs.holders(gpu_uuid)]
 
     def _holds(self, key: AttemptKey) -> bool:
-        return self._core.ledger.get((key.job_id, key.attempt)) is not None
+        return self._core.running_jobs.get((key.job_id, key.attempt)) is not None
 
     def _requeue(self, job_ids: Iterable[str]) -> None:
         waiting = {row.job_id: row for row in queue.read_queue(self._store, sorted(job_ids))}
@@ -300,15 +300,15 @@ class DecisionLoop:
     def _measure(self) -> bool:
         deltas = self._telemetry.take()
         for one in deltas:
-            self._core.measured(one.host, one.telemetry)
+            self._core.update_telemetry(one.host, one.telemetry)
             for saved in one.checkpoints:
-                self._core.saved(saved.key.job_id, saved.key.attempt, saved.written_at)
+                self._core.checkpoint_saved(saved.key.job_id, saved.key.attempt, saved.written_at)
         return bool(deltas)
 
     def _learn(self, run: jobs.CompletedRun) -> None:
         speed = self._speeds.learn(run)
         if speed is not None:
-            self._core.ran(run.hosts, speed)
+            self._core.record_speed(run.hosts, speed)
 
     # -- (3) decide and (4) answer -------------------------------------------------------------
 

@@ -15,7 +15,7 @@ MAX_FUTURE_DECISIONS = 16
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DryRunResult:
     """One of three: a place at once; jobs that make room; or a reason to wait."""
 
     placement: Placement | None = None
@@ -26,18 +26,18 @@ class Outcome:
     """Unix seconds: when they are told, if not at once; they have a guaranteed run time."""
 
 
-def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
+def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunResult:
     """Submit ``row`` to ``core`` and see. Nobody else may use ``core`` after it."""
     core.add(row)
     decision = core.decide(now)
     for placed, placement in decision.placements:
         if placed.job_id == row.job_id:
-            return Outcome(placement)
+            return DryRunResult(placement)
     reason = core.why(row.job_id, now)
     assert reason is not None, "it was not placed, so it waits"
     victims = _victims(decision, row)
     if victims:
-        return Outcome(None, _preemption_under_way(reason, None), victims)
+        return DryRunResult(None, _preemption_under_way(reason, None), victims)
     if core.policy.preemption and not decision.preemptions:
         starts_by = reason.starts_by if reason.starts_by is not None else reason.estimated_start
         if starts_by is None or reason.estimate is EstimateBasis.PREEMPTING:
@@ -46,10 +46,10 @@ def rehearse(core: Scheduler, row: QueueRow, now: float) -> Outcome:
             decision = core.decide(at)
             victims = _victims(decision, row)
             if victims:
-                return Outcome(None, _preemption_under_way(reason, at), victims, at)
+                return DryRunResult(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
                 break  # others come first, and what they leave is not known
-    return Outcome(None, reason)
+    return DryRunResult(None, reason)
 
 
 def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _preemption_times(core: Scheduler, row: QueueRow, now: float, until: float) 
     """When jobs that might be stopped for ``row`` have had their guaranteed run time, as often as the core looks."""
     old_enough = (
         job.started_at + core.policy.min_run_s
-        for job in core.ledger
+        for job in core.running_jobs
         if job.preemptible and (job.priority < row.priority or core.quotas.lends)
     )
     looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}

@@ -11,16 +11,22 @@ from pydantic import PlainValidator
 
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.quota import Quotas
-from gpu_platform.scheduling.cluster.snapshot import Change
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.placing.framework import Framework, Score
-from gpu_platform.scheduling.plugins.closeness import Bandwidth, Topology
+from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
-from gpu_platform.scheduling.plugins.facts import CudaFilter, Fact, GpuCountFilter
-from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, Fragmentation
+from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter
+from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
-from gpu_platform.scheduling.plugins.load import Cool, History, RoundRobinScore, ThermalScore, Utilisation
-from gpu_platform.scheduling.plugins.readiness import Free, HostReadyFilter, Working
+from gpu_platform.scheduling.plugins.load import (
+    HistoryScore,
+    RoundRobinScore,
+    TemperatureFilter,
+    ThermalScore,
+    UtilisationScore,
+)
+from gpu_platform.scheduling.plugins.readiness import FreeGpuFilter, HealthyGpuFilter, HostReadyFilter
 from gpu_platform.scheduling.plugins.sharing import (
     HostCapacityFilter,
     SameTenantFilter,
@@ -28,7 +34,7 @@ from gpu_platform.scheduling.plugins.sharing import (
     SharingSupportedFilter,
 )
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
-from gpu_platform.scheduling.plugins.strategy import Resources, StrategyScore
+from gpu_platform.scheduling.plugins.strategy import ResourcesScore, StrategyScore
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
@@ -104,15 +110,15 @@ class Policy:
 def build_framework(policy: Policy) -> Framework:
     """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""
     shipped = (
-        Topology(),
-        Bandwidth(),
+        TopologyScore(),
+        BandwidthScore(),
         StrategyScore(),
-        Resources(),
-        Utilisation(),
-        Fragmentation(policy.typical_sizes, policy.typical_tasks),
+        ResourcesScore(),
+        UtilisationScore(),
+        FragmentationScore(policy.typical_sizes, policy.typical_tasks),
         ThermalScore(),
         RoundRobinScore(),
-        History(),
+        HistoryScore(),
     )
     scores = {**{score.name: score for score in shipped}, **policy.plugins}
     if unknown := set(policy.weights) - set(scores):
@@ -122,25 +128,25 @@ def build_framework(policy: Policy) -> Framework:
         filters=(
             HostReadyFilter(),  # first: of a host that is away nothing else is worth saying
             ExclusionFilter(),  # before the facts: a GPU that failed this job is no candidate, whatever it is
-            Fact(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
-            Fact(ReasonCode.TOO_LITTLE_MEMORY),
-            Fact(ReasonCode.COMPUTE_CAPABILITY),
+            GpuFactFilter(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
+            GpuFactFilter(ReasonCode.TOO_LITTLE_MEMORY),
+            GpuFactFilter(ReasonCode.COMPUTE_CAPABILITY),
             CudaFilter(),
             SharingSupportedFilter(),
             GpuCountFilter(),  # from here on every host had enough GPUs of the right kind
             HostCapacityFilter(
-                ReasonCode.CPUS, Change.FACTS, policy.system_cpus
+                ReasonCode.CPUS, ChangeKind.FACTS, policy.system_cpus
             ),  # what the host could give if it were empty
-            HostCapacityFilter(ReasonCode.RAM, Change.FACTS, policy.system_ram_mib),
-            Working(),  # before Free: a GPU under repair is no reason to wait for its job
-            Cool(),  # also a matter of the GPU, not of who has it
-            Free(),  # from here on what changes all the time, beginning with the reason people know best
+            HostCapacityFilter(ReasonCode.RAM, ChangeKind.FACTS, policy.system_ram_mib),
+            HealthyGpuFilter(),  # before Free: a GPU under repair is no reason to wait for its job
+            TemperatureFilter(),  # also a matter of the GPU, not of who has it
+            FreeGpuFilter(),  # from here on what changes all the time, beginning with the reason people know best
             SameTenantFilter(),  # before ShareCapacityFilter: room that is not for this namespace is no room
             ShareCapacityFilter(),
-            HostCapacityFilter(ReasonCode.CPUS, Change.USE, policy.system_cpus),
-            HostCapacityFilter(ReasonCode.RAM, Change.USE, policy.system_ram_mib),
+            HostCapacityFilter(ReasonCode.CPUS, ChangeKind.USE, policy.system_cpus),
+            HostCapacityFilter(ReasonCode.RAM, ChangeKind.USE, policy.system_ram_mib),
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
         choose=partial(choose_hosts, weights=policy.domain_weights),
-        rank=partial(rank_domains, weights=policy.domain_weights),
+        rank_domains=partial(rank_domains, weights=policy.domain_weights),
     )

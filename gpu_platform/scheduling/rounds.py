@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation
+from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
 from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
-from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import together
@@ -32,28 +32,28 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.placement_builder import place
 from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.queueing.fair_share import FairShare, Share
+from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey, has_exclusions
-from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, Place, Turns
-from gpu_platform.scheduling.queueing.quota import Denial, QuotaUsage
+from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
+from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
 
-NOBODY = np.iinfo(np.int64).max
-_KINDS = _GPUS, _HOST_ROOM = 0, 1
-TENTATIVE = 4
+NO_TURN = np.iinfo(np.int64).max
+_RESOURCES = _GPUS, _HOST_ROOM = 0, 1
+MAX_TENTATIVE_DATES = 4
 """So many jobs get a tentative date; those behind them bar their hosts, which costs less and others more."""
-ALIKE = 16
+GIVE_UP_AFTER = 16
 """After so many that kept nothing more, the others of their need are taken not to, either."""
 
 
 @dataclass(frozen=True)
-class State:
+class SchedulerState:
     """What a round reads, and writes only as placements come of it."""
 
     policy: Policy
     epoch: int
     snapshot: Snapshot
     framework: Framework
-    ledger: Ledger
+    running_jobs: RunningJobs
     quotas: QuotaUsage
     shares: FairShare
     queue: JobQueue
@@ -64,48 +64,48 @@ class State:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEntry:
     row: QueueRow
     turn: float
-    denial: Denial | None = None
+    denial: QuotaDenial | None = None
     starts_by: float | None = None
 
 
 @dataclass
-class Round:
+class SchedulingRound:
     """``placed`` is told of each placement before the next job is looked at."""
 
-    state: State
+    state: SchedulerState
     now: float
     placed: Callable[[QueueRow, Placement], None]
-    reservations: list[tuple[int, Reservation]] = field(default_factory=list)
+    reservations: list[tuple[int, PlannedReservation]] = field(default_factory=list)
     """With the turns of their jobs."""
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
-    claims: Sequence[Reservation] = ()
+    claims: Sequence[PlannedReservation] = ()
     """What was cleared for single jobs."""
-    bar: float = -math.inf
-    """Nobody of this priority or lower is served: see ``PreemptionPlanner.bar``."""
-    names: dict[int, str] = field(default_factory=dict)
+    hold_back_priority: float = -math.inf
+    """Nobody of this priority or lower is served: see ``PreemptionPlanner.hold_back_priority``."""
+    job_of_turn: dict[int, str] = field(default_factory=dict)
     """Turn -> job, of those that keep or reserve something."""
-    waiting: dict[str, Waiting] = field(default_factory=dict)
+    waiting: dict[str, WaitingEntry] = field(default_factory=dict)
     """Per class of jobs its first one that waits, of those that had a turn."""
-    told: dict[str, float] = field(default_factory=dict)
+    promised_start: dict[str, float] = field(default_factory=dict)
     """Per class of jobs the date that its first one was promised."""
 
     def __post_init__(self) -> None:
-        shape = (len(_KINDS), len(self.state.snapshot))
-        self.keeper = np.full(shape, NOBODY, np.int64)
+        shape = (len(_RESOURCES), len(self.state.snapshot))
+        self.blocked_by = np.full(shape, NO_TURN, np.int64)
         """Per kind (GPUs; CPUs and memory) and host the turn of the first job that keeps it."""
-        self.barrer = np.full(shape, NOBODY, np.int64)
+        self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
         """The same, where it is kept only from jobs without a time limit."""
         self.dated = np.zeros(shape, bool)
         """What a job with a reservation could use."""
-        self.turns: list[Place] = []
+        self.turns: list[ServiceSortKey] = []
         """Who had a turn, in order."""
         self._promised = dict(self.state.backfill.promised)
         """Of the last round, as long as this one has not made a new promise."""
         self._tentative = 0
-        self._denials: dict[tuple[str, str, int, str], Denial | None] = {}
+        self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
         self._unchanging: Counter[NeedKey] = Counter()
         """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
@@ -120,10 +120,10 @@ class Round:
             if owner is not None and self.denial(owner) is None:
                 self._start(owner)
         conservative = policy.backfill == "conservative"
-        turns = EveryJobCursor(queue, share, policy.backfill_depth) if conservative else Turns(queue, share)
+        turns = EveryJobCursor(queue, share, policy.backfill_depth) if conservative else QueueCursor(queue, share)
         while (following := turns.next()) is not None:
             place, row = following
-            if row.priority <= self.bar:
+            if row.priority <= self.hold_back_priority:
                 turns.waits()
                 continue
             self.turns.append(place)
@@ -133,27 +133,33 @@ class Round:
                 turns.waits(*self._also_wait(row))
         if conservative:
             self.state.backfill.promised = {entry.job_id: entry for _, entry in self.reservations}
-            self.state.backfill.waited = frozenset(row.job_id for row in queue)
+            self.state.backfill.waited_before = frozenset(row.job_id for row in queue)
 
     def promises(self) -> dict[str, float]:
         """Job -> when it starts at the latest."""
-        return {reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.firm}
+        return {
+            reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.is_promised
+        }
 
     def blocking_turns(self, row: QueueRow) -> NDArray[np.int64]:
         """By host the turn of the first job that keeps it from ``row``."""
         kept = self._blocking_turns_for_limited(row)
-        return kept if row.time_limit_s is not None else np.minimum(kept, self.barrer[_kinds(row)].min(axis=0))
+        return (
+            kept
+            if row.time_limit_s is not None
+            else np.minimum(kept, self.blocked_for_unlimited_by[_resources_of(row)].min(axis=0))
+        )
 
     def _blocking_turns_for_limited(self, row: QueueRow) -> NDArray[np.int64]:
         """The same, whatever its time limit."""
-        return self.keeper[_kinds(row)].min(axis=0)
+        return self.blocked_by[_resources_of(row)].min(axis=0)
 
-    def entry(self, class_key: str) -> Waiting | None:
+    def entry_of_class(self, class_key: str) -> WaitingEntry | None:
         """Of the class's first job, also if it needed no turn."""
         if class_key in self.waiting:
             return self.waiting[class_key]
         row = self.state.queue.first_of(class_key)
-        return None if row is None else Waiting(row, self.turn_of(row), self.denial(row))
+        return None if row is None else WaitingEntry(row, self.turn_of(row), self.denial(row))
 
     def turn_of(self, row: QueueRow) -> float:
         """Between the turns that were given: those smaller are ahead of it."""
@@ -161,7 +167,7 @@ class Round:
             return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
 
-    def _share(self, row: QueueRow) -> Share:
+    def _share(self, row: QueueRow) -> FairShareKey:
         """Who is within a guarantee goes first: who would borrow must not keep hosts from its owner."""
         state = self.state
         fair = state.shares.order(row.namespace, row.user, self.now) if state.policy.order == "fair_share" else ()
@@ -169,7 +175,7 @@ class Round:
             return fair
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
-    def denial(self, row: QueueRow) -> Denial | None:
+    def denial(self, row: QueueRow) -> QuotaDenial | None:
         """Why it may not have GPUs, whatever is free; None if it may."""
         quotas = self.state.quotas
         if quotas.idle:
@@ -180,11 +186,11 @@ class Round:
         if key not in self._denials:
             # What was cleared for others counts as theirs, or a quota that was made for them is had by who comes first.
             owners = [owner for claim in claims if (owner := self.state.queue.get(claim.job_id)) is not None]
-            with quotas.supposing((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
+            with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
                 self._denials[key] = quotas.denial(*asks, self._free(claims))
         return self._denials[key]
 
-    def _free(self, claims: Sequence[Reservation]) -> int:
+    def _free(self, claims: Sequence[PlannedReservation]) -> int:
         """GPUs that nobody has, without those that are claimed."""
         free = self.state.snapshot.free & ~self.state.snapshot.held
         for claim in claims:
@@ -192,7 +198,7 @@ class Round:
         return int(np.bitwise_count(free).sum())
 
     def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
-        """Who waits because ``row`` does: see ``Turns.waits``."""
+        """Who waits because ``row`` does: see ``QueueCursor.waits``."""
         if self.denial(row) is not None:
             return None, False
         state = self.state
@@ -202,12 +208,12 @@ class Round:
         pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if narrowed else row
         candidates = state.candidates.of(pure)
         kept = self._blocking_turns_for_limited(row)
-        hopeless = np.count_nonzero(candidates.fits & (kept == NOBODY)) < row.gpus.hosts
+        hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.gpus.hosts
         if narrowed:
-            taken = (kept != NOBODY) | self.dated[_kinds(row)].any(axis=0)
-            useful = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
-            alike = self._unchanging[state.queue.need(row)] >= ALIKE
-            return None, bool(hopeless and (alike or not (useful & ~taken).any()))
+            taken = (kept != NO_TURN) | self.dated[_resources_of(row)].any(axis=0)
+            usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
+            alike = self._unchanging[state.queue.need(row)] >= GIVE_UP_AFTER
+            return None, bool(hopeless and (alike or not (usable & ~taken).any()))
         return ALL_BLOCKED if hopeless else (row.time_limit_s or math.inf), False
 
     def _place(self, row: QueueRow, turn: int) -> bool:
@@ -216,7 +222,7 @@ class Round:
             # It keeps nothing: what it waits for is not GPUs. But what it was promised it keeps: it was within its
             # guarantee then, and would lose its date only because others of its namespace started before it.
             keeps = denial.for_want_of_gpus and row.job_id in self._promised
-            self._waits(Waiting(row, turn, denial, self._wait(row, turn) if keeps else None))
+            self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         if not self._start(row):
             before = self._kept() if has_exclusions(row) else None
@@ -224,14 +230,14 @@ class Round:
             if before is not None:
                 need = self.state.queue.need(row)
                 self._unchanging[need] = self._unchanging[need] + 1 if self._kept() == before else 0
-            self._waits(Waiting(row, turn, starts_by=starts_by))
+            self._waits(WaitingEntry(row, turn, starts_by=starts_by))
             return False
         return True
 
     def _start(self, row: QueueRow) -> bool:
         """Give it a place, if there is one."""
         state = self.state
-        placement = self._seat(row) if row.is_plain else self._hold_gang_place(row)
+        placement = self._hold_place(row) if row.is_plain else self._hold_gang_place(row)
         if placement is None:
             return False
         state.queue.remove(row.job_id)
@@ -241,11 +247,11 @@ class Round:
         self.placements.append((row, placement))
         return True
 
-    def _seat(self, row: QueueRow) -> Placement | None:
+    def _hold_place(self, row: QueueRow) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
         offered = self._unreserved(row, state.candidates.of(row))
-        open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NOBODY))
+        open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
         chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
         if chosen is None:
             return None
@@ -258,94 +264,96 @@ class Round:
     def _hold_gang_place(self, row: QueueRow) -> Placement | None:
         """Hold a place for all parts of a gang."""
 
-        def asking(part: QueueRow) -> Candidates:
+        def lookup(part: QueueRow) -> Candidates:
             return self._unreserved(part, self.state.candidates.of(part))
 
-        return self.state.gangs.place(row, asking, self.blocking_turns(row) != NOBODY)
+        return self.state.gangs.place(row, lookup, self.blocking_turns(row) != NO_TURN)
 
-    def _waits(self, entry: Waiting) -> None:
+    def _waits(self, entry: WaitingEntry) -> None:
         if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
-            self.told[entry.row.class_key] = entry.starts_by
+            self.promised_start[entry.row.class_key] = entry.starts_by
 
     def _unreserved(self, row: QueueRow, candidates: Candidates) -> Candidates:
         """Without what is reserved for others and needed before ``row`` would end."""
         binding = [reservation for reservation in self._others(row) if reservation.binds(row, self.now)]
-        return self.state.backfill.around(binding, row, candidates) if binding else candidates
+        return self.state.backfill.without_reserved(binding, row, candidates) if binding else candidates
 
-    def _others(self, row: QueueRow) -> list[Reservation]:
+    def _others(self, row: QueueRow) -> list[PlannedReservation]:
         """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
         ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
         ahead += [reservation for _, reservation in self.reservations]
-        if row.job_id not in self.state.backfill.waited or len(ahead) < len(self.claims) + len(self.reservations):
+        if row.job_id not in self.state.backfill.waited_before or len(ahead) < len(self.claims) + len(
+            self.reservations
+        ):
             # What was cleared for it is its own: were it bound by promises that were made before, it would stay empty.
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
 
     def _wait(self, row: QueueRow, turn: int) -> float | None:
         """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
-        keeper, policy = self.keeper, self.state.policy
-        self.names[turn] = row.job_id
-        useful = self._useful(row)
-        if useful is None:
+        blocked_by, policy = self.blocked_by, self.state.policy
+        self.job_of_turn[turn] = row.job_id
+        usable = self._usable_hosts(row)
+        if usable is None:
             return None
         if policy.backfill == "none":
-            keeper[keeper == NOBODY] = turn
+            blocked_by[blocked_by == NO_TURN] = turn
             return None
-        kinds = _kinds(row)
-        first = not (useful & self.dated[kinds]).any()
-        reservation = self._date(row, useful, first)
+        resources = _resources_of(row)
+        first = not (usable & self.dated[resources]).any()
+        reservation = self._date(row, usable, first)
         if reservation is not None:
             self.reservations.append((turn, reservation))
             self._promised.pop(row.job_id, None)
-            self.dated[kinds] |= useful
+            self.dated[resources] |= usable
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self._bar(row, useful, turn)  # for those of its kind behind it, who get no turn
-            return reservation.start if reservation.firm and reservation.start > self.now else None
+                self._block_for_unlimited(row, usable, turn)  # for those of its kind behind it, who get no turn
+            return reservation.start if reservation.is_promised and reservation.start > self.now else None
         if first:
-            for kind in kinds:
-                keeper[kind][useful & (keeper[kind] == NOBODY)] = turn
+            for resource in resources:
+                blocked_by[resource][usable & (blocked_by[resource] == NO_TURN)] = turn
         else:
-            self._bar(row, useful, turn)  # its turn comes once those ahead have started
+            self._block_for_unlimited(row, usable, turn)  # its turn comes once those ahead have started
         return None
 
     def _kept(self) -> tuple[int, ...]:
         """How much is kept or reserved; it only grows."""
-        kept = (np.count_nonzero(turns != NOBODY) for turns in (self.keeper, self.barrer))
+        kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         return (len(self.reservations), int(np.count_nonzero(self.dated)), *map(int, kept))
 
-    def _useful(self, row: QueueRow) -> NDArray[np.bool_] | None:
+    def _usable_hosts(self, row: QueueRow) -> NDArray[np.bool_] | None:
         """Hosts that would do once all jobs have ended; None if they are too few."""
         state = self.state
         if not row.is_plain:
-            return state.gangs.useful(row, lambda candidates: candidates.after_use)
-        useful = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
-        return useful if int(np.count_nonzero(useful)) >= row.gpus.hosts else None
+            return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
+        usable = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
+        return usable if int(np.count_nonzero(usable)) >= row.gpus.hosts else None
 
-    def _date(self, row: QueueRow, useful: NDArray[np.bool_], first: bool) -> Reservation | None:
+    def _date(self, row: QueueRow, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
         """``first``: nobody ahead has a date for hosts that it could use."""
         state = self.state
-        firm = first or state.policy.backfill == "conservative"
-        dated = state.ledger.limited or self.reservations or self._promised
+        is_promised = first or state.policy.backfill == "conservative"
+        dated = state.running_jobs.limited or self.reservations or self._promised
         if state.policy.backfill == "keep" or not dated:
             return None
         if (
             len(self.reservations) >= state.policy.backfill_depth
-            or (useful & (self._blocking_turns_for_limited(row) != NOBODY)).any()
+            or (usable & (self._blocking_turns_for_limited(row) != NO_TURN)).any()
         ):
             return None
-        if not firm and (not state.queue.endless or self._tentative >= TENTATIVE):
+        if not is_promised and (not state.queue.endless or self._tentative >= MAX_TENTATIVE_DATES):
             return None  # without jobs that have no limit, nobody would be bound
-        self._tentative += not firm
+        self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
-            return state.gang_dates.reserve(row, self.now, self._others(row), firm)
-        return state.backfill.reserve(row, state.candidates.of(row), self.now, self._others(row), firm)
+            return state.gang_dates.plan_start(row, self.now, self._others(row), is_promised)
+        return state.backfill.plan_start(row, state.candidates.of(row), self.now, self._others(row), is_promised)
 
-    def _bar(self, row: QueueRow, hosts: NDArray[np.bool_], turn: int) -> None:
-        for kind in _kinds(row):
-            self.barrer[kind][hosts & (self.barrer[kind] == NOBODY)] = turn
+    def _block_for_unlimited(self, row: QueueRow, hosts: NDArray[np.bool_], turn: int) -> None:
+        for resource in _resources_of(row):
+            self.blocked_for_unlimited_by[resource][hosts & (self.blocked_for_unlimited_by[resource] == NO_TURN)] = turn
 
 
-def _kinds(row: QueueRow) -> list[int]:
+def _resources_of(row: QueueRow) -> list[int]:
     """What it takes of hosts: only who takes the same is in its way."""
-    kinds = [_GPUS] if row.gpu_count else []
-    return [*kinds, _HOST_ROOM] if row.needs_host_resources else kinds or [_GPUS]
+    resources = [_GPUS] if row.gpu_count else []
+    return [*resources, _HOST_ROOM] if row.needs_host_resources else resources or [_GPUS]

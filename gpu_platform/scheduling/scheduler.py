@@ -18,8 +18,8 @@ from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
-from gpu_platform.scheduling.backfilling.running_jobs import Ledger
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
@@ -30,7 +30,7 @@ from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
-from gpu_platform.scheduling.rounds import Round, State
+from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound
 from gpu_platform.topology.fabric import FabricConfig
 
 
@@ -54,7 +54,7 @@ class Scheduler:
         self.epoch = epoch
         self.snapshot = Snapshot(self.policy.fabric)
         self.framework = build_framework(self.policy)
-        self.ledger = Ledger()
+        self.running_jobs = RunningJobs()
         self.quotas = QuotaUsage(self.policy.quotas)
         self.shares = FairShare(self.policy.quotas, self.policy.half_life_s)
         self._fair = self.policy.order == "fair_share"
@@ -64,33 +64,33 @@ class Scheduler:
         self._proposals = Proposals()
         self._settled = (-1, -1, 0.0, -math.inf)
         self._now = 0.0
-        self._backfill = Backfill(self.framework, self.snapshot, self.ledger)
+        self._backfill = Backfill(self.framework, self.snapshot, self.running_jobs)
         self.gangs = GangPlacer(self.framework, self.snapshot, self.candidates, self.epoch)
         if self.policy.backfill not in BACKFILLS:
             raise ValueError(f"there is no backfill {self.policy.backfill!r}; there are: {', '.join(BACKFILLS)}")
-        self._state = State(
+        self._state = SchedulerState(
             policy=self.policy,
             epoch=self.epoch,
             snapshot=self.snapshot,
             framework=self.framework,
-            ledger=self.ledger,
+            running_jobs=self.running_jobs,
             quotas=self.quotas,
             shares=self.shares,
             queue=self.queue,
             candidates=self.candidates,
             backfill=self._backfill,
             gangs=self.gangs,
-            gang_dates=GangBackfill(self.gangs, self.snapshot, self.ledger, self.candidates, self._backfill),
+            gang_dates=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
         )
-        self._room = PreemptionPlanner(self._state, self._proposals)
+        self._planner = PreemptionPlanner(self._state, self._proposals)
         self._explains = explains
-        self._book = WaitingReasons(self._state, self._room.foreseen)
-        self.round = Round(self._state, 0.0, self._propose)
+        self._book = WaitingReasons(self._state, self._planner.next_preemption)
+        self.round = SchedulingRound(self._state, 0.0, self._propose)
         """The last one; valid until something changes."""
 
     def configure_fabric(self, config: FabricConfig) -> None:
         """The fabric is another one; the next decision knows."""
-        self.snapshot.rewire(config)
+        self.snapshot.configure_fabric(config)
 
     def upsert_host(self, row: HostRow) -> None:
         host_index = self.snapshot.host_index(row.name)
@@ -99,9 +99,11 @@ class Scheduler:
             and host_index is not None
             and self.snapshot.states[host_index] is not HostState.LOST
         ):
-            there = {(job.job_id, job.attempt): job for job in self.ledger.on(gpu.uuid for gpu in row.inventory.gpus)}
-            there |= {(job.job_id, job.attempt): job for job in self.ledger.with_host_resources_on(row.name)}
-            self._room.lost(there.values(), self._now)
+            there = {
+                (job.job_id, job.attempt): job for job in self.running_jobs.on(gpu.uuid for gpu in row.inventory.gpus)
+            }
+            there |= {(job.job_id, job.attempt): job for job in self.running_jobs.with_host_resources_on(row.name)}
+            self._planner.hosts_lost(there.values(), self._now)
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
@@ -109,21 +111,21 @@ class Scheduler:
         rows = list(rows)
         self.snapshot.upsert_gpus(rows)
         for row in rows:
-            for holder in self.ledger.holders(row.uuid) if row.free else ():
+            for holder in self.running_jobs.holders(row.uuid) if row.free else ():
                 self._end_unless_proposed(holder)
             if row.state in OUT_OF_SERVICE:
                 heals = row.state is not GpuState.OFFLINE  # DEGRADED: remediation has only not begun yet
-                self._room.broke(self.ledger.holders(row.uuid), row.uuid, self._now, heals=heals)
+                self._planner.gpu_broke(self.running_jobs.holders(row.uuid), row.uuid, self._now, heals=heals)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """What jobs have of hosts' CPUs and memory."""
         self.snapshot.upsert_use(rows)
 
-    def measured(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
+    def update_telemetry(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
         """What a host's GPUs do right now: for the limit of temperature and the scores that look at it."""
         self.snapshot.measure(host, telemetry, self.policy.max_temperature_c)
 
-    def ran(self, hosts: Iterable[str], speed: float) -> None:
+    def record_speed(self, hosts: Iterable[str], speed: float) -> None:
         """A job ran on ``hosts`` at ``speed`` times what was expected: for the score ``history``."""
         self.snapshot.remember_speed(hosts, speed)
 
@@ -131,21 +133,21 @@ class Scheduler:
         """A job that another leader placed holds GPUs. Those that were confirmed here are known."""
         self._release(row.job_id, row.attempt)
         self._charge(row, 1, row.started_at)
-        self.ledger.begin(row)
+        self.running_jobs.begin(row)
         self.snapshot.touch(row.gpu_uuids)
         if row.preempting:
-            self._room.leaves((row.job_id, row.attempt))
+            self._planner.mark_preempting((row.job_id, row.attempt))
 
-    def saved(self, job_id: str, attempt: int, at: float) -> None:
+    def checkpoint_saved(self, job_id: str, attempt: int, at: float) -> None:
         """The job saved its work: stopping it costs less."""
-        self.ledger.saved((job_id, attempt), at)
+        self.running_jobs.checkpoint_saved((job_id, attempt), at)
 
     def ended(self, job_id: str, attempt: int) -> None:
         """The store says that the job holds nothing any more, also where no GPU became free: broken or shared."""
         if (job_id, attempt) not in self._proposals:
             self._release(job_id, attempt)
 
-    def used(self, row: PastUseRow, now: float) -> None:
+    def record_past_use(self, row: PastUseRow, now: float) -> None:
         """What somebody held before, for ``fair_share``."""
         if self._fair:
             self.shares.remember(row, now)
@@ -168,7 +170,7 @@ class Scheduler:
         """The job waits no longer. GPUs that were proposed to it stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
         self._proposals.forget(job_id)
-        self._room.placed(job_id)
+        self._planner.placed(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
         """The store has the reservation: pass its GPU rows to ``upsert_gpus`` before. Unknown ones are ignored."""
@@ -181,7 +183,7 @@ class Scheduler:
 
     def reject(self, job_id: str, attempt: int) -> None:
         """The proposal came to nothing. The job waits again only when it is added again."""
-        self._let_go(job_id, attempt)
+        self._release_proposal(job_id, attempt)
 
     def proposed(self) -> list[tuple[str, int]]:
         """(job id, attempt) of the proposals that are on their way."""
@@ -210,23 +212,25 @@ class Scheduler:
         self._now = now
         expired = self._expire(now)
         policy = self.policy
-        makes_room = policy.preemption or policy.defragmentation or policy.recovery
-        period = now // PREEMPT_AGAIN_S if makes_room else 0.0
-        bar = self._room.bar(now)
-        if self._settled == (self.snapshot.version, self.queue.version, period, bar):
+        may_preempt = policy.preemption or policy.defragmentation or policy.recovery
+        period = now // PREEMPT_AGAIN_S if may_preempt else 0.0
+        hold_back_priority = self._planner.hold_back_priority(now)
+        if self._settled == (self.snapshot.version, self.queue.version, period, hold_back_priority):
             decision = Decision(reasons=self._renew(idle=True), expired=expired)
         else:
-            self.round = Round(self._state, now, self._propose, claims=self._room.claims(now), bar=bar)
+            self.round = SchedulingRound(
+                self._state, now, self._propose, claims=self._planner.claims(now), hold_back_priority=hold_back_priority
+            )
             self.round.serve()
             reasons = self._renew()
-            decision = Decision(self.round.placements, reasons, expired, self._room.make(self.round, now))
+            decision = Decision(self.round.placements, reasons, expired, self._planner.plan(self.round, now))
         # Last: what was only tried counts as a change to the snapshot, too.
-        self._settled = (self.snapshot.version, self.queue.version, period, bar)
+        self._settled = (self.snapshot.version, self.queue.version, period, hold_back_priority)
         return decision
 
     def explain(self, now: float) -> dict[str, Reason]:
         """Per class of jobs why it waits, all of them as things stood at the last decision; takes its time."""
-        with self._trying():
+        with self._trial():
             self._book.renew_all(self.round, now)
         return self.reasons
 
@@ -235,11 +239,11 @@ class Scheduler:
         row = self.queue.get(job_id)
         if row is None:
             return None
-        with self._trying():
+        with self._trial():
             return self._book.why(row, self.round, now)
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
+    def _trial(self) -> Iterator[None]:
         """What is only tried counts as a change to the snapshot, but is none."""
         before, version = self._settled, self.snapshot.version
         yield
@@ -270,21 +274,21 @@ class Scheduler:
             shares=_shares(placement),
             host_use=_host_use(placement),
         )
-        self.ledger.begin(holder)
+        self.running_jobs.begin(holder)
         self._charge(holder, 1, self._now)
-        self._room.placed(row.job_id)
+        self._planner.placed(row.job_id)
 
     def _expire(self, now: float) -> list[QueueRow]:
         rows = []
-        for key in self._proposals.late(now):
+        for key in self._proposals.expired(now):
             proposal = self._proposals.get(key)
-            self._let_go(*key)
+            self._release_proposal(*key)
             if proposal is not None and proposal.wanted:
                 self.queue.add(proposal.row)
                 rows.append(proposal.row)
         return rows
 
-    def _let_go(self, job_id: str, attempt: int) -> None:
+    def _release_proposal(self, job_id: str, attempt: int) -> None:
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is not None:
             self._release_holds_of(proposal)
@@ -292,7 +296,7 @@ class Scheduler:
 
     def _release_holds_of(self, proposal: Proposal) -> None:
         for part in proposal.placement.slices:
-            self.snapshot.let_go(part, proposal.row.namespace)
+            self.snapshot.release_hold(part, proposal.row.namespace)
 
     def _end_unless_proposed(self, row: RunningRow) -> None:
         """Until the store confirms, a proposal's GPUs are free there."""
@@ -300,7 +304,7 @@ class Scheduler:
             self._release(row.job_id, row.attempt)
 
     def _release(self, job_id: str, attempt: int) -> None:
-        row = self.ledger.end((job_id, attempt))
+        row = self.running_jobs.end((job_id, attempt))
         if row is not None:
             self._charge(row, -1, self._now)
             self.snapshot.touch(row.gpu_uuids)

@@ -82,7 +82,7 @@ class Fabric:
         self._numbers: dict[Sequence[str | None], int] = {}
         self._keys: list[Sequence[str | None]] = []
 
-    def rewired(self, config: FabricConfig) -> Fabric:
+    def reconfigured(self, config: FabricConfig) -> Fabric:
         """The fabric that ``config`` describes; a domain that is in both keeps its number."""
         fabric = Fabric(config)
         fabric._numbers, fabric._keys = self._numbers, self._keys

@@ -57,7 +57,7 @@ class Machine:
         return len(self.gpus)
 
     @property
-    def everything(self) -> int:
+    def all_gpus(self) -> int:
         """The set of all its GPUs."""
         return (1 << len(self.gpus)) - 1
 

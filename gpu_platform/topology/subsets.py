@@ -86,7 +86,7 @@ class _Chooser:
         self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
     ) -> Subset | None:
         machine = self._machine
-        free &= machine.everything
+        free &= machine.all_gpus
         if not 0 < size <= free.bit_count():
             return None
         if machine.size > ENUMERABLE:
@@ -142,7 +142,7 @@ class _Chooser:
         self, free: int, size: int, allow_cross_numa: bool, required: str | None, preferred: str | None
     ) -> Subset | None:
         machine = self._machine
-        groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.everything)
+        groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.all_gpus)
         # A NUMA node's part of an island before the node itself, or NVLink would go unseen.
         parts = {node & island for node in machine.numa_nodes for island in machine.islands}
         found = []

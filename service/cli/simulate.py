@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gpu_platform.domain.rows import HostRow
-    from gpu_platform.scheduling.simulator.failures import Failure
-    from gpu_platform.scheduling.simulator.report import Report
+    from gpu_platform.scheduling.simulator.failures import Outage
+    from gpu_platform.scheduling.simulator.report import SimulationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +72,7 @@ def simulate(
 
     from gpu_platform.scheduling.simulator import engine, files, page
     from gpu_platform.scheduling.simulator.report import report_on
-    from gpu_platform.scheduling.simulator.start import Start
+    from gpu_platform.scheduling.simulator.start import SimulationStart
     from gpu_platform.scheduling.simulator.trace import Trace
 
     if failures and mtbf:
@@ -83,7 +83,7 @@ def simulate(
         raise typer.BadParameter("give a trace of jobs, or --snapshot")
     until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
     state = files.load_state(snapshot) if snapshot else None
-    start = Start.of(state, _seconds(lasting)) if state else None
+    start = SimulationStart.of(state, _seconds(lasting)) if state else None
     hosts = state.hosts if state else files.load_cluster(cluster or Path())
     where = (snapshot or cluster or Path()).stem
     live = state.policy if state else None
@@ -101,7 +101,7 @@ def simulate(
             loaded,
             hosts,
             one,
-            start=Start.of(state, _seconds(lasting)) if state else None,
+            start=SimulationStart.of(state, _seconds(lasting)) if state else None,
             failures=_failures(hosts, failures, mtbf, repair, seed),
             until_s=until_s,
             checkpoint_s=checkpoint_s,
@@ -129,7 +129,7 @@ def simulate(
 
 def _failures(
     hosts: list[HostRow], file: Path | None, mtbf: str | None, repair: str, seed: int
-) -> list[Failure] | Iterator[Failure]:
+) -> list[Outage] | Iterator[Outage]:
     """A fresh iterator for each policy, so that all meet the same failures."""
     from gpu_platform.scheduling.simulator import failures, files
 
@@ -145,7 +145,7 @@ def _seconds(text: str | None) -> float | None:
     return None if text is None else float(limit_s(text))
 
 
-def _table(reports: list[Report]) -> Table:
+def _table(reports: list[SimulationReport]) -> Table:
     from rich.table import Table
 
     from gpu_platform.scheduling.simulator.page import best_of, metrics_of
@@ -155,9 +155,9 @@ def _table(reports: list[Report]) -> Table:
     for report in reports:
         table.add_column(report.policy, justify="right")
     table.add_column("", style="dim")
-    for figure in metrics_of(reports):
-        best = best_of(figure, reports)
-        texts = (figure.text(figure.value(report)) for report in reports)
+    for metric in metrics_of(reports):
+        best = best_of(metric, reports)
+        texts = (metric.text(metric.value(report)) for report in reports)
         cells = (f"[green]{text}[/]" if i in best else text for i, text in enumerate(texts))
-        table.add_row(figure.name, *cells, figure.meaning)
+        table.add_row(metric.name, *cells, metric.meaning)
     return table

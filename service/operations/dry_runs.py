@@ -17,11 +17,11 @@ from gpu_platform.domain.errors import NotFound, PlatformError
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason
 from gpu_platform.domain.rows import QueueRow, placement_shape
-from gpu_platform.scheduling.dry_run import Outcome, rehearse
+from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
-from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import hosts
@@ -59,12 +59,12 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         return DryRun(accepted=False, message=refusal.message)
     with _one_at_a_time:
         cluster = snapshot(store)
-        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
+        core = load_cluster_state(Scheduler(read_policy(cluster.policy), explains=False), cluster)
         probe = _as_if_submitted(spec, cluster.at)
         if core.policy.uses_history and spec.spans_hosts:
             for hosts, speed in learned_speeds(store):
-                core.ran(hosts, speed)
-        found = rehearse(core, probe, cluster.at)
+                core.record_speed(hosts, speed)
+        found = simulate_submission(core, probe, cluster.at)
     if found.placement is not None:
         message = f"would start now: {found.placement.why}"
         return DryRun(accepted=True, message=message, placement=found.placement)
@@ -108,7 +108,7 @@ def _empty_cluster(session: Session) -> EmptyCluster:
     return EmptyCluster(rows, read_policy(leader.current_policy(session)), incomplete)
 
 
-def _waits(found: Outcome, at: float) -> str:
+def _waits(found: DryRunResult, at: float) -> str:
     assert found.reason is not None
     if not found.preempts:
         return f"would wait: {found.reason.message}"
@@ -128,7 +128,7 @@ def why(store: Store, job_id: str) -> Reason:
     job = jobs.get_job(store, job_id)
     with _one_at_a_time:
         cluster = snapshot(store)
-        core = restore(Scheduler(read_policy(cluster.policy), explains=False), cluster)
+        core = load_cluster_state(Scheduler(read_policy(cluster.policy), explains=False), cluster)
         core.decide(cluster.at)
         reason = core.why(job_id, cluster.at)
     if reason is not None:

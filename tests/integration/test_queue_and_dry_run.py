@@ -18,7 +18,7 @@ from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.share import Share
 from gpu_platform.domain.states import JobState
-from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
@@ -141,7 +141,7 @@ async def test_the_snapshot_replays(api: Api) -> None:
     document = ClusterState.model_validate_json(answer.content)
     assert document.policy["preemption"] is True
     assert [row.job_id for row in document.running] == ["low"]
-    core = restore(Scheduler(), document)
+    core = load_cluster_state(Scheduler(), document)
     assert core.decide(document.at).placements == []
     assert {reason.holders[0].job_id for reason in core.explain(document.at).values()} == {"low"}
 

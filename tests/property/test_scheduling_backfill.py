@@ -200,7 +200,7 @@ def test_another_leader_knows_when_jobs_end() -> None:
     first = VirtualTime(machines, machines.scheduler(), lambda row: row.time_limit_s or 1e9)
     first.submit(job(8, name="runs").lasting(100).row)
     second = machines.scheduler()
-    for row in first.scheduler.ledger:
+    for row in first.scheduler.running_jobs:
         second.started(row)
     second.add(job(8, hosts=2, name="gang").row)
     (reason,) = second.decide(10.0).reasons.values()

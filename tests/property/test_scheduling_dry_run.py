@@ -11,10 +11,10 @@ from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.placement import EstimateBasis
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.dry_run import Outcome, rehearse
+from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import again
-from gpu_platform.scheduling.restore import restore
+from gpu_platform.scheduling.preempting.moves import requeued
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
@@ -46,12 +46,12 @@ class Live:
     def make_room(self) -> None:
         """The jobs that were just told stop and wait again."""
         keys = [key for preemption in self.play.last.preemptions for key in preemption.victims]
-        rows = [self.play.scheduler.ledger.get(key) for key in keys]
+        rows = [self.play.scheduler.running_jobs.get(key) for key in keys]
         for row in rows:
             assert row is not None
             self.play._end(row.job_id)
             self.play._ends = [(at, name) for at, name in self.play._ends if name != row.job_id]
-            self.play.scheduler.add(replace(again(row), enqueued_at=self.play.now))
+            self.play.scheduler.add(replace(requeued(row), enqueued_at=self.play.now))
         self.play.decide()
 
     def state(self) -> ClusterState:
@@ -60,13 +60,13 @@ class Live:
             at=self.play.now,
             hosts=list(machines.host_rows.values()),
             gpus=list(machines.gpu_rows.values()),
-            running=list(core.ledger),
+            running=list(core.running_jobs),
             queue=list(core.queue),
         )
 
-    def ask(self, row: QueueRow) -> Outcome:
-        core = restore(Scheduler(self.play.scheduler.policy, explains=False), self.state())
-        return rehearse(core, row, self.play.now)
+    def ask(self, row: QueueRow) -> DryRunResult:
+        core = load_cluster_state(Scheduler(self.play.scheduler.policy, explains=False), self.state())
+        return simulate_submission(core, row, self.play.now)
 
 
 @st.composite

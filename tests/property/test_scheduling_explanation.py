@@ -202,7 +202,9 @@ def test_no_estimate_is_earlier_than_possible(
 
 def earliest_start(play: VirtualTime, gpus: int, hosts: int) -> float:
     """By brute force: at which end of a running job do enough hosts have a slice?"""
-    ends = {row.job_id: math.inf if row.time_limit_s is None else row.time_limit_s for row in play.scheduler.ledger}
+    ends = {
+        row.job_id: math.inf if row.time_limit_s is None else row.time_limit_s for row in play.scheduler.running_jobs
+    }
     for now in sorted({play.now, *ends.values()}):
         if now == math.inf:
             break
@@ -216,7 +218,7 @@ def earliest_start(play: VirtualTime, gpus: int, hosts: int) -> float:
     return math.inf
 
 
-class EveryTurn(queue_cursor.Turns):
+class EveryTurn(queue_cursor.QueueCursor):
     """Nobody's turn is left out."""
 
     def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
@@ -251,7 +253,7 @@ def test_whoever_gets_no_turn_could_have_changed_nothing(
     machines = busy_cluster(runs).machines
     template = Policy(backfill=backfill, order=order)
     first = Scheduler(template)
-    rows = list(busy_cluster(runs).scheduler.ledger)
+    rows = list(busy_cluster(runs).scheduler.running_jobs)
 
     def ready(scheduler: Scheduler) -> Scheduler:
         machines.tell(scheduler)
@@ -266,7 +268,7 @@ def test_whoever_gets_no_turn_could_have_changed_nothing(
         second.add(row)
     shortened = first.decide(0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "Turns", EveryTurn)
+        patch.setattr(rounds, "QueueCursor", EveryTurn)
         full = second.decide(0.0)
     assert shortened.placements == full.placements
     assert first.promises == second.promises

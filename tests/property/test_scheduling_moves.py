@@ -13,7 +13,7 @@ from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import Mover, again
+from gpu_platform.scheduling.preempting.moves import MovePlanner, requeued
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
@@ -46,7 +46,7 @@ def carry_out(scheduler: Scheduler, machines: cluster, running: list[RunningRow]
             gpu = machines.gpu_rows[uuid]
             machines.free(gpu.host, gpu.index)
         machines.tell(scheduler)
-        scheduler.add(again(row))
+        scheduler.add(requeued(row))
 
 
 @given(
@@ -86,7 +86,7 @@ def test_the_smallest_set_is_moved_and_then_everybody_has_a_place(
     if decision.placements:
         assert not decision.preemptions
         return
-    mover = Mover(scheduler.snapshot, scheduler.framework, scheduler.candidates, scheduler.gangs)
+    mover = MovePlanner(scheduler.snapshot, scheduler.framework, scheduler.candidates, scheduler.gangs)
 
     def cost(some: tuple[RunningRow, ...]) -> tuple[int, float]:
         return len(some), sum(lost_work(row, NOW) for row in some)
@@ -172,7 +172,7 @@ def test_a_lost_hosts_job_gets_room_at_once() -> None:
     scheduler.decide(NOW)
     machines.lost("dgx-h100-0").tell(scheduler)
     scheduler.ended("lost", 1)
-    scheduler.add(again(running[0]))
+    scheduler.add(requeued(running[0]))
     decision = scheduler.decide(NOW + 1)
     [preemption] = decision.preemptions
     assert (preemption.job_id, preemption.reason) == ("lost", PreemptionReason.RECOVERY)

@@ -212,7 +212,7 @@ class PartsAgainstModel(RuleBasedStateMachine):
     @invariant()
     def all_that_ended_is_free(self) -> None:
         for scheduler in self.schedulers:
-            assert {row.job_id for row in scheduler.ledger} == {held.row.job_id for held in self.held()}
+            assert {row.job_id for row in scheduler.running_jobs} == {held.row.job_id for held in self.held()}
             if not self.running and not self.proposed and self.hosts:
                 snapshot = scheduler.snapshot
                 assert not snapshot.shared.partly.any()

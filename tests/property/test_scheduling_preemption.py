@@ -188,7 +188,7 @@ def test_many_jobs_and_a_gang_leave_no_victim_that_could_be_spared() -> None:
         play.now = float(number)
         play.submit(job(1 + number % 4, name=f"j{number:02d}").priority(number % 3).row)
     row = job(8, hosts=6, name="gang").requires("leaf").priority(9).row
-    eligible = eligible_victims(9, scheduler.ledger, 0.0, 100.0)
+    eligible = eligible_victims(9, scheduler.running_jobs, 0.0, 100.0)
     victims = choose_victims(row, scheduler.snapshot, scheduler.framework, eligible, 100.0)
     assert victims
     for victim in victims:

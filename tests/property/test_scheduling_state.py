@@ -233,7 +233,7 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
                         assert not mine & set(self.proposed[later.job_id][1].hosts)
         if self.waiting:
             head = min(self.waiting.values(), key=order)
-            if head.priority <= self.schedulers[0].round.bar:
+            if head.priority <= self.schedulers[0].round.hold_back_priority:
                 assert self.now < self.lost_at + GATHER_S, "nobody waits longer for jobs that lost their hosts"
                 return
             assert sum(self.host_fits(head, name) for name in self.hosts) < head.gpus.hosts

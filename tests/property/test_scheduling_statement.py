@@ -9,7 +9,7 @@ import pytest
 
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.cluster.snapshot import Change, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.policy import Policy, build_framework
@@ -69,7 +69,7 @@ def test_rolling_back_restores_everything_thousands_of_times(seed: int) -> None:
         assert look(snapshot) == marks[0][1]
         if commits:  # back to where tests can go on for long
             for host_index in range(len(snapshot)):
-                snapshot.let_go(part(snapshot, host_index, int(snapshot.held[host_index])), "a")
+                snapshot.release_hold(part(snapshot, host_index, int(snapshot.held[host_index])), "a")
         for row in ROWS:
             fresh = CandidateIndex(framework, snapshot).of(row)
             known = index.of(row)
@@ -102,9 +102,9 @@ def test_a_statement_notices_that_somebody_else_writes() -> None:
 
 def test_a_rollback_counts_as_a_change_of_use_only() -> None:
     snapshot = cluster().hosts(2).scheduler().snapshot
-    before = {change: snapshot.changed_at[change].copy() for change in Change}
+    before = {change: snapshot.changed_at[change].copy() for change in ChangeKind}
     with Statement(snapshot) as attempt:
         attempt.hold(part(snapshot, 1, 0b1), "a")
-    assert snapshot.changed_at[Change.USE][1] > before[Change.USE][1]
-    assert snapshot.changed_at[Change.USE][0] == before[Change.USE][0]
-    assert snapshot.changed_at[Change.HEALTH].tolist() == before[Change.HEALTH].tolist()
+    assert snapshot.changed_at[ChangeKind.USE][1] > before[ChangeKind.USE][1]
+    assert snapshot.changed_at[ChangeKind.USE][0] == before[ChangeKind.USE][0]
+    assert snapshot.changed_at[ChangeKind.HEALTH].tolist() == before[ChangeKind.HEALTH].tolist()

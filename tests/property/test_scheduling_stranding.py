@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.scheduling.plugins.stranding import Stranding, TypicalTask
+from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from tests.builders import cluster, job
 
@@ -49,7 +49,7 @@ def count(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> f
 )
 @settings(max_examples=200, deadline=None)
 def test_it_is_what_counting_gives(left: list[int], cpus: int, ram_mib: int, mix: list[TypicalTask]) -> None:
-    [measured] = Stranding(mix).stranded(np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]))
+    [measured] = StrandedGpus(mix).stranded(np.array([left], np.int16), np.array([cpus]), np.array([ram_mib]))
     assert measured == pytest.approx(count(left, cpus, ram_mib, mix))
 
 

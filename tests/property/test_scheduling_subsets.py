@@ -77,7 +77,7 @@ def worth(machine: Machine, gpus: tuple[int, ...]) -> tuple[int, float, int]:
 @settings(max_examples=300, deadline=None)
 def test_the_best_subset_is_the_best_of_all(inventory: HostInventory, free: int, size: int, cross: bool) -> None:
     machine = machine_of(inventory)
-    free &= machine.everything
+    free &= machine.all_gpus
     rated = [worth(machine, gpus) for gpus in combinations(members(free), size)]
     allowed = [value for value in rated if cross or HOST_LEVELS[value[0]] is not TopologyLevel.HOST]
     best = best_subset(machine, free, size, cross)
@@ -117,7 +117,7 @@ def test_a_required_level_is_never_broken_and_a_preferred_one_kept_if_possible(
     inventory: HostInventory, free: int, size: int, cross: bool, required: str | None, preferred: str | None
 ) -> None:
     machine = machine_of(inventory)
-    free &= machine.everything
+    free &= machine.all_gpus
     allowed = [
         gpus
         for gpus in combinations(members(free), size)

@@ -14,8 +14,8 @@ from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import ORDERS
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.records import Outcome
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.records import JobOutcome
 from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came
 
@@ -45,10 +45,8 @@ def jobs(draw: st.DrawFn) -> list[TraceJob]:
     ]
 
 
-def _failure(host: HostRow, gpu: int | None, at_s: float, down_s: float) -> Failure:
-    return Failure(
-        at_s=at_s, host=host.name, gpu=None if gpu is None else gpu % len(host.inventory.gpus), down_s=down_s
-    )
+def _failure(host: HostRow, gpu: int | None, at_s: float, down_s: float) -> Outage:
+    return Outage(at_s=at_s, host=host.name, gpu=None if gpu is None else gpu % len(host.inventory.gpus), down_s=down_s)
 
 
 failures = st.lists(
@@ -96,7 +94,7 @@ def test_every_job_is_accounted_for_and_the_sums_agree(simulation: Simulation) -
     held = run.timeline.integral("held", run.begin_s, run.end_s)
     assert math.isclose(held, sum(record.gpu_seconds for record in run.records), abs_tol=1e-6)
     for record in run.records:
-        if record.outcome is Outcome.COMPLETED:
+        if record.outcome is JobOutcome.COMPLETED:
             work = record.job.duration_s * record.job.gpus.gpus
             assert math.isclose(record.gpu_seconds - record.lost_gpu_seconds, work, abs_tol=1e-6)
     for ratio in (report.utilisation, report.allocation_ratio, report.fragmentation, report.fairness):
@@ -116,7 +114,7 @@ VICTIM_ON_A_HOST_THAT_BREAKS_IN_ITS_GRACE = Simulation(
     ),
     CLUSTER,
     Policy(preemption=True, min_run_s=0.0),
-    (Failure(at_s=15.0, host="big-0000", down_s=1.0),),
+    (Outage(at_s=15.0, host="big-0000", down_s=1.0),),
 )
 
 
@@ -131,7 +129,7 @@ def test_no_gpu_is_ever_used_twice_or_while_it_is_broken(simulation: Simulation)
             if host == failure.host and failure.gpu in (None, index):
                 taken[uuid].append((failure.at_s, failure.at_s + failure.down_s, "broken"))
     for record in run.records:
-        for stay in record.stays:
+        for stay in record.held_periods:
             assert len(set(stay.gpu_uuids)) == len(stay.gpu_uuids) == record.job.gpus.gpus
             for uuid in stay.gpu_uuids:
                 taken[uuid].append((stay.begin_s, stay.end_s, record.job.id))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.simulator.records import JobRecord
+from gpu_platform.scheduling.simulator.records import SimulatedJob
 from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came, hosts
 
@@ -54,13 +54,13 @@ def simulation(some: list[TraceJob], policy: AllocationPolicy, ratio: float, pre
     return Simulation(tuple(some), CLUSTER, Policy(quotas=quotas, preemption=preemption, min_run_s=MIN_RUN_S))
 
 
-def most_held(records: list[JobRecord], counts: Callable[[JobRecord], bool]) -> int:
+def most_held(records: list[SimulatedJob], counts: Callable[[SimulatedJob], bool]) -> int:
     """The most GPUs that these jobs ever held at once."""
     changes = sorted(
         change
         for record in records
         if counts(record)
-        for stay in record.stays
+        for stay in record.held_periods
         for change in ((stay.begin_s, 1, len(stay.gpu_uuids)), (stay.end_s, 0, -len(stay.gpu_uuids)))
     )
     most = held = 0
@@ -98,21 +98,21 @@ def test_a_guarantee_is_met_in_bounded_time(some: list[TraceJob], ratio: float) 
             assert end_s - begin_s <= bound_s, f"{name} waited for its guarantee from {begin_s} to {end_s}"
 
 
-def unmet(records: list[JobRecord], name: str, end_s: float) -> Iterator[tuple[float, float]]:
+def unmet(records: list[SimulatedJob], name: str, end_s: float) -> Iterator[tuple[float, float]]:
     """When the namespace had jobs waiting for one GPU and held less than its guarantee: (begin, end)."""
-    own = [record for record in records if record.job.namespace == name and record.asks.gpu_count <= GPUS]
+    own = [record for record in records if record.job.namespace == name and record.request.gpu_count <= GPUS]
     moments = sorted({
         moment
         for record in own
-        for moment in (record.job.submit_s, *(t for stay in record.stays for t in (stay.begin_s, stay.end_s)))
+        for moment in (record.job.submit_s, *(t for stay in record.held_periods for t in (stay.begin_s, stay.end_s)))
         if moment <= end_s
     })  # fmt: skip
     since = None
     for moment in [*moments, end_s]:
         held = sum(
-            len(stay.gpu_uuids) for record in own for stay in record.stays if stay.begin_s <= moment < stay.end_s
+            len(stay.gpu_uuids) for record in own for stay in record.held_periods if stay.begin_s <= moment < stay.end_s
         )
-        waits = any(waits_at(record, moment) for record in own if record.asks.gpu_count == 1)
+        waits = any(waits_at(record, moment) for record in own if record.request.gpu_count == 1)
         lacks = waits and held < GUARANTEED[name] and moment < end_s
         if lacks and since is None:
             since = moment
@@ -121,8 +121,8 @@ def unmet(records: list[JobRecord], name: str, end_s: float) -> Iterator[tuple[f
             since = None
 
 
-def waits_at(record: JobRecord, moment: float) -> bool:
+def waits_at(record: SimulatedJob, moment: float) -> bool:
     """Came, does not hold GPUs, and will not have ended."""
     if record.job.submit_s > moment or (record.end_s is not None and record.end_s <= moment):
         return False
-    return not any(stay.begin_s <= moment < stay.end_s for stay in record.stays)
+    return not any(stay.begin_s <= moment < stay.end_s for stay in record.held_periods)

@@ -100,13 +100,13 @@ async def test_who_has_just_saved_its_work_makes_room(
     """
     monkeypatch.setattr(host_telemetry, "INTERVAL_S", 3600.0 if new_leader else 0.05)
     told: list[str] = []
-    tell = Scheduler.saved
+    tell = Scheduler.checkpoint_saved
 
     def telling(core: Scheduler, job_id: str, attempt: int, at: float) -> None:
         tell(core, job_id, attempt, at)
         told.append(job_id)
 
-    monkeypatch.setattr(Scheduler, "saved", telling)
+    monkeypatch.setattr(Scheduler, "checkpoint_saved", telling)
     save = tmp_path / "save"
     elders = f'while [ ! -e {save} ]; do sleep 0.05; done; touch "$GPU_PLATFORM_CHECKPOINT_DIR/COMPLETE"; sleep 60'
     async with start({"a": "dgx-h100", "b": "dgx-h100"}, preemption=True, min_run_s=0) as platform:

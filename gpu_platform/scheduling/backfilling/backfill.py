@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement, ReasonCode
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.backfilling.running_jobs import Ledger
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import CODES, Framework
@@ -38,7 +38,7 @@ _KEPT = CODES.index(ReasonCode.KEPT)
 
 
 @dataclass(frozen=True)
-class Reservation:
+class PlannedReservation:
     """GPUs for one waiting job, from ``start`` to ``end``."""
 
     job_id: str
@@ -48,14 +48,14 @@ class Reservation:
     hosts: HostIndices
     gpus: GpuSets
     """Of each of ``hosts``."""
-    firm: bool = True
+    is_promised: bool = True
     """Else it is tentative: binds only jobs without a time limit."""
     host_resources: NDArray[np.bool_] | None = None
     """Of each of ``hosts``: are CPUs or memory reserved there? None: nowhere."""
 
     def binds(self, row: QueueRow, now: float) -> bool:
         """Might ``row``, started now, still run at the start, and must it not?"""
-        return row.time_limit_s is None or (self.firm and now + row.time_limit_s > self.start)
+        return row.time_limit_s is None or (self.is_promised and now + row.time_limit_s > self.start)
 
 
 def resources_of(
@@ -65,7 +65,7 @@ def resources_of(
 
     ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
     """
-    gpus, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+    gpus, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
     for part in placement.slices:
         host_index = snapshot.host_index(part.host)
         assert host_index is not None, "it was just placed there"
@@ -74,39 +74,39 @@ def resources_of(
             assert place is not None, "it was just placed there"
             gpus[host_index] |= np.uint64(1 << place[1])
         if part.cpus or part.ram_mib:
-            room[host_index] = True
+            host_resources[host_index] = True
             if whole_hosts and part.gpu_uuids:
-                gpus[host_index] = snapshot.everything[host_index]  # others would need what it needs of the host
-    hosts = np.flatnonzero((gpus != 0) | room)
-    return hosts, gpus[hosts], room[hosts]
+                gpus[host_index] = snapshot.all_gpus[host_index]  # others would need what it needs of the host
+    hosts = np.flatnonzero((gpus != 0) | host_resources)
+    return hosts, gpus[hosts], host_resources[hosts]
 
 
 class Backfill:
     """Per host the time when it could take a slice of a gang; brought up to date by what changed."""
 
-    def __init__(self, framework: Framework, snapshot: Snapshot, ledger: Ledger) -> None:
-        self._framework, self._snapshot, self._ledger = framework, snapshot, ledger
-        self._known: dict[tuple[object, ...], _Forecast] = {}
-        self.promised: dict[str, Reservation] = {}
+    def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
+        self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
+        self._known: dict[tuple[object, ...], _ReadyTimes] = {}
+        self.promised: dict[str, PlannedReservation] = {}
         """By job, as of the last decision; only with conservative backfill."""
-        self.waited: frozenset[str] = frozenset()
+        self.waited_before: frozenset[str] = frozenset()
         """Who waited then, with a promise or without: they may put none of ``promised`` off."""
 
-    def reserve(
+    def plan_start(
         self,
         row: QueueRow,
         candidates: Candidates,
         now: float,
-        others: Sequence[Reservation] = (),
-        firm: bool = True,
-    ) -> Reservation | None:
+        others: Sequence[PlannedReservation] = (),
+        is_promised: bool = True,
+    ) -> PlannedReservation | None:
         """The earliest start of the gang beside the reservations of ``others``.
 
         None if it depends on jobs without a time limit.
         """
         request = row.gpus
-        forecast = self._forecast(row, candidates)
-        ready_at, gpus = np.maximum(forecast.ready_at, now), forecast.gpus
+        times = self._ready_times(row, candidates)
+        ready_at, gpus = np.maximum(times.ready_at, now), times.gpus
         booked = _by_host(others)
         if booked:
             gpus = gpus.copy()
@@ -134,19 +134,21 @@ class Backfill:
                 )
             if all(ready_at[host_index] == start for host_index in early):
                 end = math.inf if row.time_limit_s is None else start + row.time_limit_s
-                return Reservation(row.job_id, start, end, chosen, gpus[chosen], firm)
+                return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
 
-    def around(self, reservations: Iterable[Reservation], row: QueueRow, candidates: Candidates) -> Candidates:
+    def without_reserved(
+        self, reservations: Iterable[PlannedReservation], row: QueueRow, candidates: Candidates
+    ) -> Candidates:
         """``candidates`` without what is reserved."""
         snapshot = self._snapshot
-        reserved, room = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
+        reserved, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in reservations:
             reserved[reservation.hosts] |= reservation.gpus
             if reservation.host_resources is not None and row.needs_host_resources:
-                room[reservation.hosts] |= reservation.host_resources
-        closed = np.flatnonzero(room & candidates.fits)
+                host_resources[reservation.hosts] |= reservation.host_resources
+        closed = np.flatnonzero(host_resources & candidates.fits)
         touched = np.flatnonzero(candidates.offers.gpus & reserved)
-        touched = touched[candidates.fits[touched] & ~room[touched]]
+        touched = touched[candidates.fits[touched] & ~host_resources[touched]]
         if not len(touched) and not len(closed):
             return candidates
         open_gpus = snapshot.free[touched] & ~snapshot.held[touched]
@@ -158,8 +160,8 @@ class Backfill:
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
         again = touched[enough]
-        ask = host_query(snapshot, row, {host_index: int(reserved[host_index]) for host_index in again.tolist()})
-        result.offers.put(again, self._framework.examine(ask, snapshot, again))
+        query = host_query(snapshot, row, {host_index: int(reserved[host_index]) for host_index in again.tolist()})
+        result.offers.put(again, self._framework.examine(query, snapshot, again))
         return result
 
     def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
@@ -179,31 +181,31 @@ class Backfill:
 
     def _usable(self, row: QueueRow, host_indices: HostIndices) -> dict[int, int]:
         """Host index -> GPUs that could serve the job once all others have ended."""
-        ask = host_query(self._snapshot, row)
-        usable = self._framework.usable(ask, self._snapshot, host_indices, Change.USE)
+        query = host_query(self._snapshot, row)
+        usable = self._framework.usable(query, self._snapshot, host_indices, ChangeKind.USE)
         return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
 
-    def _forecast(self, row: QueueRow, candidates: Candidates) -> _Forecast:
+    def _ready_times(self, row: QueueRow, candidates: Candidates) -> _ReadyTimes:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
-        forecast = self._known.pop(key, None) or _Forecast()
+        times = self._known.pop(key, None) or _ReadyTimes()
         if len(self._known) >= MAX_REMEMBERED:
             del self._known[next(iter(self._known))]
-        self._known[key] = forecast
-        self._bring_up_to_date(forecast, row, candidates)
-        return forecast
+        self._known[key] = times
+        self._bring_up_to_date(times, row, candidates)
+        return times
 
-    def _bring_up_to_date(self, forecast: _Forecast, row: QueueRow, candidates: Candidates) -> None:
-        snapshot, known = self._snapshot, len(forecast.ready_at)
+    def _bring_up_to_date(self, times: _ReadyTimes, row: QueueRow, candidates: Candidates) -> None:
+        snapshot, known = self._snapshot, len(times.ready_at)
         if known < len(snapshot):
             more = len(snapshot) - known
-            forecast.ready_at = np.concatenate([forecast.ready_at, np.full(more, math.inf)])
-            forecast.gpus = np.concatenate([forecast.gpus, np.zeros(more, np.uint64)])
-        changed = np.flatnonzero(snapshot.changed_at[Change.USE] > forecast.seen)
-        forecast.ready_at[changed] = math.inf
+            times.ready_at = np.concatenate([times.ready_at, np.full(more, math.inf)])
+            times.gpus = np.concatenate([times.gpus, np.zeros(more, np.uint64)])
+        changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > times.seen)
+        times.ready_at[changed] = math.inf
         changed = changed[candidates.after_use[changed]]
         for host_index, gpus in self._usable(row, changed).items():
-            forecast.ready_at[host_index], forecast.gpus[host_index] = self._first_fit(row, host_index, gpus)
-        forecast.seen = snapshot.version
+            times.ready_at[host_index], times.gpus[host_index] = self._first_fit(row, host_index, gpus)
+        times.seen = snapshot.version
 
     def _first_fit(
         self,
@@ -219,7 +221,7 @@ class Backfill:
         free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
         ends = {not_before: 0}
         for position in members(usable & ~free):
-            end = max(not_before, self._ledger.free_at(snapshot.uuid(host_index, position)))
+            end = max(not_before, self._running_jobs.free_at(snapshot.uuid(host_index, position)))
             ends[end] = ends.get(end, 0) | 1 << position
         for _, end, _ in booked:
             ends.setdefault(max(not_before, end), 0)
@@ -249,7 +251,7 @@ _Booking = tuple[float, float, int]
 """(start, end, GPUs) on one host."""
 
 
-def _by_host(reservations: Iterable[Reservation]) -> dict[int, list[_Booking]]:
+def _by_host(reservations: Iterable[PlannedReservation]) -> dict[int, list[_Booking]]:
     booked: dict[int, list[_Booking]] = {}
     for reservation in reservations:
         for host_index, gpus in zip(reservation.hosts.tolist(), reservation.gpus.tolist(), strict=True):
@@ -258,7 +260,7 @@ def _by_host(reservations: Iterable[Reservation]) -> dict[int, list[_Booking]]:
 
 
 @dataclass
-class _Forecast:
+class _ReadyTimes:
     seen: int = 0
     ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """By host index; infinite if no time is known, minus infinite if at once."""

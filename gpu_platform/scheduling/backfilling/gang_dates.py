@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfilling.backfill import Backfill, Reservation, resources_of
-from gpu_platform.scheduling.backfilling.running_jobs import Ledger
+from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of
+from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
@@ -15,28 +15,33 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 
 
 class GangBackfill:
-    """As :meth:`Backfill.reserve`, for gangs that are more than equal slices."""
+    """As :meth:`Backfill.plan_start`, for gangs that are more than equal slices."""
 
     def __init__(
-        self, placer: GangPlacer, snapshot: Snapshot, ledger: Ledger, candidates: CandidateIndex, backfill: Backfill
+        self,
+        placer: GangPlacer,
+        snapshot: Snapshot,
+        running_jobs: RunningJobs,
+        candidates: CandidateIndex,
+        backfill: Backfill,
     ) -> None:
-        self._placer, self._snapshot, self._ledger = placer, snapshot, ledger
+        self._placer, self._snapshot, self._running_jobs = placer, snapshot, running_jobs
         self._candidates, self._backfill = candidates, backfill
 
-    def reserve(
-        self, row: QueueRow, now: float, others: Sequence[Reservation] = (), firm: bool = True
-    ) -> Reservation | None:
+    def plan_start(
+        self, row: QueueRow, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
+    ) -> PlannedReservation | None:
         """The earliest start of the whole gang by time limits; None if it depends on jobs without one."""
         ending: dict[float, list[RunningRow]] = {}
-        for job in self._ledger:
+        for job in self._running_jobs:
             if job.time_limit_s is not None:
                 ending.setdefault(max(now, job.started_at + job.time_limit_s), []).append(job)
         booked = {max(now, other.end) for other in others if other.end < math.inf}
         ends = sorted({now, *ending, *booked})
 
-        def at(number: int, others: Sequence[Reservation]) -> Reservation | None:
+        def at(number: int, others: Sequence[PlannedReservation]) -> PlannedReservation | None:
             ended = [job for end in ends[: number + 1] for job in ending.get(end, ())]
-            return self._at(row, ended, ends[number], others, firm)
+            return self._at(row, ended, ends[number], others, is_promised)
 
         low, high = 0, len(ends)
         while low < high:  # what fits early also fits when more jobs have ended
@@ -49,20 +54,25 @@ class GangBackfill:
         return None
 
     def _at(
-        self, row: QueueRow, ended: list[RunningRow], start: float, others: Sequence[Reservation], firm: bool
-    ) -> Reservation | None:
+        self,
+        row: QueueRow,
+        ended: list[RunningRow],
+        start: float,
+        others: Sequence[PlannedReservation],
+        is_promised: bool,
+    ) -> PlannedReservation | None:
         end = math.inf if row.time_limit_s is None else start + row.time_limit_s
         meanwhile = [other for other in others if other.start < end and start < other.end]
 
-        def asking(part: QueueRow) -> Candidates:
+        def lookup(part: QueueRow) -> Candidates:
             candidates = self._candidates.of(part)
-            return self._backfill.around(meanwhile, part, candidates) if meanwhile else candidates
+            return self._backfill.without_reserved(meanwhile, part, candidates) if meanwhile else candidates
 
         with Statement(self._snapshot) as attempt:
             for job in ended:
                 attempt.end(job)
-            placement = self._placer.seat(row, attempt, asking)
+            placement = self._placer.place_in(row, attempt, lookup)
             if placement is None:
                 return None
-        hosts, gpus, room = resources_of(placement, self._snapshot, whole_hosts=True)
-        return Reservation(row.job_id, start, end, hosts, gpus, firm, room)
+        hosts, gpus, host_resources = resources_of(placement, self._snapshot, whole_hosts=True)
+        return PlannedReservation(row.job_id, start, end, hosts, gpus, is_promised, host_resources)

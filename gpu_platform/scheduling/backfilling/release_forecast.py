@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import BlockingJob
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfilling.running_jobs import Key, Ledger
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
 from gpu_platform.scheduling.placing.domains import domains_of
-from gpu_platform.scheduling.placing.framework import Ask, Framework
+from gpu_platform.scheduling.placing.framework import Framework, HostQuery
 from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.subsets import best_subset
 
@@ -28,7 +28,7 @@ TRIES = 4
 
 
 @dataclass
-class Readiness:
+class HostAvailability:
     """Of one shape of request; by host index."""
 
     usable: GpuSets
@@ -36,23 +36,23 @@ class Readiness:
     at: Times
     """From when a host has enough of them, connected or not; minus infinity: now, infinity: nobody knows."""
     seen: int = 0
-    in_the_way: dict[int, tuple[int, dict[Key, int] | None]] = field(default_factory=dict)
-    """Host -> (version of the snapshot, who must end there): see :meth:`Outlook.holders`."""
+    blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
+    """Host -> (version of the snapshot, who must end there): see :meth:`ReleaseForecast.holders`."""
 
-    def copy(self) -> Readiness:
-        return Readiness(self.usable.copy(), self.at.copy(), self.seen)
+    def copy(self) -> HostAvailability:
+        return HostAvailability(self.usable.copy(), self.at.copy(), self.seen)
 
 
-class Outlook:
+class ReleaseForecast:
     """Brought up to date by what changed."""
 
-    def __init__(self, framework: Framework, snapshot: Snapshot, ledger: Ledger) -> None:
-        self._framework, self._snapshot, self._ledger = framework, snapshot, ledger
+    def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
+        self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._ends: Times = np.zeros((0, 0))
         self._unknown: GpuSets = np.zeros(0, np.uint64)
         """GPUs that are taken, nobody knows by whom."""
         self._seen = 0
-        self._known: dict[tuple[object, ...], Readiness] = {}
+        self._known: dict[tuple[object, ...], HostAvailability] = {}
 
     def ends(self) -> Times:
         """[hosts, GPUs of the largest]: from when each GPU is free; minus infinity: now, infinity: nobody knows."""
@@ -62,7 +62,7 @@ class Outlook:
             self._ends, self._unknown, self._seen = np.full(shape, math.inf), np.zeros(shape[0], np.uint64), 0
             self._known.clear()
         if self._seen != snapshot.version:
-            for host_index in np.flatnonzero(snapshot.changed_at[Change.USE] > self._seen).tolist():
+            for host_index in np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > self._seen).tolist():
                 free, row, unknown = (
                     int(snapshot.free[host_index] & ~snapshot.held[host_index]),
                     self._ends[host_index],
@@ -72,35 +72,35 @@ class Outlook:
                 for position in range(int(snapshot.size[host_index])):
                     if free >> position & 1:
                         row[position] = -math.inf
-                    elif not self._ledger.holders(uuid := snapshot.uuid(host_index, position)):
+                    elif not self._running_jobs.holders(uuid := snapshot.uuid(host_index, position)):
                         unknown |= 1 << position
                     else:
-                        row[position] = self._ledger.free_at(uuid)
+                        row[position] = self._running_jobs.free_at(uuid)
                 self._unknown[host_index] = unknown
             self._seen = snapshot.version
         return self._ends
 
-    def readiness(self, row: QueueRow) -> Readiness:
+    def availability(self, row: QueueRow) -> HostAvailability:
         """Not to be written to."""
         snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
         known = self._known.pop(key, None)
         if known is None:
             if len(self._known) >= MAX_SHAPES:
                 del self._known[next(iter(self._known))]
-            known = Readiness(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
+            known = HostAvailability(np.zeros(len(snapshot), np.uint64), np.full(len(snapshot), math.inf))
         self._known[key] = known
         if known.seen != snapshot.version:
-            changed = np.flatnonzero(snapshot.changed_at[Change.USE] > known.seen)
+            changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > known.seen)
             known.usable[changed] = self._framework.usable(
-                Ask(row.gpus, tenant=row.tenant), snapshot, changed, Change.USE
+                HostQuery(row.gpus, tenant=row.tenant), snapshot, changed, ChangeKind.USE
             )
-            renew(known, ends, changed, row.gpus.gpus_per_host)
+            refresh_availability(known, ends, changed, row.gpus.gpus_per_host)
             known.seen = snapshot.version
-        ask = host_query(snapshot, row)
-        if ask.excluded:
-            known, hosts = known.copy(), np.array(sorted(ask.excluded), np.intp)
-            known.usable[hosts] = self._framework.usable(ask, snapshot, hosts, Change.USE)
-            renew(known, ends, hosts, row.gpus.gpus_per_host)
+        query = host_query(snapshot, row)
+        if query.excluded:
+            known, hosts = known.copy(), np.array(sorted(query.excluded), np.intp)
+            known.usable[hosts] = self._framework.usable(query, snapshot, hosts, ChangeKind.USE)
+            refresh_availability(known, ends, hosts, row.gpus.gpus_per_host)
         return known
 
     def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
@@ -109,18 +109,18 @@ class Outlook:
         A smallest choice on each host, on the hosts that are free first; where nobody knows when, on those that lack
         least. ``able`` by host index: hosts that could serve it once all jobs have ended.
         """
-        request, snapshot, ready = row.gpus, self._snapshot, self.readiness(row)
-        free = np.bitwise_count(ready.usable & snapshot.free & ~snapshot.held)
-        known = np.bitwise_count(ready.usable & ~self._unknown) >= request.gpus_per_host
+        request, snapshot, available = row.gpus, self._snapshot, self.availability(row)
+        free = np.bitwise_count(available.usable & snapshot.free & ~snapshot.held)
+        known = np.bitwise_count(available.usable & ~self._unknown) >= request.gpus_per_host
         hosts = np.flatnonzero(able & known)
-        order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), ready.at[hosts]))
+        order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), available.at[hosts]))
         rank = np.full(len(snapshot), math.inf)
         rank[hosts[order]] = np.arange(len(hosts))
         for _ in range(TRIES):
-            chosen = soonest(request, snapshot, rank)
+            chosen = earliest_hosts(request, snapshot, rank)
             if chosen is None:
                 break
-            found = {host_index: self._in_the_way(request, host_index, ready) for host_index in chosen.tolist()}
+            found = {host_index: self._blockers(request, host_index, available) for host_index in chosen.tolist()}
             impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
                 return self._describe({host_index: holders for host_index, holders in found.items() if holders})
@@ -143,38 +143,40 @@ class Outlook:
                 return end, gpus
         return math.inf, 0
 
-    def _in_the_way(self, request: GpuRequest, host_index: int, ready: Readiness) -> dict[Key, int] | None:
+    def _blockers(
+        self, request: GpuRequest, host_index: int, available: HostAvailability
+    ) -> dict[AttemptId, int] | None:
         """Who must end so that a slice fits on the host, with the number of their GPUs there.
 
         None if that would not help. Remembered until something changes on the host.
         """
-        seen, holders = ready.in_the_way.get(host_index, (-1, None))
-        if seen < int(self._snapshot.changed_at[Change.USE][host_index]):
-            holders = self._find_in_the_way(request, host_index, int(ready.usable[host_index]))
-            ready.in_the_way[host_index] = (self._snapshot.version, holders)
+        seen, holders = available.blockers.get(host_index, (-1, None))
+        if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
+            holders = self._find_blockers(request, host_index, int(available.usable[host_index]))
+            available.blockers[host_index] = (self._snapshot.version, holders)
         return holders
 
-    def _find_in_the_way(self, request: GpuRequest, host_index: int, usable: int) -> dict[Key, int] | None:
+    def _find_blockers(self, request: GpuRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
         if _best(machine, free, request):
             return {}
-        theirs: dict[Key, int] = {}
-        jobs: dict[Key, RunningRow] = {}
-        of_gpu: dict[int, set[Key]] = {}
+        theirs: dict[AttemptId, int] = {}
+        jobs: dict[AttemptId, RunningRow] = {}
+        of_gpu: dict[int, set[AttemptId]] = {}
         for position in members(usable & ~free):
-            for holder in self._ledger.holders(snapshot.uuid(host_index, position)):
+            for holder in self._running_jobs.holders(snapshot.uuid(host_index, position)):
                 key = (holder.job_id, holder.attempt)
                 jobs[key], theirs[key] = holder, theirs.get(key, 0) | 1 << position
                 of_gpu.setdefault(position, set()).add(key)
 
-        def enough(ended: Sequence[Key]) -> bool:
+        def enough(ended: Sequence[AttemptId]) -> bool:
             """A GPU that several share is free once all of them have ended."""
             freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
             return _best(machine, free | freed, request) != 0
 
-        chosen: list[Key] = []
-        for key in sorted(jobs, key=lambda key: (ends_by(jobs[key]), -theirs[key].bit_count(), key)):
+        chosen: list[AttemptId] = []
+        for key in sorted(jobs, key=lambda key: (latest_end(jobs[key]), -theirs[key].bit_count(), key)):
             if enough(chosen):
                 break
             chosen.append(key)
@@ -186,14 +188,14 @@ class Outlook:
                 chosen = without
         return {key: theirs[key].bit_count() for key in chosen}
 
-    def _describe(self, found: Mapping[int, Mapping[Key, int]]) -> tuple[list[BlockingJob], int]:
-        gpus: dict[Key, int] = {}
-        hosts: dict[Key, list[str]] = {}
+    def _describe(self, found: Mapping[int, Mapping[AttemptId, int]]) -> tuple[list[BlockingJob], int]:
+        gpus: dict[AttemptId, int] = {}
+        hosts: dict[AttemptId, list[str]] = {}
         for host_index, holders in found.items():
             for key, count in holders.items():
                 gpus[key] = gpus.get(key, 0) + count
                 hosts.setdefault(key, []).append(self._snapshot.names[host_index])
-        ends = {key: ends_by(job) for key in gpus if (job := self._ledger.get(key)) is not None}
+        ends = {key: latest_end(job) for key in gpus if (job := self._running_jobs.get(key)) is not None}
         order = sorted(ends, key=lambda key: (ends[key], -gpus[key], key))
         named = [
             BlockingJob(
@@ -209,31 +211,32 @@ class Outlook:
 
 
 @dataclass
-class Future:
+class WhatIf:
     """How GPUs become free, from an outlook on, as more jobs are thought to start. Writes nothing but itself."""
 
-    outlook: Outlook
+    forecast: ReleaseForecast
     snapshot: Snapshot
     ends: Times
-    known: dict[tuple[object, ...], tuple[Readiness, GpuRequest]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[HostAvailability, GpuRequest]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outlook: Outlook, snapshot: Snapshot) -> Future:
-        return cls(outlook, snapshot, outlook.ends().copy())
+    def of(cls, forecast: ReleaseForecast, snapshot: Snapshot) -> WhatIf:
+        return cls(forecast, snapshot, forecast.ends().copy())
 
     def earliest(self, row: QueueRow) -> tuple[float, Mapping[int, int]] | None:
         """When the gang could start at the earliest, and where: host index -> GPUs; None if nobody knows."""
-        request, ready = row.gpus, self._readiness(row)
-        while (chosen := soonest(request, self.snapshot, ready.at)) is not None:
+        request, available = row.gpus, self._availability(row)
+        while (chosen := earliest_hosts(request, self.snapshot, available.at)) is not None:
             late = False
             for host_index in chosen.tolist():
-                at = float(ready.at[host_index])
-                ready.at[host_index], _ = self._first_fit(request, host_index, ready, at)
-                late |= bool(ready.at[host_index] > at)
+                at = float(available.at[host_index])
+                available.at[host_index], _ = self._first_fit(request, host_index, available, at)
+                late |= bool(available.at[host_index] > at)
             if not late:
-                start = float(ready.at[chosen].max())
+                start = float(available.at[chosen].max())
                 return start, {
-                    host_index: self._first_fit(request, host_index, ready, start)[1] for host_index in chosen.tolist()
+                    host_index: self._first_fit(request, host_index, available, start)[1]
+                    for host_index in chosen.tolist()
                 }
         return None
 
@@ -242,39 +245,43 @@ class Future:
         for host_index, chosen in gpus.items():
             self.ends[host_index, members(chosen)] = until
         hosts = np.array(sorted(gpus), np.intp)
-        for ready, request in self.known.values():
-            renew(ready, self.ends, hosts, request.gpus_per_host)
+        for available, request in self.known.values():
+            refresh_availability(available, self.ends, hosts, request.gpus_per_host)
 
     def close(self, hosts: HostIndices) -> None:
         """Nobody knows when these hosts are free."""
         self.ends[hosts] = math.inf
-        for ready, _ in self.known.values():
-            ready.at[hosts] = math.inf
+        for available, _ in self.known.values():
+            available.at[hosts] = math.inf
 
-    def _first_fit(self, request: GpuRequest, host_index: int, ready: Readiness, after: float) -> tuple[float, int]:
-        return self.outlook.first_fit(request, host_index, int(ready.usable[host_index]), self.ends[host_index], after)
+    def _first_fit(
+        self, request: GpuRequest, host_index: int, available: HostAvailability, after: float
+    ) -> tuple[float, int]:
+        return self.forecast.first_fit(
+            request, host_index, int(available.usable[host_index]), self.ends[host_index], after
+        )
 
-    def _readiness(self, row: QueueRow) -> Readiness:
+    def _availability(self, row: QueueRow) -> HostAvailability:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         if key not in self.known:
-            ready = self.outlook.readiness(row).copy()
-            renew(ready, self.ends, np.arange(len(self.snapshot)), row.gpus.gpus_per_host)
-            self.known[key] = ready, row.gpus
+            available = self.forecast.availability(row).copy()
+            refresh_availability(available, self.ends, np.arange(len(self.snapshot)), row.gpus.gpus_per_host)
+            self.known[key] = available, row.gpus
         return self.known[key][0]
 
 
-def renew(ready: Readiness, ends: Times, hosts: HostIndices, count: int) -> None:
+def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIndices, count: int) -> None:
     """Look again at ``hosts``, for slices of ``count`` GPUs."""
     width = ends.shape[1]
     if count > width:
-        ready.at[hosts] = math.inf
+        available.at[hosts] = math.inf
         return
-    usable = (ready.usable[hosts, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+    usable = (available.usable[hosts, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
     times = np.where(usable != 0, ends[hosts], math.inf)
-    ready.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
+    available.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
 
 
-def soonest(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
+def earliest_hosts(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
     """As many hosts as the gang needs, in one domain of the level that it requires, so that the last is ready soonest.
 
     ``at`` by host index: when, or in which order, hosts are ready; infinity: never.
@@ -308,8 +315,3 @@ def _best(machine: Machine, free: int, request: GpuRequest) -> int:
         request.preferred_level,
     )
     return 0 if best is None else best.gpus
-
-
-def ends_by(row: RunningRow) -> float:
-    """By its time limit; infinity if it has none."""
-    return math.inf if row.time_limit_s is None else row.started_at + row.time_limit_s

@@ -14,7 +14,7 @@ GpuSets = NDArray[np.uint64]
 _HOST_AMOUNTS = ("cpus", "cpus_used", "cpus_held", "ram_mib", "ram_mib_used", "ram_mib_held")
 
 
-class Change(IntEnum):
+class ChangeKind(IntEnum):
     """What changed; a coarser change includes the finer ones."""
 
     USE = 0
@@ -30,10 +30,8 @@ class HostArrays:
 
     def __init__(self, levels: Sequence[str], capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
-            **{
-                name: np.zeros(capacity, np.uint64) for name in ("everything", "working", "free", "held", "hot", "cuda")
-            },
-            **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in Change},
+            **{name: np.zeros(capacity, np.uint64) for name in ("all_gpus", "working", "free", "held", "hot", "cuda")},
+            **{f"changed_at_{change}": np.zeros(capacity, np.int64) for change in ChangeKind},
             **{name: np.zeros(capacity, np.intp) for name in ("machine", "kind", "size", "uses")},
             **{name: np.zeros(capacity) for name in ("load", "heat")},
             "speed": np.ones(capacity),
@@ -46,7 +44,7 @@ class HostArrays:
     def _point(self, hosts: int, levels: Sequence[str]) -> None:
         """Point the public names at the part that ``hosts`` use."""
         arrays = {name: array[:hosts] for name, array in self._arrays.items()}
-        self.everything = cast(GpuSets, arrays["everything"])
+        self.all_gpus = cast(GpuSets, arrays["all_gpus"])
         """All GPUs of each host."""
         self.working = cast(GpuSets, arrays["working"])
         """Those in working order: not DEGRADED, RESETTING or OFFLINE."""
@@ -84,4 +82,4 @@ class HostArrays:
         self.domains = {level: cast(HostIndices, arrays[f"in_{level}"]) for level in levels}
         """Level -> number of each host's domain; levels nearest first."""
         self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
-        self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in Change}
+        self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in ChangeKind}

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
-
-Key = tuple[str, int]
-"""(job id, attempt)."""
+from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 
 
 @dataclass(slots=True)
@@ -22,21 +20,21 @@ class Proposal:
 
 class Proposals:
     def __init__(self) -> None:
-        self._of: dict[Key, Proposal] = {}
+        self._of: dict[AttemptId, Proposal] = {}
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: AttemptId) -> bool:
         return key in self._of
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[AttemptId]:
         return list(self._of)
 
-    def get(self, key: Key) -> Proposal | None:
+    def get(self, key: AttemptId) -> Proposal | None:
         return self._of.get(key)
 
     def add(self, proposal: Proposal) -> None:
         self._of[proposal.row.job_id, proposal.row.attempt] = proposal
 
-    def pop(self, key: Key) -> Proposal | None:
+    def pop(self, key: AttemptId) -> Proposal | None:
         return self._of.pop(key, None)
 
     def forget(self, job_id: str) -> None:
@@ -45,5 +43,5 @@ class Proposals:
             if proposal.row.job_id == job_id:
                 proposal.wanted = False
 
-    def late(self, now: float) -> list[Key]:
+    def expired(self, now: float) -> list[AttemptId]:
         return [key for key, proposal in self._of.items() if proposal.expires_at <= now]

@@ -66,7 +66,7 @@ class GpuFlags:
         return total
 
 
-class SharedGpus:
+class SharedGpuArrays:
     def __init__(self) -> None:
         self.partly = np.zeros(0, np.uint64)
         """Per host the GPUs of which a part is taken."""

@@ -20,13 +20,13 @@ from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.share import GpuUse
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.scheduling.cluster.host_arrays import Change, GpuSets, HostArrays, HostIndices
-from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, Promised, SharedGpus
+from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostArrays, HostIndices
+from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, Promised, SharedGpuArrays
 from gpu_platform.topology.fabric import Fabric, FabricConfig
 from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 from gpu_platform.topology.machine import Machine, machine_of, members
 
-__all__ = ["MAX_GPUS", "Change", "GpuSets", "HostIndices", "Snapshot", "Stakes"]
+__all__ = ["MAX_GPUS", "ChangeKind", "GpuSets", "HostIndices", "SavedHostState", "Snapshot"]
 
 MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
@@ -39,7 +39,7 @@ _HOST_STATE_ARRAYS = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
-Stakes = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
+SavedHostState = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
 """What jobs and proposals have of one host."""
 
 
@@ -69,7 +69,7 @@ class Snapshot(HostArrays):
         self._machine_number: dict[Machine, int] = {}
         self._matching: dict[Hashable, list[int]] = {}
         self._ranks: NDArray[np.int64] | None = None
-        self.shared = SharedGpus()
+        self.shared = SharedGpuArrays()
         self.facts = GpuFacts()
         self._resetting: set[str] = set()
         self._lost_domains: list[DomainLoss] | None = None
@@ -145,9 +145,9 @@ class Snapshot(HostArrays):
             known.append(sum(1 << p for p, gpu in enumerate(machine.gpus) if accepts(gpu)))
         return np.array(known, np.uint64)
 
-    def rewire(self, config: FabricConfig) -> None:
+    def configure_fabric(self, config: FabricConfig) -> None:
         """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
-        self._fabric = self._fabric.rewired(config)
+        self._fabric = self._fabric.reconfigured(config)
         self._lost_domains = None
         kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
         for key in kept:
@@ -173,7 +173,7 @@ class Snapshot(HostArrays):
         if self.states[host_index] != row.state:
             self.states[host_index] = row.state
             self.ready[host_index] = row.state is HostState.READY
-            self._touch(host_index, Change.HEALTH)
+            self._touch(host_index, ChangeKind.HEALTH)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
         """A GPU whose host is not known yet is remembered until it is."""
@@ -182,7 +182,7 @@ class Snapshot(HostArrays):
             if (row.state is GpuState.RESETTING) != (row.uuid in self._resetting):
                 self._resetting ^= {row.uuid}
                 if flags.host_index >= 0:
-                    self._touch(flags.host_index, Change.HEALTH)
+                    self._touch(flags.host_index, ChangeKind.HEALTH)
             working = row.state in _WORKING
             free = row.free and row.state is GpuState.AVAILABLE
             if (flags.working, flags.free, flags.use) == (working, free, row.use):
@@ -191,7 +191,7 @@ class Snapshot(HostArrays):
             flags.working, flags.free, flags.use = working, free, row.use
             if flags.host_index >= 0:
                 self._show(flags)
-                self._touch(flags.host_index, Change.HEALTH if changed_health else Change.USE)
+                self._touch(flags.host_index, ChangeKind.HEALTH if changed_health else ChangeKind.USE)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
         """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
@@ -203,7 +203,7 @@ class Snapshot(HostArrays):
             ):
                 continue
             self.cpus_used[host_index], self.ram_mib_used[host_index] = row.cpus, row.ram_mib
-            self._touch(host_index, Change.USE)
+            self._touch(host_index, ChangeKind.USE)
 
     def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
         """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
@@ -221,10 +221,10 @@ class Snapshot(HostArrays):
         seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))
         if int(self.hot[host_index]) != hot:
             self.hot[host_index] = hot
-            self._touch(host_index, Change.HEALTH)
+            self._touch(host_index, ChangeKind.HEALTH)
         if (self.load[host_index], self.heat[host_index]) != seen:
             self.load[host_index], self.heat[host_index] = seen
-            self._touch(host_index, Change.USE)
+            self._touch(host_index, ChangeKind.USE)
 
     def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
         """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
@@ -239,7 +239,7 @@ class Snapshot(HostArrays):
             alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind) & (self.speed != shown))
             self.speed[alike] = shown
             for host_index in alike.tolist():
-                self._touch(host_index, Change.USE)
+                self._touch(host_index, ChangeKind.USE)
 
     def hold(self, part: HostSlice, namespace: str) -> None:
         """Keep what a proposal takes of a host."""
@@ -255,14 +255,14 @@ class Snapshot(HostArrays):
             flags.promised += ((grant, namespace),)
             self._show_shares(flags)
         self.uses[host_index] += 1
-        self._touch(host_index, Change.USE)
+        self._touch(host_index, ChangeKind.USE)
 
-    def let_go(self, part: HostSlice, namespace: str) -> None:
+    def release_hold(self, part: HostSlice, namespace: str) -> None:
         """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
         host_index = self._index_of_host[part.host]
         self.cpus_held[host_index] -= part.cpus
         self.ram_mib_held[host_index] -= part.ram_mib
-        self._touch(host_index, Change.USE)
+        self._touch(host_index, ChangeKind.USE)
         for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
             self._gpus[uuid].forget(grant, namespace)
         for uuid in part.gpu_uuids:
@@ -271,16 +271,16 @@ class Snapshot(HostArrays):
                 self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
             if flags.host_index >= 0 and part.shares:
                 self._show_shares(flags)
-                self._touch(flags.host_index, Change.USE)
+                self._touch(flags.host_index, ChangeKind.USE)
 
     def host_indices_of(self, job: RunningRow) -> set[int]:
         """Of the known hosts, those where the job has something."""
         there = (self._gpus[uuid].host_index for uuid in job.gpu_uuids if uuid in self._gpus)
-        with_room = (self._index_of_host.get(use.host, -1) for use in job.host_use)
-        return {host_index for host_index in (*there, *with_room) if host_index >= 0}
+        with_resources = (self._index_of_host.get(use.host, -1) for use in job.host_use)
+        return {host_index for host_index in (*there, *with_resources) if host_index >= 0}
 
     def simulate_release(self, job: RunningRow) -> None:
-        """As if the job had ended: only between :meth:`stakes` and :meth:`restore`."""
+        """As if the job had ended: only between :meth:`save_host_state` and :meth:`restore_host_state`."""
         for place, uuid in enumerate(job.gpu_uuids):
             flags = self._gpus.get(uuid)
             if flags is None or flags.host_index < 0:
@@ -298,10 +298,13 @@ class Snapshot(HostArrays):
                 self.cpus_used[host_index] -= use.cpus
                 self.ram_mib_used[host_index] -= use.ram_mib
         for host_index in self.host_indices_of(job):
-            self._touch(host_index, Change.USE)
+            self._touch(host_index, ChangeKind.USE)
 
     def simulate_empty(self, host_index: int) -> None:
-        """As if every job on the host had ended: only between :meth:`stakes` and :meth:`restore`."""
+        """Free the host as if every job on it had ended.
+
+        Only between :meth:`save_host_state` and :meth:`restore_host_state`.
+        """
         for name in _HOST_STATE_ARRAYS:
             if name not in ("free", "uses"):
                 self._arrays[name][host_index] = 0
@@ -309,23 +312,23 @@ class Snapshot(HostArrays):
         for uuid in self._uuids[host_index]:
             self._gpus[uuid].use, self._gpus[uuid].promised = None, ()
         self.shared.clear(host_index)
-        self._touch(host_index, Change.USE)
+        self._touch(host_index, ChangeKind.USE)
 
-    def stakes(self, host_index: int) -> Stakes:
-        """Who has what of a host, for :meth:`restore`."""
+    def save_host_state(self, host_index: int) -> SavedHostState:
+        """Who has what of a host, for :meth:`restore_host_state`."""
         parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
         return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), parts
 
-    def restore(self, host_index: int, stakes: Stakes) -> None:
+    def restore_host_state(self, host_index: int, save_host_state: SavedHostState) -> None:
         """It counts as a change: what others computed in between is not valid any more."""
-        for name, value in zip(_HOST_STATE_ARRAYS, stakes[0], strict=True):
+        for name, value in zip(_HOST_STATE_ARRAYS, save_host_state[0], strict=True):
             self._arrays[name][host_index] = value
-        for uuid, parts in zip(self._uuids[host_index], stakes[1], strict=True):
+        for uuid, parts in zip(self._uuids[host_index], save_host_state[1], strict=True):
             flags = self._gpus[uuid]
             if (flags.use, flags.promised) != parts:
                 flags.use, flags.promised = parts
                 self._show_shares(flags)
-        self._touch(host_index, Change.USE)
+        self._touch(host_index, ChangeKind.USE)
 
     def _locate(self, host_index: int) -> None:
         row = self._rows[host_index]
@@ -335,7 +338,7 @@ class Snapshot(HostArrays):
             for array, domain in zip(self.domains.values(), domains, strict=True):
                 array[host_index] = domain
             # What the host can offer stays the same; what that is worth may not.
-            self._touch(host_index, Change.USE)
+            self._touch(host_index, ChangeKind.USE)
 
     def cuda_bits(self, wanted: str) -> np.uint64:
         """The bits of ``cuda`` of all installations that meet ``wanted``."""
@@ -351,7 +354,7 @@ class Snapshot(HostArrays):
         for uuid in gpu_uuids:
             place = self.locate(uuid)
             if place is not None:
-                self._touch(place[0], Change.USE)
+                self._touch(place[0], ChangeKind.USE)
 
     def _append(self, row: HostRow) -> int:
         host_index, name = len(self.names), row.name
@@ -401,10 +404,10 @@ class Snapshot(HostArrays):
             if uuid in held:
                 self.held[host_index] |= np.uint64(1 << bit)
         self.machine[host_index] = number
-        self.everything[host_index] = machine.everything
+        self.all_gpus[host_index] = machine.all_gpus
         self.size[host_index] = machine.size
         self.kind[host_index] = self._kinds.setdefault(frozenset(gpu.model for gpu in machine.gpus), len(self._kinds))
-        self._touch(host_index, Change.FACTS)
+        self._touch(host_index, ChangeKind.FACTS)
 
     def _show(self, flags: GpuFlags) -> None:
         bit = np.uint64(1 << flags.bit)
@@ -417,9 +420,9 @@ class Snapshot(HostArrays):
         free = bool(int(self.free[flags.host_index]) >> flags.bit & 1)
         self.shared.show(flags.host_index, flags.bit, flags.total(free))
 
-    def _touch(self, host_index: int, change: Change) -> None:
+    def _touch(self, host_index: int, change: ChangeKind) -> None:
         self.version += 1
-        if change is Change.FACTS:
+        if change is ChangeKind.FACTS:
             self.facts_version = self.version
         for finer in range(change + 1):
-            self.changed_at[Change(finer)][host_index] = self.version
+            self.changed_at[ChangeKind(finer)][host_index] = self.version

@@ -18,13 +18,13 @@ from types import TracebackType
 
 from gpu_platform.domain.placement import HostSlice
 from gpu_platform.domain.rows import RunningRow
-from gpu_platform.scheduling.cluster.snapshot import Snapshot, Stakes
+from gpu_platform.scheduling.cluster.snapshot import SavedHostState, Snapshot
 
 
 class Statement:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._log: list[tuple[int, Stakes]] = []
+        self._log: list[tuple[int, SavedHostState]] = []
         self._version = snapshot.version
 
     def __enter__(self) -> Statement:
@@ -64,7 +64,7 @@ class Statement:
         """Undo what was done since the mark; without one, everything."""
         self._check()
         while len(self._log) > to:
-            self._snapshot.restore(*self._log.pop())
+            self._snapshot.restore_host_state(*self._log.pop())
         self._version = self._snapshot.version
 
     def commit(self) -> None:
@@ -74,7 +74,7 @@ class Statement:
 
     def _remember(self, host_index: int) -> None:
         self._check()
-        self._log.append((host_index, self._snapshot.stakes(host_index)))
+        self._log.append((host_index, self._snapshot.save_host_state(host_index)))
 
     def _check(self) -> None:
         if self._log and self._snapshot.version != self._version:

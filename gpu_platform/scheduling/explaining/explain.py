@@ -17,14 +17,14 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts, together
 from gpu_platform.scheduling.placing.framework import CODES, FITS
-from gpu_platform.scheduling.queueing.quota import Denial
+from gpu_platform.scheduling.queueing.quota import QuotaDenial
 
 NAMED = 3
 """Of several GPUs so many are named."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class BlockedHosts:
     """Hosts that fit but are kept for a job ahead in the queue."""
 
     hosts: NDArray[np.bool_]
@@ -37,7 +37,7 @@ def explain(
     request: GpuRequest,
     snapshot: Snapshot,
     candidates: Candidates,
-    kept: Kept | None,
+    kept: BlockedHosts | None,
     starts_by: float | None = None,
 ) -> Reason:
     """Why ``request`` was not placed on ``snapshot``."""
@@ -69,7 +69,7 @@ def explain(
 
 
 def behind_displaced_jobs(reason: Reason) -> Reason:
-    """The same, for a moment after several hosts were lost together: see ``PreemptionPlanner.bar``."""
+    """The same, for a moment after several hosts were lost together: see ``PreemptionPlanner.hold_back_priority``."""
     return reason.model_copy(
         update={
             "code": WaitCode.BEHIND_HIGHER_PRIORITY,
@@ -79,7 +79,7 @@ def behind_displaced_jobs(reason: Reason) -> Reason:
     )
 
 
-def over_quota(request: GpuRequest, denial: Denial) -> Reason:
+def over_quota(request: GpuRequest, denial: QuotaDenial) -> Reason:
     """Its namespace or user has what it may have, or may never have this."""
     return Reason(
         code=WaitCode.OVER_QUOTA,
@@ -99,7 +99,9 @@ def with_preemption_at(reason: Reason, at: float) -> Reason:
     )
 
 
-def _counts(request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: Kept | None) -> list[HostCount]:
+def _counts(
+    request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: BlockedHosts | None
+) -> list[HostCount]:
     offers, counts = candidates.offers, []
     for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
         hosts = np.flatnonzero(offers.code == number)
@@ -151,13 +153,13 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
         return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
     unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
-    lacking = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
-    steps = [step for code, step in _REMEDIES.items() if code in lacking]
-    if ReasonCode.HOST_NOT_READY in lacking and (losses := snapshot.lost_domains()):
+    first_unplaceable = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
+    steps = [step for code, step in _REMEDIES.items() if code in first_unplaceable]
+    if ReasonCode.HOST_NOT_READY in first_unplaceable and (losses := snapshot.lost_domains()):
         steps = [step for step in steps if step != _REMEDIES[ReasonCode.HOST_NOT_READY]]
         steps.insert(0, f"{' and '.join(f'{loss.level} {loss.name}' for loss in losses)} must come back")
     healing = snapshot.being_reset(unfit)
-    if healing and ReasonCode.UNHEALTHY in lacking | {ReasonCode.EXCLUDED}:
+    if healing and ReasonCode.UNHEALTHY in first_unplaceable | {ReasonCode.EXCLUDED}:
         steps.insert(0, _healing(healing))
     return " or ".join(steps) or "wait for hosts to come back"
 

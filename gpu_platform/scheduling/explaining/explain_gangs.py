@@ -12,7 +12,7 @@ from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
 from gpu_platform.domain.placement import Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.explaining.explain import Kept, explain, unknown_level
+from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts
 from gpu_platform.scheduling.placing.gangs import GangPlacer, Part, group_requests
@@ -24,14 +24,14 @@ def explain_gang(
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
-    kept: Callable[[QueueRow, Candidates], Kept | None],
+    kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
     starts_by: float | None = None,
 ) -> Reason:
     """Why ``row`` was not placed on ``snapshot``. ``kept`` says which hosts jobs ahead keep from a plain request."""
-    lacking = placer.lacking(row)
-    if lacking is not None:
-        reason = _part(lacking, snapshot, candidates, placer, kept)
-        which = f"group {lacking.group} " if lacking.group else ""
+    first_unplaceable = placer.first_unplaceable(row)
+    if first_unplaceable is not None:
+        reason = _part(first_unplaceable, snapshot, candidates, placer, kept)
+        which = f"group {first_unplaceable.group} " if first_unplaceable.group else ""
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
@@ -57,7 +57,7 @@ def _part(
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
-    kept: Callable[[QueueRow, Candidates], Kept | None],
+    kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
 ) -> Reason:
     if part.request.total is None:
         answers = candidates.of(part.row)

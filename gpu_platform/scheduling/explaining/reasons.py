@@ -14,10 +14,10 @@ from functools import partial
 
 from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.backfilling.release_forecast import Outlook
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
 from gpu_platform.scheduling.explaining.explain import (
-    Kept,
+    BlockedHosts,
     behind_displaced_jobs,
     explain,
     over_quota,
@@ -26,7 +26,7 @@ from gpu_platform.scheduling.explaining.explain import (
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.explaining.start_estimate import Estimate, Estimates, has_simple_estimate
 from gpu_platform.scheduling.placing.candidates import Candidates
-from gpu_platform.scheduling.rounds import Round, State, Waiting
+from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 SLICE, IDLE_SLICE = 8, 256
 """So many jobs are looked at beside a decision, and when there is nothing to decide."""
@@ -35,16 +35,16 @@ RATE_PER_S, BURST = 256.0, 64.0
 PREEMPTION_FORECAST_LIMIT = 400
 """With more hosts and running jobs, who will be stopped for a job is found out only for who asks about that job."""
 
-Foreseen = Callable[[Round], tuple[str, float] | None]
-"""For whom others will be stopped next, and when: ``PreemptionPlanner.foreseen``."""
+NextPreemption = Callable[[SchedulingRound], tuple[str, float] | None]
+"""For whom others will be stopped next, and when: ``PreemptionPlanner.next_preemption``."""
 
 
 class WaitingReasons:
     """Per class of waiting jobs its reason, as last told."""
 
-    def __init__(self, state: State, foreseen: Foreseen) -> None:
-        self._state, self._foreseen = state, foreseen
-        self.outlook = Outlook(state.framework, state.snapshot, state.ledger)
+    def __init__(self, state: SchedulerState, next_preemption: NextPreemption) -> None:
+        self._state, self._next_preemption = state, next_preemption
+        self.forecast = ReleaseForecast(state.framework, state.snapshot, state.running_jobs)
         self._told: dict[str, Reason] = {}
         self._new: deque[str] = deque()
         self._due: deque[str] = deque()
@@ -62,69 +62,71 @@ class WaitingReasons:
         """Is there more to say about what has happened?"""
         return bool(self._new or self._due or self._estimating or self._seen != self._stamp())
 
-    def renew(self, found: Round, now: float, idle: bool = False) -> dict[str, Reason]:
-        """A slice of it, as things stand after ``found``; returns what is new. ``idle``: nothing was decided."""
+    def renew(self, last_round: SchedulingRound, now: float, idle: bool = False) -> dict[str, Reason]:
+        """A slice of it, as things stand after ``last_round``; returns what is new. ``idle``: nothing was decided."""
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
         self._at = now
         self._new.extend(self._state.queue.take_new_classes())
-        self._look_ahead(found, now, idle)
-        keys = dict.fromkeys(self._promises(found))
+        self._look_ahead(last_round, now, idle)
+        keys = dict.fromkeys(self._promises(last_round))
         for _ in range(min(IDLE_SLICE if idle else SLICE, len(self._new))):
             keys[self._new.popleft()] = None
         for _ in range(self._spend(idle, len(self._due))):
             keys[self._due.popleft()] = None
-        return self._tell(keys, found)
+        return self._tell(keys, last_round)
 
-    def renew_all(self, found: Round, now: float) -> None:
+    def renew_all(self, last_round: SchedulingRound, now: float) -> None:
         """Every reason as things stand."""
         self._new.clear()
         self._due.clear()
         self._state.queue.take_new_classes()
-        self._estimates, self._estimating = self._begin(found, now), None
+        self._estimates, self._estimating = self._begin(last_round, now), None
         while self._estimates.advance(IDLE_SLICE):
             pass
         self._seen = self._stamp()
-        self._tell(dict.fromkeys(self._state.queue.classes()), found)
+        self._tell(dict.fromkeys(self._state.queue.classes()), last_round)
 
-    def why(self, row: QueueRow, found: Round, now: float) -> Reason:
+    def why(self, row: QueueRow, last_round: SchedulingRound, now: float) -> Reason:
         """Of one waiting job, not of its class, as things stand."""
-        estimates = self._begin(found, now)
+        estimates = self._begin(last_round, now)
         while estimates.get(row) is None and estimates.advance(1):
             pass
-        given = found.waiting.get(row.class_key)
+        given = last_round.waiting.get(row.class_key)
         if given is None or given.row.job_id != row.job_id:
-            given = Waiting(row, found.turn_of(row), found.denial(row), found.promises().get(row.job_id))
-        reason = self.reason(given, found, estimates)
+            given = WaitingEntry(
+                row, last_round.turn_of(row), last_round.denial(row), last_round.promises().get(row.job_id)
+            )
+        reason = self.reason(given, last_round, estimates)
         if reason.code is WaitCode.WAITING_FOR_GPUS and not has_simple_estimate(row):
             reason = self._tried(reason, row, now)
-        return self._if_others_stop(reason, row, found, math.inf)
+        return self._if_others_stop(reason, row, last_round, math.inf)
 
     def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
-        opening = find_earliest_start(row, self._state, now)
-        if opening is None:
+        earliest = find_earliest_start(row, self._state, now)
+        if earliest is None:
             return reason
-        update: dict[str, object] = {"holders": opening.holders, "more_holders": opening.more_holders}
+        update: dict[str, object] = {"holders": earliest.holders, "more_holders": earliest.more_holders}
         if reason.starts_by is None:
-            basis = EstimateBasis.ALONE if opening.start is not None else EstimateBasis.NO_TIME_LIMIT
-            update |= {"estimated_start": opening.start, "estimate": basis}
+            basis = EstimateBasis.ALONE if earliest.start is not None else EstimateBasis.NO_TIME_LIMIT
+            update |= {"estimated_start": earliest.start, "estimate": basis}
         return reason.model_copy(update=update)
 
-    def reason(self, entry: Waiting, found: Round, estimates: Estimates | None) -> Reason:
+    def reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
         """Why a job waits, whatever it was told before."""
         state, row = self._state, entry.row
         if entry.denial is not None:
             reason = over_quota(row.gpus, entry.denial)
             at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
             update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
-            return self._if_others_stop(reason.model_copy(update=update), row, found, PREEMPTION_FORECAST_LIMIT)
+            return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
         if row.is_plain:
             candidates = state.candidates.of(row)
-            kept = _kept(entry, found, row, candidates)
+            kept = _kept(entry, last_round, row, candidates)
             reason = explain(row.gpus, state.snapshot, candidates, kept, entry.starts_by)
         else:
-            kept_of = partial(_kept, entry, found)
+            kept_of = partial(_kept, entry, last_round)
             reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
-        if row.priority <= found.bar and reason.code is WaitCode.WAITING_FOR_GPUS:
+        if row.priority <= last_round.hold_back_priority and reason.code is WaitCode.WAITING_FOR_GPUS:
             reason = behind_displaced_jobs(reason)
         update: dict[str, object] = {"first_job": row.job_id}
         estimate = _estimate(row, reason, estimates)
@@ -132,44 +134,48 @@ class WaitingReasons:
             update["estimated_start"], update["estimate"] = estimate.start, estimate.basis
         if reason.code is WaitCode.WAITING_FOR_GPUS and has_simple_estimate(row):
             able = state.candidates.of(row).after_use
-            update["holders"], update["more_holders"] = self.outlook.holders(row, able)
-        if any(claim.job_id == row.job_id for claim in found.claims):
+            update["holders"], update["more_holders"] = self.forecast.holders(row, able)
+        if any(claim.job_id == row.job_id for claim in last_round.claims):
             # Time limits do not decide any more: jobs were told to stop for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
-        return self._if_others_stop(reason.model_copy(update=update), row, found, PREEMPTION_FORECAST_LIMIT)
+        return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
 
-    def _if_others_stop(self, reason: Reason, row: QueueRow, found: Round, up_to: float) -> Reason:
+    def _if_others_stop(self, reason: Reason, row: QueueRow, last_round: SchedulingRound, up_to: float) -> Reason:
         """What is said if running jobs will be stopped for it before it would start anyway.
 
         ``up_to``: with so many hosts and running jobs it is found out.
         """
-        too_many = len(self._state.snapshot) + len(self._state.ledger) > up_to
-        foreseen = None if too_many else self._foreseen(found)
-        if foreseen is None or foreseen[0] != row.job_id:
+        too_many = len(self._state.snapshot) + len(self._state.running_jobs) > up_to
+        next_preemption = None if too_many else self._next_preemption(last_round)
+        if next_preemption is None or next_preemption[0] != row.job_id:
             return reason
         other = reason.starts_by if reason.starts_by is not None else reason.estimated_start
-        return reason if other is not None and other <= foreseen[1] else with_preemption_at(reason, foreseen[1])
+        return (
+            reason
+            if other is not None and other <= next_preemption[1]
+            else with_preemption_at(reason, next_preemption[1])
+        )
 
-    def _look_ahead(self, found: Round, now: float, idle: bool) -> None:
+    def _look_ahead(self, last_round: SchedulingRound, now: float, idle: bool) -> None:
         """Begin with what has changed, once all is said about what had changed before."""
         if not self._state.queue:
             self._told, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
             return
         if self._estimating is not None and self._facts != self._state.snapshot.facts_version:
-            self._estimating = self._begin(found, now)
+            self._estimating = self._begin(last_round, now)
         elif self._estimating is None and not self._due and self._seen != self._stamp():
             self._told = self.current()
             self._seen = self._stamp()
-            self._estimating = self._begin(found, now)
+            self._estimating = self._begin(last_round, now)
         if self._estimating is not None:
             jobs = self._spend(idle, self._estimating.left)
             if not self._estimating.advance(jobs):
                 self._estimates, self._estimating = self._estimating, None
                 self._due.extend(self._state.queue.classes())
 
-    def _begin(self, found: Round, now: float) -> Estimates:
+    def _begin(self, last_round: SchedulingRound, now: float) -> Estimates:
         self._facts = self._state.snapshot.facts_version
-        return Estimates(self._state, self.outlook, found.denial, now)
+        return Estimates(self._state, self.forecast, last_round.denial, now)
 
     def _spend(self, idle: bool, wanted: int) -> int:
         """How many of ``wanted`` may be looked at now."""
@@ -179,21 +185,21 @@ class WaitingReasons:
         self._allowance -= spent
         return spent
 
-    def _promises(self, found: Round) -> list[str]:
+    def _promises(self, last_round: SchedulingRound) -> list[str]:
         """Classes whose promised date is another one now."""
-        promised = found.told
+        promised = last_round.promised_start
         changed = [key for key in {**self._promised, **promised} if self._promised.get(key) != promised.get(key)]
         self._promised = dict(promised)
         return changed
 
-    def _tell(self, keys: dict[str, None], found: Round) -> dict[str, Reason]:
+    def _tell(self, keys: dict[str, None], last_round: SchedulingRound) -> dict[str, Reason]:
         changed, before = {}, self._stamp()
         for key in keys:
-            entry = found.entry(key)
+            entry = last_round.entry_of_class(key)
             if entry is None:
                 self._told.pop(key, None)
                 continue
-            reason = self.reason(entry, found, self._estimates)
+            reason = self.reason(entry, last_round, self._estimates)
             if self._told.get(key) != reason:
                 self._told[key] = changed[key] = reason
         if self._seen == before:
@@ -204,25 +210,27 @@ class WaitingReasons:
         return self._state.snapshot.version, self._state.queue.version
 
 
-def _kept(entry: Waiting, found: Round, row: QueueRow, candidates: Candidates) -> Kept | None:
-    """What jobs ahead of ``entry`` keep from ``row``, which is it or a part of it."""
-    keeper = found.blocking_turns(entry.row)
-    shut = keeper < entry.turn
-    ahead = [int(keeper[shut].min())] if shut.any() else []
-    for turn, reservation in found.reservations:
-        if turn < entry.turn and reservation.binds(row, found.now):
-            around = found.state.backfill.around([reservation], row, candidates)
+def _kept(
+    entry: WaitingEntry, last_round: SchedulingRound, row: QueueRow, candidates: Candidates
+) -> BlockedHosts | None:
+    """What jobs ahead of ``entry_of_class`` keep from ``row``, which is it or a part of it."""
+    blocked_by = last_round.blocking_turns(entry.row)
+    blocked = blocked_by < entry.turn
+    ahead = [int(blocked_by[blocked].min())] if blocked.any() else []
+    for turn, reservation in last_round.reservations:
+        if turn < entry.turn and reservation.binds(row, last_round.now):
+            around = last_round.state.backfill.without_reserved([reservation], row, candidates)
             closed = candidates.fits & ~around.fits
             if closed.any():
-                shut = shut | closed
+                blocked = blocked | closed
                 ahead.append(turn)
-    for claim in found.claims:
+    for claim in last_round.claims:
         if claim.job_id != entry.row.job_id:
-            closed = candidates.fits & ~found.state.backfill.around([claim], row, candidates).fits
+            closed = candidates.fits & ~last_round.state.backfill.without_reserved([claim], row, candidates).fits
             if closed.any() and not ahead:
-                return Kept(shut | closed, claim.job_id)
-            shut = shut | closed
-    return Kept(shut, found.names[min(ahead)]) if ahead else None
+                return BlockedHosts(blocked | closed, claim.job_id)
+            blocked = blocked | closed
+    return BlockedHosts(blocked, last_round.job_of_turn[min(ahead)]) if ahead else None
 
 
 def _estimate(row: QueueRow, reason: Reason, estimates: Estimates | None) -> Estimate | None:

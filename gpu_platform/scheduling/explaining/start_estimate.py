@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.placement import EstimateBasis
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.backfilling.release_forecast import Future, Outlook
+from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
-from gpu_platform.scheduling.queueing.quota import Denial
-from gpu_platform.scheduling.rounds import State
+from gpu_platform.scheduling.queueing.quota import QuotaDenial
+from gpu_platform.scheduling.rounds import SchedulerState
 
 AHEAD = 256
 """So many jobs are looked at, in order; nobody knows about those behind them."""
@@ -39,11 +39,17 @@ class Estimate:
 class Estimates:
     """One look into the future, job after job. ``denial``: why a job may not have GPUs, or None."""
 
-    def __init__(self, state: State, outlook: Outlook, denial: Callable[[QueueRow], Denial | None], now: float) -> None:
+    def __init__(
+        self,
+        state: SchedulerState,
+        forecast: ReleaseForecast,
+        denial: Callable[[QueueRow], QuotaDenial | None],
+        now: float,
+    ) -> None:
         self._state, self._denial, self._now = state, denial, now
         # Where no job that runs has a time limit, nobody knows anything.
-        self._limited, self._cut = state.ledger.limited > 0, len(state.queue) > AHEAD
-        self._future = Future.of(outlook, state.snapshot) if self._limited else None
+        self._limited, self._cut = state.running_jobs.limited > 0, len(state.queue) > AHEAD
+        self._what_if = WhatIf.of(forecast, state.snapshot) if self._limited else None
         self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
         self._of: dict[str, Estimate] = {}
 
@@ -75,20 +81,20 @@ class Estimates:
         able = self._able(row)
         if able is None:
             return Estimate(None, EstimateBasis.REPAIR)
-        assert self._future is not None, "nobody is looked at where nothing is known"
-        found = self._future.earliest(row) if has_simple_estimate(row) else None
+        assert self._what_if is not None, "nobody is looked at where nothing is known"
+        found = self._what_if.earliest(row) if has_simple_estimate(row) else None
         if found is None:
-            self._future.close(np.flatnonzero(able))  # kept for it, until whenever that is
+            self._what_if.close(np.flatnonzero(able))  # kept for it, until whenever that is
             return Estimate(None, EstimateBasis.NO_TIME_LIMIT if has_simple_estimate(row) else EstimateBasis.PARTS)
         start, gpus = max(found[0], self._now), found[1]
-        self._future.take(gpus, start + (row.time_limit_s or math.inf))
+        self._what_if.take(gpus, start + (row.time_limit_s or math.inf))
         return Estimate(start, EstimateBasis.TIME_LIMITS)
 
     def _able(self, row: QueueRow) -> NDArray[np.bool_] | None:
         """Hosts that could serve it once all jobs have ended; None if they are too few."""
         state = self._state
         if not row.is_plain:
-            return state.gangs.useful(row, lambda candidates: candidates.after_use)
+            return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
         able = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
         return able if np.count_nonzero(able) >= row.gpus.hosts else None
 

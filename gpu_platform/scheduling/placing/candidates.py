@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.cluster.snapshot import Change, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import FITS, HOST_ITSELF, Ask, Framework, Offers, resized
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import FITS, HOST_ITSELF, Framework, HostQuery, Offers, resized
 
 MAX_SHAPES = 512
 """Shapes remembered; about 40 bytes per host each."""
@@ -35,12 +35,12 @@ class Candidates:
         return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
 
 
-def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> Ask:
+def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> HostQuery:
     """What a job asks of hosts; ``more``: GPUs that it must not get either, host index -> set."""
     excluded = exclusions(snapshot, row)
     for host_index, gpus in (more or {}).items():
         excluded[host_index] = excluded.get(host_index, 0) | gpus
-    return Ask(row.gpus, excluded, row.tenant)
+    return HostQuery(row.gpus, excluded, row.tenant)
 
 
 def shape_of(row: QueueRow) -> tuple[object, ...]:
@@ -63,7 +63,7 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
 
 
 def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
-    """Host index -> GPUs that the job must not get there; for one without GPUs, see ``Ask.everything``."""
+    """Host index -> GPUs that the job must not get there; for one without GPUs, see ``HostQuery.all_gpus``."""
     excluded: dict[int, int] = {}
     if not row.gpus.gpus_per_host:
         host_indices = (snapshot.host_index(name) for name in row.excluded_hosts)
@@ -71,7 +71,7 @@ def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
     for name in row.excluded_hosts:
         host_index = snapshot.host_index(name)
         if host_index is not None:
-            excluded[host_index] = int(snapshot.everything[host_index])
+            excluded[host_index] = int(snapshot.all_gpus[host_index])
     for uuid in row.excluded_gpus:
         place = snapshot.locate(uuid)
         if place is not None:
@@ -124,15 +124,15 @@ class _Overlay:
 
     @classmethod
     def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
-        ask = host_query(snapshot, row)
-        hosts = np.array(sorted(ask.excluded), np.intp)
-        offers = framework.examine(ask, snapshot, hosts)
-        after_use = framework.could_serve(ask, snapshot, hosts, Change.USE)
+        query = host_query(snapshot, row)
+        hosts = np.array(sorted(query.excluded), np.intp)
+        offers = framework.examine(query, snapshot, hosts)
+        after_use = framework.could_serve(query, snapshot, hosts, ChangeKind.USE)
         return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
 
     def holds(self, snapshot: Snapshot) -> bool:
         """New facts anywhere may show where an excluded GPU is."""
-        changed_at = snapshot.changed_at[Change.USE][self.hosts].max(initial=0)
+        changed_at = snapshot.changed_at[ChangeKind.USE][self.hosts].max(initial=0)
         return snapshot.facts_version == self.facts_at and bool(changed_at <= self.seen)
 
     def over(self, candidates: Candidates) -> Candidates:
@@ -146,7 +146,7 @@ class _Shape:
     def __init__(self, framework: Framework, snapshot: Snapshot, row: QueueRow) -> None:
         self._framework = framework
         self._snapshot = snapshot
-        self._ask = Ask(row.gpus, tenant=row.tenant)
+        self._query = HostQuery(row.gpus, tenant=row.tenant)
         self._seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool))
 
@@ -155,13 +155,13 @@ class _Shape:
         if seen != snapshot.version:
             if len(self._candidates.after_use) != len(snapshot):
                 self._candidates = self._candidates.resized(len(snapshot))
-            used, healed, rebuilt = (np.flatnonzero(snapshot.changed_at[change] > seen) for change in Change)
-            self._candidates.offers.put(used, self._framework.examine(self._ask, snapshot, used))
+            used, healed, rebuilt = (np.flatnonzero(snapshot.changed_at[change] > seen) for change in ChangeKind)
+            self._candidates.offers.put(used, self._framework.examine(self._query, snapshot, used))
             for change, hosts, answers in (
-                (Change.USE, healed, self._candidates.after_use),
-                (Change.HEALTH, rebuilt, self._candidates.after_health),
+                (ChangeKind.USE, healed, self._candidates.after_use),
+                (ChangeKind.HEALTH, rebuilt, self._candidates.after_health),
             ):
                 if len(hosts):
-                    answers[hosts] = self._framework.could_serve(self._ask, snapshot, hosts, change)
+                    answers[hosts] = self._framework.could_serve(self._query, snapshot, hosts, change)
             self._seen = snapshot.version
         return self._candidates

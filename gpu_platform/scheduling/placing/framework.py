@@ -23,21 +23,21 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode, TopologyLevel
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
 HOST_ITSELF = np.uint64(1)
-"""What filters pass on for a request without GPUs; see :meth:`Ask.everything`."""
+"""What filters pass on for a request without GPUs; see :meth:`HostQuery.all_gpus`."""
 CODES = tuple(ReasonCode)
 _CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
 _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
 
 
 @dataclass(frozen=True)
-class Ask:
+class HostQuery:
     """A request, and what the snapshot calls the GPUs that it must not get: host index -> set."""
 
     request: GpuRequest
@@ -49,9 +49,9 @@ class Ask:
     def wants_gpus(self) -> bool:
         return self.request.gpus_per_host > 0
 
-    def everything(self, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+    def all_gpus(self, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
-        return snapshot.everything[hosts] if self.wants_gpus else np.full(len(hosts), HOST_ITSELF)
+        return snapshot.all_gpus[hosts] if self.wants_gpus else np.full(len(hosts), HOST_ITSELF)
 
 
 @dataclass
@@ -106,15 +106,15 @@ class Filter(Protocol):
     @property
     def code(self) -> ReasonCode: ...
     @property
-    def can_change_by(self) -> Change:
+    def can_change_by(self) -> ChangeKind:
         """What has to change for it to let more through."""
         ...
 
-    def concerns(self, ask: Ask) -> bool:
+    def applies_to(self, query: HostQuery) -> bool:
         """False: it would let everything through, and is not asked."""
         ...
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
 
 
 class Score(Protocol):
@@ -127,7 +127,7 @@ class Score(Protocol):
     ) -> NDArray[np.float64]: ...
 
 
-class Choose(Protocol):
+class ChooseHosts(Protocol):
     """Which of the open hosts get the gang: their host indices in rank order, or None if they are too few."""
 
     def __call__(
@@ -136,7 +136,7 @@ class Choose(Protocol):
 
 
 @dataclass(frozen=True)
-class Ranking:
+class DomainRanking:
     """The groups of hosts that could hold a gang."""
 
     hosts: HostIndices
@@ -151,58 +151,60 @@ class Ranking:
     """What ``worth`` is the sum of, weighted."""
 
 
-class Rank(Protocol):
+class RankDomains(Protocol):
     """Why those: the nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
 
     def __call__(
         self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
-    ) -> tuple[str | None, Ranking] | None: ...
+    ) -> tuple[str | None, DomainRanking] | None: ...
 
 
 @dataclass(frozen=True)
 class Framework:
     filters: Sequence[Filter]
     scores: Sequence[tuple[Score, float]]
-    choose: Choose
-    rank: Rank
+    choose: ChooseHosts
+    rank_domains: RankDomains
 
-    def examine(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> Offers:
+    def examine(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> Offers:
         """Ask ``hosts`` for their offers."""
         offers = Offers.none(len(hosts))
-        gpus = self._narrow(ask, snapshot, hosts, self.filters, offers)
-        self._connect(ask.request, snapshot, hosts, gpus, offers)
+        gpus = self._narrow(query, snapshot, hosts, self.filters, offers)
+        self._connect(query.request, snapshot, hosts, gpus, offers)
         for score, weight in self.scores:
-            offers.score += weight * score(ask.request, snapshot, hosts, offers)
+            offers.score += weight * score(query.request, snapshot, hosts, offers)
         return offers
 
-    def could_serve(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, after: Change) -> NDArray[np.bool_]:
+    def could_serve(
+        self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind
+    ) -> NDArray[np.bool_]:
         """Which hosts would have an offer once every change up to ``after`` has turned out well?
 
         After USE: when all jobs have ended; after HEALTH: when all hosts and GPUs are back as well.
         """
         offers = Offers.none(len(hosts))
         lasting = [step for step in self.filters if step.can_change_by > after]
-        gpus = self._narrow(ask, snapshot, hosts, lasting, offers)
-        self._connect(ask.request, snapshot, hosts, gpus, offers)
+        gpus = self._narrow(query, snapshot, hosts, lasting, offers)
+        self._connect(query.request, snapshot, hosts, gpus, offers)
         return offers.code == FITS
 
-    def usable(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, after: Change) -> GpuSets:
+    def usable(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind) -> GpuSets:
         """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
-        gpus = ask.everything(snapshot, hosts)
+        gpus = query.all_gpus(snapshot, hosts)
         for step in self.filters:
-            if step.can_change_by > after and step.concerns(ask):
-                gpus = gpus & step(ask, snapshot, hosts)
+            if step.can_change_by > after and step.applies_to(query):
+                gpus = gpus & step(query, snapshot, hosts)
         return gpus
 
     def _narrow(
-        self, ask: Ask, snapshot: Snapshot, hosts: HostIndices, filters: Sequence[Filter], offers: Offers
+        self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, filters: Sequence[Filter], offers: Offers
     ) -> GpuSets:
-        gpus = ask.everything(snapshot, hosts)
-        needed = max(ask.request.gpus_per_host, 1)
+        gpus = query.all_gpus(snapshot, hosts)
+        needed = max(query.request.gpus_per_host, 1)
         for step in filters:
-            if not step.concerns(ask):
+            if not step.applies_to(query):
                 continue
-            passed = gpus & step(ask, snapshot, hosts)
+            passed = gpus & step(query, snapshot, hosts)
             left = np.bitwise_count(passed)
             # A host that had too few before is not this filter's doing; GpuCountFilter speaks for it.
             out = (offers.code == FITS) & (left < needed)

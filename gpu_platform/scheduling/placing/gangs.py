@@ -23,7 +23,7 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidate
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, level_between, place
-from gpu_platform.scheduling.placing.splitting import Asking, Piece, capacities, holds, slices_of, split
+from gpu_platform.scheduling.placing.splitting import CandidateLookup, HostShard, capacities, holds, slices_of, split
 
 MAX_DOMAINS = 16
 """Of each level, so many domains are tried, the fullest that could do first."""
@@ -52,14 +52,15 @@ class GangPlacer:
         self._framework, self._snapshot, self._candidates, self._epoch = framework, snapshot, candidates, epoch
 
     def place(
-        self, row: QueueRow, asking: Asking | None = None, shut: NDArray[np.bool_] | None = None
+        self, row: QueueRow, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
     ) -> Placement | None:
         """Hold a place for the whole gang and return it; None, with nothing held, if there is none.
 
-        ``asking`` answers for a plain request (default: what the hosts offer now); ``shut`` hosts are kept for others.
+        ``lookup`` finds the candidates for a plain request (default: what the hosts offer now). ``blocked`` hosts are
+        kept for others.
         """
         with Statement(self._snapshot) as attempt:
-            found = self.seat(row, attempt, asking, shut)
+            found = self.place_in(row, attempt, lookup, blocked)
             if found is not None:
                 attempt.commit()
             return found
@@ -67,58 +68,60 @@ class GangPlacer:
     def fits(self, row: QueueRow) -> bool:
         """Would it have a place as things stand? Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
-            return self.seat(row, attempt) is not None
+            return self.place_in(row, attempt) is not None
 
     def fits_empty(self, row: QueueRow) -> bool:
         """Would it have a place if every job had ended?"""
         with Statement(self._snapshot) as attempt:
             for host_index in range(len(self._snapshot)):
                 attempt.empty(host_index)
-            return self.seat(row, attempt) is not None
+            return self.place_in(row, attempt) is not None
 
-    def seat(
+    def place_in(
         self,
         row: QueueRow,
         attempt: Statement,
-        asking: Asking | None = None,
-        shut: NDArray[np.bool_] | None = None,
+        lookup: CandidateLookup | None = None,
+        blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
         """As :meth:`place`, within a statement of the caller's; None has changed nothing."""
-        asking = asking or self._candidates.of
+        lookup = lookup or self._candidates.of
         parts = group_requests(row)
-        anywhere = np.ones(len(self._snapshot), bool) if shut is None else ~shut
-        wanted = [self._could_serve(part, asking) & anywhere for part in parts]
+        anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
+        wanted = [self._could_serve(part, lookup) & anywhere for part in parts]
         if not all(part.any() for part in wanted):
             return None
         hardest = sorted(parts, key=lambda part: self._hardest_first_key(part, wanted[parts.index(part)]))
-        seats = self._on_one_host(parts, attempt, asking, anywhere) if len(parts) == 1 else None
+        placed = self._on_one_host(parts, attempt, lookup, anywhere) if len(parts) == 1 else None
         # Equal slices are kept together by ``choose`` itself.
-        for hosts in self._domains(parts, wanted) if seats is None and not row.is_plain else ():
-            seats = self._seat_all(hardest, attempt, asking, hosts & anywhere)
-            if seats is not None:
+        for hosts in self._domains(parts, wanted) if placed is None and not row.is_plain else ():
+            placed = self._place_all(hardest, attempt, lookup, hosts & anywhere)
+            if placed is not None:
                 break
-        if seats is None:
+        if placed is None:
             for order in _orders(hardest):
-                seats = self._seat_all(order, attempt, asking, anywhere)
-                if seats is not None:
+                placed = self._place_all(order, attempt, lookup, anywhere)
+                if placed is not None:
                     break
-        return None if seats is None else self._merge(parts, seats)
+        return None if placed is None else self._merge(parts, placed)
 
-    def useful(self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]) -> NDArray[np.bool_] | None:
+    def usable_hosts(
+        self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_] | None:
         """Hosts that some part could use, by host index, where ``lasting`` picks out what counts; None if a
         part has none.
 
         It says nothing about the parts getting in each other's way.
         """
-        useful = np.zeros(len(self._snapshot), bool)
+        usable_hosts = np.zeros(len(self._snapshot), bool)
         for part in group_requests(row):
             hosts = self._enough(part, lambda row: lasting(self._candidates.of(row)))
             if not hosts.any():
                 return None
-            useful |= hosts
-        return useful
+            usable_hosts |= hosts
+        return usable_hosts
 
-    def lacking(self, row: QueueRow) -> Part | None:
+    def first_unplaceable(self, row: QueueRow) -> Part | None:
         """The first part that has no place even without the others; None if they are in each other's way."""
         for part in group_requests(row):
             if not self.fits(part.row):
@@ -127,49 +130,49 @@ class GangPlacer:
 
     # -- seating ---------------------------------------------------------------------------------
 
-    def _seat_all(
-        self, order: list[Part], attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+    def _place_all(
+        self, order: list[Part], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         before = attempt.checkpoint()
-        seats: dict[str | None, list[Placement]] = {}
-        for part in (_apart(part, seats) for part in order):
-            pieces = self._pieces(part, asking, hosts)
+        placed: dict[str | None, list[Placement]] = {}
+        for part in (_apart(part, placed) for part in order):
+            pieces = self._host_shards(part, lookup, hosts)
             if pieces is None:
                 attempt.rollback(before)
                 return None
-            seats[part.group] = [self._hold(part, piece, attempt, asking, hosts) for piece in pieces]
-        return seats
+            placed[part.group] = [self._hold(part, piece, attempt, lookup, hosts) for piece in pieces]
+        return placed
 
     def _on_one_host(
-        self, parts: list[Part], attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+        self, parts: list[Part], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         """One host anywhere is closer than any number of hosts."""
         [part] = parts
-        piece = self._whole(part, asking, hosts)
-        return None if piece is None else {part.group: [self._hold(part, piece, attempt, asking, hosts)]}
+        piece = self._whole(part, lookup, hosts)
+        return None if piece is None else {part.group: [self._hold(part, piece, attempt, lookup, hosts)]}
 
-    def _pieces(self, part: Part, asking: Asking, hosts: NDArray[np.bool_]) -> list[Piece] | None:
+    def _host_shards(self, part: Part, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> list[HostShard] | None:
         if part.request.total is not None:
-            whole = self._whole(part, asking, hosts)
-            return [whole] if whole is not None else split(part.row, self._snapshot, asking, hosts)
-        offers = asking(part.row)
+            whole = self._whole(part, lookup, hosts)
+            return [whole] if whole is not None else split(part.row, self._snapshot, lookup, hosts)
+        offers = lookup(part.row)
         open_hosts = np.flatnonzero(offers.fits & hosts)
         chosen = self._framework.choose(part.request, self._snapshot, offers.offers, open_hosts)
-        return None if chosen is None else [Piece(part.request, chosen)]
+        return None if chosen is None else [HostShard(part.request, chosen)]
 
-    def _whole(self, part: Part, asking: Asking, hosts: NDArray[np.bool_]) -> Piece | None:
+    def _whole(self, part: Part, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
         """A total on one host."""
         if part.request.total is None or part.request.gpus > int(self._snapshot.size.max(initial=0)):
             return None
         request = slices_of(part.request, part.request.gpus)
-        offers = asking(replace(part.row, gpus=request))
+        offers = lookup(replace(part.row, gpus=request))
         chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
-        return None if chosen is None else Piece(request, chosen)
+        return None if chosen is None else HostShard(request, chosen)
 
     def _hold(
-        self, part: Part, piece: Piece, attempt: Statement, asking: Asking, hosts: NDArray[np.bool_]
+        self, part: Part, piece: HostShard, attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> Placement:
-        offers = asking(replace(part.row, gpus=piece.request))
+        offers = lookup(replace(part.row, gpus=piece.request))
         considered = int(np.count_nonzero(offers.fits & hosts))
         placement = place(piece.request, self._snapshot, offers.offers, piece.hosts, considered, self._epoch)
         for taken in placement.slices:
@@ -178,9 +181,9 @@ class GangPlacer:
 
     # -- where to look ---------------------------------------------------------------------------
 
-    def _could_serve(self, part: Part, asking: Asking) -> NDArray[np.bool_]:
+    def _could_serve(self, part: Part, lookup: CandidateLookup) -> NDArray[np.bool_]:
         """Hosts that could take a slice now, if there are enough of them for the part."""
-        return self._enough(part, lambda row: asking(row).fits)
+        return self._enough(part, lambda row: lookup(row).fits)
 
     def _enough(self, part: Part, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         request, snapshot = part.request, self._snapshot
@@ -212,8 +215,8 @@ class GangPlacer:
 
     # -- what comes of it ------------------------------------------------------------------------
 
-    def _merge(self, parts: list[Part], seats: dict[str | None, list[Placement]]) -> Placement:
-        pieces = [(part.group, placement) for part in parts for placement in seats[part.group]]
+    def _merge(self, parts: list[Part], placed: dict[str | None, list[Placement]]) -> Placement:
+        pieces = [(part.group, placement) for part in parts for placement in placed[part.group]]
         if len(pieces) == 1 and pieces[0][0] is None:
             return pieces[0][1]
         slices = [
@@ -241,11 +244,11 @@ class GangPlacer:
         return host_index
 
 
-def _apart(part: Part, seats: dict[str | None, list[Placement]]) -> Part:
+def _apart(part: Part, placed: dict[str | None, list[Placement]]) -> Part:
     """Of one GPU, a gang has one part at most: its ranks there would not know whose is whose."""
-    if part.request.share is None or not seats:
+    if part.request.share is None or not placed:
         return part
-    taken = frozenset(uuid for placements in seats.values() for seat in placements for uuid in seat.gpu_uuids)
+    taken = frozenset(uuid for placements in placed.values() for place_in in placements for uuid in place_in.gpu_uuids)
     return Part(part.group, replace(part.row, excluded_gpus=part.row.excluded_gpus | taken))
 
 

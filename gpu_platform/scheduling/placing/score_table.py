@@ -60,7 +60,7 @@ def _of_hosts(
 def _of_domains(
     request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
 ) -> ScoreTable:
-    found = framework.rank(request, snapshot, offers, hosts)
+    found = framework.rank_domains(request, snapshot, offers, hosts)
     if found is None:
         return ScoreTable()
     level, ranking = found

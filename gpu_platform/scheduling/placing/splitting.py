@@ -17,11 +17,11 @@ from gpu_platform.scheduling.placing.domains import domains_of
 MAX_MIXED = 64
 """So many hosts are looked at when no host can take exactly what is left over."""
 
-Asking = Callable[[QueueRow], Candidates]
+CandidateLookup = Callable[[QueueRow], Candidates]
 
 
 @dataclass(frozen=True)
-class Piece:
+class HostShard:
     """``request`` (of one plain shape) on ``hosts``."""
 
     request: GpuRequest
@@ -59,7 +59,9 @@ def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -
     return (capacity > 0) & (together[domain] >= request.gpus)
 
 
-def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.bool_]) -> list[Piece] | None:
+def split(
+    row: QueueRow, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
+) -> list[HostShard] | None:
     """The total over more than one of the ``usable`` hosts (by host index), largest slices first; None if they cannot.
 
     Fewest hosts first; then that which leaves least of its last host unused.
@@ -68,7 +70,7 @@ def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.
     if request.required_level in INSIDE_ONE_HOST:
         return None
     sizes = sizes_of(request, snapshot)
-    fits = {size: asking(replace(row, gpus=slices_of(request, size))).fits & usable for size in sizes}
+    fits = {size: lookup(replace(row, gpus=slices_of(request, size))).fits & usable for size in sizes}
     capacity = np.zeros(len(snapshot), np.intp)
     for size in sizes:
         capacity[fits[size]] = size
@@ -84,7 +86,7 @@ def split(row: QueueRow, snapshot: Snapshot, asking: Asking, usable: NDArray[np.
             worth = (len(taken), unused, int(snapshot.by_name[order[0]]))
             if best is None or worth < best[0]:
                 best = (worth, taken)
-    return None if best is None else _pieces(request, snapshot, best[1])
+    return None if best is None else _host_shards(request, snapshot, best[1])
 
 
 def _fewest(
@@ -127,11 +129,11 @@ def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -
     return taken
 
 
-def _pieces(request: GpuRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[Piece]:
-    pieces = []
+def _host_shards(request: GpuRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[HostShard]:
+    shards = []
     for size in sorted(set(taken.values()), reverse=True):
         hosts = np.array([host_index for host_index in taken if taken[host_index] == size], np.intp)
         near = [numbers[hosts] for numbers in snapshot.domains.values()]
         hosts = hosts[np.lexsort((snapshot.by_name[hosts], *near))]
-        pieces.append(Piece(slices_of(request, size, len(hosts)), hosts))
-    return pieces
+        shards.append(HostShard(slices_of(request, size, len(hosts)), hosts))
+    return shards

@@ -14,7 +14,7 @@ FASTEST_GB_S = 900.0
 """18 NVLinks of generation 5."""
 
 
-class Topology:
+class TopologyScore:
     """1 for NVLink inside one NUMA node, down to 0.2 for a set across sockets."""
 
     name = "topology"
@@ -25,7 +25,7 @@ class Topology:
         return closeness(offers)
 
 
-class Bandwidth:
+class BandwidthScore:
     """Logarithmic: twice the bandwidth is worth the same step on old and new machines."""
 
     name = "bandwidth"

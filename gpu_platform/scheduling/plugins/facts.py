@@ -8,23 +8,23 @@ from gpu_platform.domain.capacity import mismatch
 from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Ask
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import HostQuery
 
 
-class Fact:
+class GpuFactFilter:
     """Asked once per machine type, not per host. ``code`` says which requirement: see ``capacity.mismatch``."""
 
-    can_change_by = Change.FACTS
+    can_change_by = ChangeKind.FACTS
 
     def __init__(self, code: ReasonCode) -> None:
         self.code = code
 
-    def concerns(self, ask: Ask) -> bool:
-        return bool(_ASKED[self.code](ask.request))
+    def applies_to(self, query: HostQuery) -> bool:
+        return bool(_ASKED[self.code](query.request))
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        only = _ONLY[self.code](ask.request)
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        only = _ONLY[self.code](query.request)
 
         def accepts(gpu: GpuInfo) -> bool:
             return mismatch(gpu, only) is None
@@ -37,27 +37,27 @@ class CudaFilter:
     """The host has the CUDA installation; those that its driver cannot run were never reported."""
 
     code = ReasonCode.NO_CUDA
-    can_change_by = Change.FACTS
+    can_change_by = ChangeKind.FACTS
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.request.cuda is not None
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.request.cuda is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        bits = snapshot.cuda_bits(ask.request.cuda or "")
-        return np.where(snapshot.cuda[hosts] & bits, ask.everything(snapshot, hosts), np.uint64(0))
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        bits = snapshot.cuda_bits(query.request.cuda or "")
+        return np.where(snapshot.cuda[hosts] & bits, query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
 class GpuCountFilter:
     """Lets everything through: hosts fail here that had too few GPUs from the start."""
 
     code = ReasonCode.TOO_FEW_GPUS
-    can_change_by = Change.FACTS
+    can_change_by = ChangeKind.FACTS
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.wants_gpus
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        return snapshot.everything[hosts]
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        return snapshot.all_gpus[hosts]
 
 
 _ASKED = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
-from gpu_platform.scheduling.plugins.stranding import Stranding, TypicalTask
+from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
 from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import best_subset
 
@@ -26,14 +26,14 @@ TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
 _STEEP_GPUS = 4.0
 
 
-class Fragmentation:
+class FragmentationScore:
     """1 where the host gets less fragmented, 0.5 where it stays the same, 0 where all that is left becomes useless."""
 
     name = "fragmentation"
 
     def __init__(self, sizes: Mapping[int, float] = TYPICAL_SIZES, tasks: Sequence[TypicalTask] = ()) -> None:
         """``tasks``: what is expected, with parts of GPUs, CPUs and memory; then ``sizes`` do not count."""
-        self._stranding = Stranding(tasks) if tasks else None
+        self._stranding = StrandedGpus(tasks) if tasks else None
         total = sum(sizes.values())
         self._sizes = {size: part / total for size, part in sizes.items()}
         self._known: dict[tuple[Machine, int], float] = {}

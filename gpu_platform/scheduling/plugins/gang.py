@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
-from gpu_platform.scheduling.placing.framework import Offers, Ranking
+from gpu_platform.scheduling.placing.framework import DomainRanking, Offers
 from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
 
 
@@ -60,14 +60,14 @@ def choose_hosts(
 
 def rank_domains(
     request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices, weights: DomainWeights = DOMAIN_WEIGHTS
-) -> tuple[str | None, Ranking] | None:
+) -> tuple[str | None, DomainRanking] | None:
     """The nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
     everywhere = np.zeros(len(hosts), np.intp)
     allowed = domains_of(request, snapshot, hosts)
     levels = {level: snapshot.domains[level][hosts] for level in _levels_from_preferred(request, snapshot)}
     for level, domain in (*levels.items(), (None, everywhere)):
         for kind in (snapshot.kind[hosts], everywhere):
-            ranking = _rank(request, snapshot, offers, hosts, _both(_both(allowed, domain), kind), weights)
+            ranking = _rank_groups(request, snapshot, offers, hosts, _both(_both(allowed, domain), kind), weights)
             if ranking is not None:
                 return level, ranking
     return None
@@ -90,14 +90,14 @@ def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
     return a * (int(b.max()) + 1) + b
 
 
-def _rank(
+def _rank_groups(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,
     group: NDArray[np.intp],
     weights: DomainWeights,
-) -> Ranking | None:
+) -> DomainRanking | None:
     """The groups with enough hosts; None if there is none."""
     _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if sizes.max() < request.hosts:
@@ -125,7 +125,7 @@ def _rank(
     # Sums round differently at different places of the array: equal must stay equal.
     worth = np.round(sum(parts.values(), np.zeros(len(starts))), 9)
     best = np.lexsort((name[order[starts]], -worth))
-    return Ranking(in_order, starts, sizes, best, worth, parts)
+    return DomainRanking(in_order, starts, sizes, best, worth, parts)
 
 
 def _closest(

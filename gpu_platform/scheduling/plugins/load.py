@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Ask, Offers
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import HostQuery, Offers
 
 NO_PENALTY_BELOW_C, FULL_PENALTY_FROM_C = 30.0, 90.0
 
 
-class Utilisation:
+class UtilisationScore:
     """Least loaded first: 1 for a host whose GPUs measured idle, 0 for one whose GPUs all work."""
 
     name = "utilisation"
@@ -48,7 +48,7 @@ class RoundRobinScore:
         return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
 
 
-class History:
+class HistoryScore:
     """Where jobs ran faster than expected before, on this kind of GPU under this leaf; 0.5 is as expected."""
 
     name = "history"
@@ -59,14 +59,14 @@ class History:
         return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
 
 
-class Cool:
+class TemperatureFilter:
     """No work for a GPU above the limit, until it has cooled down."""
 
     code = ReasonCode.TOO_HOT
-    can_change_by = Change.HEALTH
+    can_change_by = ChangeKind.HEALTH
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.wants_gpus
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        return snapshot.everything[hosts] & ~snapshot.hot[hosts]
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        return snapshot.all_gpus[hosts] & ~snapshot.hot[hosts]

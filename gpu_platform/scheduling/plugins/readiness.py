@@ -5,41 +5,41 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Ask
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class HostReadyFilter:
     code = ReasonCode.HOST_NOT_READY
-    can_change_by = Change.HEALTH
+    can_change_by = ChangeKind.HEALTH
 
-    def concerns(self, ask: Ask) -> bool:
+    def applies_to(self, query: HostQuery) -> bool:
         return True
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        return np.where(snapshot.ready[hosts], ask.everything(snapshot, hosts), np.uint64(0))
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        return np.where(snapshot.ready[hosts], query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
-class Working:
+class HealthyGpuFilter:
     code = ReasonCode.UNHEALTHY
-    can_change_by = Change.HEALTH
+    can_change_by = ChangeKind.HEALTH
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.wants_gpus
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         return snapshot.working[hosts]
 
 
-class Free:
+class FreeGpuFilter:
     """Free in the store, and not promised to a proposal that is on its way there; for a share, or shared."""
 
     code = ReasonCode.BUSY
-    can_change_by = Change.USE
+    can_change_by = ChangeKind.USE
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.wants_gpus
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.wants_gpus
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         free = snapshot.free[hosts] & ~snapshot.held[hosts]
-        return free if ask.request.share is None else free | snapshot.shared.partly[hosts]
+        return free if query.request.share is None else free | snapshot.shared.partly[hosts]

@@ -13,8 +13,8 @@ from gpu_platform.domain.gpu import GpuInfo
 from gpu_platform.domain.placement import ReasonCode
 from gpu_platform.domain.share import Share, ShareMode
 from gpu_platform.scheduling.cluster.shared_gpus import MODES, as_sets
-from gpu_platform.scheduling.cluster.snapshot import Change, GpuSets, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import Ask
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import HostQuery
 from gpu_platform.topology.mig import mig_model
 
 _MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMode.MPS, ShareMode.TIME_SLICE))
@@ -24,13 +24,13 @@ class SharingSupportedFilter:
     """The GPU's model has the MIG profile; for a share, its host gives shares in the mode that was asked."""
 
     code = ReasonCode.SHARING_UNSUPPORTED
-    can_change_by = Change.FACTS
+    can_change_by = ChangeKind.FACTS
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.request.share is not None
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        share = _share(ask)
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        share = _share(query)
         able = snapshot.matching((share.mig_profile, share.memory_mib), lambda gpu: _can_ever(gpu, share))
         gpus = able[snapshot.machine[hosts]]
         if share.mode is not ShareMode.MPS:
@@ -42,66 +42,66 @@ class SameTenantFilter:
     """Of GPUs that are shared already only those of the same mode, and without MIG of the same namespace."""
 
     code = ReasonCode.SHARED_BY_ANOTHER
-    can_change_by = Change.USE
+    can_change_by = ChangeKind.USE
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.request.share is not None
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        shared, everything = snapshot.shared, snapshot.everything[hosts]
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
-            return everything
-        alike = shared.mode[hosts] == _modes(_share(ask), snapshot, hosts)[:, None]
-        alike &= shared.tenant[hosts] == shared.tenant_number(ask.tenant)
-        return everything & (~partly | as_sets(alike))
+            return all_gpus
+        alike = shared.mode[hosts] == _modes(_share(query), snapshot, hosts)[:, None]
+        alike &= shared.tenant[hosts] == shared.tenant_number(query.tenant)
+        return all_gpus & (~partly | as_sets(alike))
 
 
 class ShareCapacityFilter:
     """Room for one more part: percent and memory, or a place for the MIG instance."""
 
     code = ReasonCode.TOO_LITTLE_SHARE
-    can_change_by = Change.USE
+    can_change_by = ChangeKind.USE
 
-    def concerns(self, ask: Ask) -> bool:
-        return ask.request.share is not None
+    def applies_to(self, query: HostQuery) -> bool:
+        return query.request.share is not None
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        shared, everything = snapshot.shared, snapshot.everything[hosts]
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
-            return everything
-        return everything & (~partly | as_sets(_has_room(_share(ask), snapshot, hosts)))
+            return all_gpus
+        return all_gpus & (~partly | as_sets(_has_room(_share(query), snapshot, hosts)))
 
 
 class HostCapacityFilter:
     """Enough of a host's CPUs, or of its memory. ``can_change_by`` FACTS: of all it has; USE: of what nobody has."""
 
-    def __init__(self, code: ReasonCode, can_change_by: Change, reserve: int = 0) -> None:
+    def __init__(self, code: ReasonCode, can_change_by: ChangeKind, reserve: int = 0) -> None:
         """``reserve``: what jobs never get, CPUs or MiB."""
         self.code, self.can_change_by, self._reserve = code, can_change_by, reserve
         self._of_memory = code is ReasonCode.RAM
 
-    def concerns(self, ask: Ask) -> bool:
-        return self._asked(ask) > 0
+    def applies_to(self, query: HostQuery) -> bool:
+        return self._asked(query) > 0
 
-    def __call__(self, ask: Ask, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
         if self._of_memory:
             has, used, held = snapshot.ram_mib, snapshot.ram_mib_used, snapshot.ram_mib_held
         else:
             has, used, held = snapshot.cpus, snapshot.cpus_used, snapshot.cpus_held
         left = has[hosts] - self._reserve
-        if self.can_change_by is Change.USE:
+        if self.can_change_by is ChangeKind.USE:
             left = left - used[hosts] - held[hosts]
-        return np.where(left >= self._asked(ask), ask.everything(snapshot, hosts), np.uint64(0))
+        return np.where(left >= self._asked(query), query.all_gpus(snapshot, hosts), np.uint64(0))
 
-    def _asked(self, ask: Ask) -> int:
-        return ask.request.ram_mib_per_host if self._of_memory else ask.request.cpus_per_host
+    def _asked(self, query: HostQuery) -> int:
+        return query.request.ram_mib_per_host if self._of_memory else query.request.cpus_per_host
 
 
-def _share(ask: Ask) -> Share:
-    assert ask.request.share is not None, "asked only where it concerns"
-    return ask.request.share
+def _share(query: HostQuery) -> Share:
+    assert query.request.share is not None, "asked only where it concerns"
+    return query.request.share
 
 
 def _can_ever(gpu: GpuInfo, share: Share) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
-from gpu_platform.scheduling.cluster.snapshot import Change, HostIndices, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 
 _WHOLE = 100
@@ -37,7 +37,7 @@ class TypicalTask:
     weight: float = 1.0
 
 
-class Stranding:
+class StrandedGpus:
     def __init__(self, tasks: Sequence[TypicalTask]) -> None:
         self._weight = np.array([task.weight for task in tasks]) / sum(task.weight for task in tasks)
         self._gpus = np.array([task.gpus for task in tasks])
@@ -91,7 +91,7 @@ class Stranding:
         """As things stand; remembered until a host changes, whoever asks."""
         if len(self._known) < len(snapshot):
             self._known, self._seen = np.zeros(len(snapshot)), np.full(len(snapshot), -1, np.int64)
-        changed = snapshot.changed_at[Change.USE][hosts]
+        changed = snapshot.changed_at[ChangeKind.USE][hosts]
         stale = np.flatnonzero(self._seen[hosts] != changed)
         if len(stale):
             self._known[hosts[stale]] = self.stranded(left[stale], cpus[stale], ram_mib[stale])

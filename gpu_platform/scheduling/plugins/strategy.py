@@ -12,7 +12,7 @@ from gpu_platform.scheduling.placing.framework import Offers
 _LARGEST_LEFT = 32.0
 
 
-class Resources:
+class ResourcesScore:
     """What part of a host's free GPUs the job would use: 1 is an exact fit."""
 
     name = "resources"

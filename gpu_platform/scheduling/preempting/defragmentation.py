@@ -8,22 +8,22 @@ from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.preempting.moves import Mover, Moves
+from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 
 
 def defragment(
     waiting: Sequence[QueueRow],
-    mover: Mover,
+    move_planner: MovePlanner,
     snapshot: Snapshot,
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
-) -> tuple[QueueRow, Moves] | None:
+) -> tuple[QueueRow, MovePlan] | None:
     """The first of ``waiting`` for which moving jobs helps, and which. Nobody is moved for a job of lower priority."""
     for row in waiting:
         allowed = [job for job in movable if job.priority <= row.priority]
         with Statement(snapshot) as attempt:
-            moves = mover.smallest(row, allowed, budget, now, attempt)
+            moves = move_planner.smallest_plan(row, allowed, budget, now, attempt)
         if moves is not None:
             return row, moves
     return None

@@ -18,7 +18,7 @@ DETERMINISTIC_LIMIT = 0.5
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MoveSet:
     jobs: tuple[int, ...]
     is_optimal: bool
     """The model has no cheaper one; False: time was up."""
@@ -44,10 +44,10 @@ class JobModel:
 
 
 @dataclass(frozen=True)
-class Model:
+class MoveModel:
     hosts: list[HostModel]
     jobs: list[JobModel]
-    ways: dict[int, list[tuple[int, ...]]] | None
+    minimal_sets: dict[int, list[tuple[int, ...]]] | None
     """Host -> sets of jobs without which it could take a slice of the gang; None: the gang is not of equal slices."""
     domains: list[int]
     """Of each host; the gang's hosts are all of one."""
@@ -57,7 +57,7 @@ class Model:
     max_cost: float
 
 
-def cheapest_sets(model: Model, tries: int) -> Iterator[Candidate]:
+def cheapest_sets(model: MoveModel, tries: int) -> Iterator[MoveSet]:
     """Sets of jobs (numbers) that could do, fewest first, then cheapest; at most ``tries``.
 
     Asking for the next one means that the last one did not do after all.
@@ -85,23 +85,23 @@ def cheapest_sets(model: Model, tries: int) -> Iterator[Candidate]:
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return
         chosen = tuple(number for number, variable in enumerate(moved) if solver.value(variable))
-        yield Candidate(chosen, status == cp_model.OPTIMAL)
+        yield MoveSet(chosen, status == cp_model.OPTIMAL)
         if left <= 0:
             return
         problem.add_bool_or([variable.negated() if n in chosen else variable for n, variable in enumerate(moved)])
 
 
-def _gang(problem: cp_model.CpModel, model: Model, moved: list[Any]) -> dict[int, Any]:
+def _gang(problem: cp_model.CpModel, model: MoveModel, moved: list[Any]) -> dict[int, Any]:
     """Host -> whether the gang gets a slice there."""
-    if model.ways is None:
+    if model.minimal_sets is None:
         return {}
     taken: dict[int, Any] = {}
-    for host, ways in model.ways.items():
+    for host, minimal_sets in model.minimal_sets.items():
         taken[host] = problem.new_bool_var("")
-        if () in ways:
+        if () in minimal_sets:
             continue
         choices = []
-        for some in ways:
+        for some in minimal_sets:
             choice = problem.new_bool_var("")
             for job in some:
                 problem.add_implication(choice, moved[job])
@@ -120,7 +120,7 @@ def _gang(problem: cp_model.CpModel, model: Model, moved: list[Any]) -> dict[int
     return taken
 
 
-def _elsewhere(problem: cp_model.CpModel, model: Model, moved: list[Any], taken: dict[int, Any]) -> None:
+def _elsewhere(problem: cp_model.CpModel, model: MoveModel, moved: list[Any], taken: dict[int, Any]) -> None:
     """Every moved job gets as many hosts as it needs, and no host gives more GPUs than it has then."""
     uses: list[list[Any]] = [[] for _ in model.hosts]
     for job, variable in zip(model.jobs, moved, strict=True):

@@ -26,8 +26,8 @@ from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, Model, cheapest_sets
-from gpu_platform.scheduling.preempting.preemption import Room, lost_work
+from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, cheapest_sets
+from gpu_platform.scheduling.preempting.preemption import SliceVictimTrial, lost_work
 
 MAX_TRIES = 64
 """So many sets are tried before the gang goes on waiting."""
@@ -40,7 +40,7 @@ MAX_SUBSETS_OF = 8
 
 
 @dataclass(frozen=True)
-class Moves:
+class MovePlan:
     """``jobs`` make room for the gang, which gets ``placement``."""
 
     jobs: tuple[RunningRow, ...]
@@ -58,16 +58,16 @@ class _MoveProblem:
     """Host indices of the hosts to which they may go."""
 
 
-class Mover:
+class MovePlanner:
     def __init__(
         self, snapshot: Snapshot, framework: Framework, candidates: CandidateIndex, placer: GangPlacer
     ) -> None:
         self._snapshot, self._framework = snapshot, framework
         self._candidates, self._placer = candidates, placer
 
-    def smallest(
+    def smallest_plan(
         self, row: QueueRow, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
-    ) -> Moves | None:
+    ) -> MovePlan | None:
         """For ``row``, out of ``movable``; None if no set within the budget would do. ``attempt`` is left as it was."""
         jobs = sorted(
             (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
@@ -86,7 +86,7 @@ class Mover:
             placement = self.try_moving(row, chosen, attempt)
             if placement is not None:
                 lost = sum(lost_work(job, now) for job in chosen)
-                return Moves(tuple(chosen), lost, placement, exact and candidate.is_optimal)
+                return MovePlan(tuple(chosen), lost, placement, exact and candidate.is_optimal)
         return None
 
     def try_moving(
@@ -99,16 +99,16 @@ class Mover:
         before = attempt.checkpoint()
         for job in jobs:
             attempt.end(job)
-        placement = self._placer.seat(row, attempt)
+        placement = self._placer.place_in(row, attempt)
         largest_first = sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id))
-        found = placement is not None and all(self._placer.seat(again(job), attempt) for job in largest_first)
+        found = placement is not None and all(self._placer.place_in(requeued(job), attempt) for job in largest_first)
         if not (found and keep):
             attempt.rollback(before)
         return placement if found else None
 
     # -- which sets to try -----------------------------------------------------------------------
 
-    def _model(self, row: QueueRow, problem: _MoveProblem, budget: MoveBudget, now: float) -> Model:
+    def _model(self, row: QueueRow, problem: _MoveProblem, budget: MoveBudget, now: float) -> MoveModel:
         snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
         free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
@@ -119,15 +119,15 @@ class Mover:
             )
             for host_index in range(len(snapshot))
         ]
-        ways: dict[int, list[tuple[int, ...]]] | None = None
+        minimal_sets: dict[int, list[tuple[int, ...]]] | None = None
         domains = [0] * len(snapshot)
         if row.is_plain and not row.needs_partial_resources:
-            ways = self._ways(row, jobs, held)
+            minimal_sets = self._minimal_sets(row, jobs, held)
             domains = domains_of(row.gpus, snapshot, np.arange(len(snapshot))).tolist()
-        return Model(
+        return MoveModel(
             hosts=hosts,
             jobs=[self._job(job, targets, now) for job in jobs],
-            ways=ways,
+            minimal_sets=minimal_sets,
             domains=domains,
             gang_hosts=row.gpus.hosts,
             gang_gpus_per_host=row.gpus.gpus_per_host,
@@ -136,7 +136,7 @@ class Mover:
         )
 
     def _job(self, job: RunningRow, targets: set[int], now: float) -> JobModel:
-        row, lost = again(job), lost_work(job, now)
+        row, lost = requeued(job), lost_work(job, now)
         if not row.is_plain:
             return JobModel(lost, 0, 0, [])
         able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
@@ -144,12 +144,12 @@ class Mover:
             lost, row.gpus.hosts, row.gpus.gpus_per_host, [host_index for host_index in able if host_index in targets]
         )
 
-    def _ways(
+    def _minimal_sets(
         self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
     ) -> dict[int, list[tuple[int, ...]]]:
         """Host index -> the minimal sets of jobs without which the host could take a slice; () if it can now."""
-        room = Room(row, self._snapshot, self._framework, ())
-        ways: dict[int, list[tuple[int, ...]]] = {}
+        trial = SliceVictimTrial(row, self._snapshot, self._framework, ())
+        minimal_sets: dict[int, list[tuple[int, ...]]] = {}
         for host_index in range(len(self._snapshot)):
             there = [number for number, gpus in enumerate(held) if host_index in gpus]
             found: list[tuple[int, ...]] = []
@@ -161,11 +161,11 @@ class Mover:
                     freed = 0
                     for number in some:
                         freed |= held[number][host_index]
-                    if room.offers(host_index, freed):
+                    if trial.offers(host_index, freed):
                         found.append(some)
             if found:
-                ways[host_index] = found
-        return ways
+                minimal_sets[host_index] = found
+        return minimal_sets
 
     def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
         """Of a large cluster, the hosts that cost least to clear, and those with most room for what was there."""
@@ -176,8 +176,8 @@ class Mover:
         def cost(some: Sequence[int]) -> tuple[int, float]:
             return len(some), sum(lost_work(jobs[number], now) for number in some)
 
-        ways = self._ways(row, jobs, held)
-        order = sorted(ways, key=lambda host_index: (min(map(cost, ways[host_index])), host_index))
+        minimal_sets = self._minimal_sets(row, jobs, held)
+        order = sorted(minimal_sets, key=lambda host_index: (min(map(cost, minimal_sets[host_index])), host_index))
         free = np.bitwise_count(self._snapshot.free & ~self._snapshot.held & self._snapshot.working)
         roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
         targets = set(roomy.tolist())
@@ -217,7 +217,7 @@ def _can_move(job: RunningRow) -> bool:
     return job.gpus is not None and not job.shares and bool(job.gpu_uuids)
 
 
-def again(job: RunningRow) -> QueueRow:
+def requeued(job: RunningRow) -> QueueRow:
     """The job as it will wait once it was stopped."""
     assert job.gpus is not None, "a job is moved only if its request is known"
     return QueueRow(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.cluster.snapshot import Change, Snapshot
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import host_query
 from gpu_platform.scheduling.placing.domains import domains_of, together
@@ -67,26 +67,26 @@ def choose_victims(
     framework: Framework,
     eligible: Iterable[RunningRow],
     now: float,
-    leaving: Iterable[RunningRow] = (),
+    being_preempted: Iterable[RunningRow] = (),
     placer: GangPlacer | None = None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None = None,
 ) -> tuple[RunningRow, ...] | None:
     """The victims for ``row`` out of ``eligible``; None if not even all of them would do.
 
-    GPUs that are free, and those of jobs that are ``leaving`` anyway, count. Empty if they are enough.
+    GPUs that are free, and those of jobs that are ``being_preempted`` anyway, count. Empty if they are enough.
     ``placer`` is needed for gangs of groups, for totals, and where parts of GPUs, CPUs or memory are given away.
     ``allowed``: do the quotas allow ``row`` once these jobs have ended? None: whatever ends.
     """
-    room = _victim_trial(row, snapshot, framework, list(leaving), placer, allowed)
-    jobs = [job for job in eligible if room.helps(job)]
-    if room.fits(()):
+    trial = _victim_trial(row, snapshot, framework, list(being_preempted), placer, allowed)
+    jobs = [job for job in eligible if trial.helps(job)]
+    if trial.fits(()):
         return ()
-    if not room.fits(jobs):
+    if not trial.fits(jobs):
         return None
     for priority in sorted({job.priority for job in jobs}):
         lower = [job for job in jobs if job.priority <= priority]
-        if room.fits(lower):
-            return _cheapest(room, lower, now)
+        if trial.fits(lower):
+            return _cheapest(trial, lower, now)
     return None
 
 
@@ -105,12 +105,12 @@ def earliest_preemption(
     ``eligible``: who may be stopped at a moment; of whom there are taken to be ever more. The rest as
     :func:`choose_victims`.
     """
-    room = _victim_trial(row, snapshot, framework, [], placer, allowed)
+    trial = _victim_trial(row, snapshot, framework, [], placer, allowed)
 
     def enough(at: float) -> bool:
-        return room.fits([job for job in eligible(at) if room.helps(job)])
+        return trial.fits([job for job in eligible(at) if trial.helps(job)])
 
-    if not moments or room.fits(()) or not enough(moments[-1]):
+    if not moments or trial.fits(()) or not enough(moments[-1]):
         return None
     return moments[bisect_left(moments, True, key=enough)]
 
@@ -119,17 +119,17 @@ def _victim_trial(
     row: QueueRow,
     snapshot: Snapshot,
     framework: Framework,
-    leaving: Sequence[RunningRow],
+    being_preempted: Sequence[RunningRow],
     placer: GangPlacer | None,
     allowed: Callable[[Iterable[RunningRow]], bool] | None,
 ) -> VictimTrial:
-    room: VictimTrial
+    trial: VictimTrial
     if row.is_plain and not row.needs_partial_resources and not snapshot.shared.partly.any():
-        room = Room(row, snapshot, framework, leaving)
+        trial = SliceVictimTrial(row, snapshot, framework, being_preempted)
     else:
         assert placer is not None, "only plain gangs of whole GPUs can do without"
-        room = GangVictimTrial(row, snapshot, placer, leaving)
-    return room if allowed is None else QuotaVictimTrial(room, snapshot, leaving, allowed)
+        trial = GangVictimTrial(row, snapshot, placer, being_preempted)
+    return trial if allowed is None else QuotaVictimTrial(trial, snapshot, being_preempted, allowed)
 
 
 class VictimTrial(Protocol):
@@ -149,20 +149,22 @@ class VictimTrial(Protocol):
         ...
 
 
-class Room:
+class SliceVictimTrial:
     """For equal slices: host by host, without touching the snapshot."""
 
     exact_up_to = EXACT_UP_TO
 
-    def __init__(self, row: QueueRow, snapshot: Snapshot, framework: Framework, leaving: Iterable[RunningRow]) -> None:
+    def __init__(
+        self, row: QueueRow, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
+    ) -> None:
         self.request, self._snapshot = row.gpus, snapshot
         self.one_host = row.gpus.hosts == 1
         host_indices = np.arange(len(snapshot))
-        ask = host_query(snapshot, row)
-        usable = framework.usable(ask, snapshot, host_indices, Change.USE)
+        query = host_query(snapshot, row)
+        usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
         self._free = (usable & snapshot.free & ~snapshot.held).tolist()
-        for job in leaving:
+        for job in being_preempted:
             for host_index, gpus in self.of(job).items():
                 self._free[host_index] |= gpus
         self._ready = np.array([self.offers(host_index, 0) for host_index in host_indices.tolist()], bool)
@@ -211,14 +213,16 @@ class GangVictimTrial:
     exact_up_to = GANG_EXACT_UP_TO
     one_host = False
 
-    def __init__(self, row: QueueRow, snapshot: Snapshot, placer: GangPlacer, leaving: Iterable[RunningRow]) -> None:
-        self._row, self._snapshot, self._placer, self._leaving = row, snapshot, placer, list(leaving)
-        useful = placer.useful(row, lambda candidates: candidates.after_use)
-        self._useful = np.zeros(len(snapshot), bool) if useful is None else useful
+    def __init__(
+        self, row: QueueRow, snapshot: Snapshot, placer: GangPlacer, being_preempted: Iterable[RunningRow]
+    ) -> None:
+        self._row, self._snapshot, self._placer, self._being_preempted = row, snapshot, placer, list(being_preempted)
+        usable = placer.usable_hosts(row, lambda candidates: candidates.after_use)
+        self._usable_hosts = np.zeros(len(snapshot), bool) if usable is None else usable
 
     def of(self, job: RunningRow) -> dict[int, int]:
         """Also hosts where it has only CPUs and memory, with no GPU."""
-        found = {host_index: 0 for host_index in self._snapshot.host_indices_of(job) if self._useful[host_index]}
+        found = {host_index: 0 for host_index in self._snapshot.host_indices_of(job) if self._usable_hosts[host_index]}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
             if place is not None and place[0] in found:
@@ -230,9 +234,9 @@ class GangVictimTrial:
 
     def fits(self, without: Iterable[RunningRow]) -> bool:
         with Statement(self._snapshot) as attempt:
-            for job in (*self._leaving, *without):
+            for job in (*self._being_preempted, *without):
                 attempt.end(job)
-            return self._placer.seat(self._row, attempt) is not None
+            return self._placer.place_in(self._row, attempt) is not None
 
     def domains(self) -> NDArray[np.intp]:
         return np.zeros(len(self._snapshot), np.intp)
@@ -245,13 +249,13 @@ class QuotaVictimTrial:
 
     def __init__(
         self,
-        room: VictimTrial,
+        trial: VictimTrial,
         snapshot: Snapshot,
-        leaving: Sequence[RunningRow],
+        being_preempted: Sequence[RunningRow],
         allowed: Callable[[Iterable[RunningRow]], bool],
     ) -> None:
-        self._room, self._snapshot, self._leaving, self._allowed = room, snapshot, leaving, allowed
-        self.exact_up_to = room.exact_up_to
+        self._trial, self._snapshot, self._being_preempted, self._allowed = trial, snapshot, being_preempted, allowed
+        self.exact_up_to = trial.exact_up_to
 
     def of(self, job: RunningRow) -> dict[int, int]:
         found = dict.fromkeys(self._snapshot.host_indices_of(job), 0)
@@ -266,31 +270,31 @@ class QuotaVictimTrial:
 
     def fits(self, without: Iterable[RunningRow]) -> bool:
         without = list(without)
-        return self._allowed([*self._leaving, *without]) and self._room.fits(without)
+        return self._allowed([*self._being_preempted, *without]) and self._trial.fits(without)
 
     def domains(self) -> NDArray[np.intp]:
         return np.zeros(len(self._snapshot), np.intp)
 
 
-def _cheapest(room: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
+def _cheapest(trial: VictimTrial, jobs: Sequence[RunningRow], now: float) -> tuple[RunningRow, ...]:
     costs = {(job.job_id, job.attempt): lost_work(job, now) for job in jobs}
     jobs = sorted(jobs, key=lambda job: (costs[job.job_id, job.attempt], job.job_id))
-    if len(jobs) <= room.exact_up_to:
-        found = _search(room, jobs, costs)
-    elif room.one_host:
+    if len(jobs) <= trial.exact_up_to:
+        found = _search(trial, jobs, costs)
+    elif trial.one_host:
         found = None
-        for host_index in sorted({host_index for job in jobs for host_index in room.of(job)}):
-            there = [job for job in jobs if host_index in room.of(job)]
-            best = _search(room, there, costs, found[0] if found else None)
+        for host_index in sorted({host_index for job in jobs for host_index in trial.of(job)}):
+            there = [job for job in jobs if host_index in trial.of(job)]
+            best = _search(trial, there, costs, found[0] if found else None)
             found = best or found
     else:
-        found = _greedily(room, jobs, costs)
+        found = _greedily(trial, jobs, costs)
     assert found is not None, "all of them together were enough"
     return found[1]
 
 
 def _search(
-    room: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
+    trial: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float], bound: Cost | None = None
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """The cheapest set out of ``jobs`` (ascending by cost) that is cheaper than ``bound``: branch and bound."""
     best: tuple[Cost, tuple[RunningRow, ...]] | None = None
@@ -305,34 +309,34 @@ def _search(
                 if new[0] > limit[0]:
                     return  # those that follow cost at least as much
                 continue
-            if room.fits((*chosen, job)):
+            if trial.fits((*chosen, job)):
                 best = (new, (*chosen, job))
             else:
                 extend((*chosen, job), new, number + 1)
 
     # With all that could still be chosen it must fit, or there is nothing to search.
-    if room.fits(jobs):
+    if trial.fits(jobs):
         extend((), (0.0, 0), 0)
     return best
 
 
 def _greedily(
-    room: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
+    trial: VictimTrial, jobs: Sequence[RunningRow], costs: dict[tuple[str, int], float]
 ) -> tuple[Cost, tuple[RunningRow, ...]] | None:
     """Per domain: evict, cheapest first, until the gang fits; then spare everyone that can be spared, dearest first."""
-    domains, best = room.domains(), None
+    domains, best = trial.domains(), None
     for domain in np.unique(domains).tolist():
-        inside = [job for job in jobs if any(domains[host_index] == domain for host_index in room.of(job))]
-        if not room.fits(inside):
+        inside = [job for job in jobs if any(domains[host_index] == domain for host_index in trial.of(job))]
+        if not trial.fits(inside):
             continue
         low, high = 0, len(inside)
         while low < high:  # the shortest beginning of the list that is enough
             middle = (low + high) // 2
-            low, high = (low, middle) if room.fits(inside[:middle]) else (middle + 1, high)
+            low, high = (low, middle) if trial.fits(inside[:middle]) else (middle + 1, high)
         victims = inside[:low]
         for job in reversed(inside[:low]):
             without = [other for other in victims if other is not job]
-            if room.fits(without):
+            if trial.fits(without):
                 victims = without
         cost = (sum(costs[job.job_id, job.attempt] for job in victims), len(victims))
         if best is None or cost < best[0]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.backfilling.backfill import Reservation, resources_of
+from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, resources_of
 from gpu_platform.scheduling.cluster.proposals import Proposals
+from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.preempting.defragmentation import defragment
-from gpu_platform.scheduling.preempting.moves import Mover, Moves
+from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import (
     Preemption,
     PreemptionReason,
@@ -30,7 +31,7 @@ from gpu_platform.scheduling.preempting.preemption import (
     eligible_victims,
 )
 from gpu_platform.scheduling.preempting.recovery import recover
-from gpu_platform.scheduling.rounds import Round, State, Waiting
+from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 PREEMPTORS = 8
 """Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
@@ -46,12 +47,10 @@ GATHER_S = 2.0
 RETURN_S = 30.0
 """A job that lost its hosts is in the queue again within this, or has ended."""
 
-Key = tuple[str, int]
-
 
 @dataclass(frozen=True)
 class _ClaimWithDeadline:
-    reservation: Reservation
+    reservation: PlannedReservation
     until: float
     facts_version: int
     """Positions of GPUs may have changed after it."""
@@ -69,10 +68,10 @@ class _Displaced:
 
 
 class PreemptionPlanner:
-    def __init__(self, state: State, proposals: Proposals) -> None:
+    def __init__(self, state: SchedulerState, proposals: Proposals) -> None:
         self._state, self._proposals = state, proposals
-        self._mover = Mover(state.snapshot, state.framework, state.candidates, state.gangs)
-        self._leaving: set[Key] = set()
+        self._move_planner = MovePlanner(state.snapshot, state.framework, state.candidates, state.gangs)
+        self._being_preempted: set[AttemptId] = set()
         """Who was told to make room and still holds GPUs."""
         self._displaced: dict[str, _Displaced] = {}
         """Jobs that lost hosts or GPUs and have no place again."""
@@ -83,16 +82,16 @@ class PreemptionPlanner:
         self._gather_until = -math.inf
         self._returning: dict[str, int] = {}
         """Jobs that lost hosts and are not in the queue yet, with their priorities."""
-        self._foreseen: tuple[Round, tuple[str, float] | None] | None = None
+        self._next_preemption: tuple[SchedulingRound, tuple[str, float] | None] | None = None
         """Of the last round that was asked about."""
         self._budget = state.policy.recovery_budget
         """What is left of it for the jobs that are displaced now."""
 
-    def leaves(self, key: Key) -> None:
+    def mark_preempting(self, key: AttemptId) -> None:
         """It was told to make room before."""
-        self._leaving.add(key)
+        self._being_preempted.add(key)
 
-    def lost(self, jobs: Iterable[RunningRow], now: float) -> None:
+    def hosts_lost(self, jobs: Iterable[RunningRow], now: float) -> None:
         """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
         for job in jobs:
             self._displaced[job.job_id] = _Displaced(seen=now)
@@ -101,7 +100,7 @@ class PreemptionPlanner:
         if len(self._losses) > 1:
             self._gather_until = now + GATHER_S
 
-    def bar(self, now: float) -> float:
+    def hold_back_priority(self, now: float) -> float:
         """Nobody of this priority or lower is served yet.
 
         Jobs that lost several hosts together come back into the queue one by one, as their ranks end. Served as they
@@ -114,7 +113,7 @@ class PreemptionPlanner:
             del self._returning[job_id]
         return max(self._returning.values(), default=-math.inf)
 
-    def broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
+    def gpu_broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
         """A GPU of these jobs left service. ``heals``: it may be back soon, so others are moved only after a while."""
         for job in jobs:
             known = self._displaced.get(job.job_id)
@@ -131,49 +130,49 @@ class PreemptionPlanner:
         self._displaced.pop(job_id, None)
         self._claims.pop(job_id, None)
 
-    def claims(self, now: float) -> list[Reservation]:
+    def claims(self, now: float) -> list[PlannedReservation]:
         facts = self._state.snapshot.facts_version
         self._claims = {
             job: claim for job, claim in self._claims.items() if claim.until > now and claim.facts_version == facts
         }
         return [claim.reservation for claim in self._claims.values()]
 
-    def make(self, found: Round, now: float) -> list[Preemption]:
+    def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
         """Who is to be stopped or moved now; told once."""
         policy = self._state.policy
         if not (policy.preemption or policy.defragmentation or policy.recovery):
             return []
-        staying, leaving = self._running()
-        self._leaving &= {(row.job_id, row.attempt) for row in leaving}
+        staying, being_preempted = self._running()
+        self._being_preempted &= {(row.job_id, row.attempt) for row in being_preempted}
         waiting = sorted(found.waiting.values(), key=lambda entry: entry.turn)
-        decided = self._preempt(waiting, staying, leaving, now) if policy.preemption else None
+        decided = self._preempt(waiting, staying, being_preempted, now) if policy.preemption else None
         waiting = [entry for entry in waiting if entry.denial is None]
-        if decided is None and not leaving and not self._claims:
+        if decided is None and not being_preempted and not self._claims:
             decided = self._move(waiting, staying, now)
         decided = decided or []
-        self._leaving |= {key for preemption in decided for key in preemption.victims}
+        self._being_preempted |= {key for preemption in decided for key in preemption.victims}
         return decided
 
-    def foreseen(self, found: Round) -> tuple[str, float] | None:
+    def next_preemption(self, found: SchedulingRound) -> tuple[str, float] | None:
         """(job, when): the waiting job for whom others will be stopped next, once they have run for ``min_run_s``.
 
         None where nobody will be, or somebody is being stopped now: what follows then is not known.
         """
         if not self._state.policy.preemption:
             return None
-        if self._foreseen is None or self._foreseen[0] is not found:
-            self._foreseen = found, self._foresee(found)
-        return self._foreseen[1]
+        if self._next_preemption is None or self._next_preemption[0] is not found:
+            self._next_preemption = found, self._find_next_preemption(found)
+        return self._next_preemption[1]
 
-    def _foresee(self, found: Round) -> tuple[str, float] | None:
+    def _find_next_preemption(self, found: SchedulingRound) -> tuple[str, float] | None:
         state, now = self._state, found.now
-        staying, leaving = self._running()
-        if leaving or self._claims:
+        staying, being_preempted = self._running()
+        if being_preempted or self._claims:
             return None
         old_enough = {row.started_at + state.policy.min_run_s for row in staying if row.preemptible}
         looks = {math.ceil(at / PREEMPT_AGAIN_S) * PREEMPT_AGAIN_S for at in old_enough if at > now}
         moments = [now, *sorted(looks)]
-        excess, chances = state.quotas.excess(row.namespace for row in staying), list[tuple[float, float, str]]()
+        excess, chances = state.quotas.borrowed(row.namespace for row in staying), list[tuple[float, float, str]]()
         for entry in self._preemptors(sorted(found.waiting.values(), key=lambda entry: entry.turn), staying):
             row = entry.row
             eligible, allowed = partial(self._eligible, row, staying, excess), self._allowance(row)
@@ -185,11 +184,11 @@ class PreemptionPlanner:
 
     def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
         """Jobs that hold something and stay, and those that were told to make room."""
-        running = [row for row in self._state.ledger if (row.job_id, row.attempt) not in self._proposals]
-        leaving = [row for row in running if (row.job_id, row.attempt) in self._leaving]
-        return [row for row in running if (row.job_id, row.attempt) not in self._leaving], leaving
+        running = [row for row in self._state.running_jobs if (row.job_id, row.attempt) not in self._proposals]
+        being_preempted = [row for row in running if (row.job_id, row.attempt) in self._being_preempted]
+        return [row for row in running if (row.job_id, row.attempt) not in self._being_preempted], being_preempted
 
-    def _preemptors(self, waiting: list[Waiting], staying: list[RunningRow]) -> list[Waiting]:
+    def _preemptors(self, waiting: list[WaitingEntry], staying: list[RunningRow]) -> list[WaitingEntry]:
         """Out of ``waiting`` (in order), for whom others might be stopped."""
         lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
         # Who has no quota left may still have some made by jobs of lower priority.
@@ -213,22 +212,24 @@ class PreemptionPlanner:
         return None if self._state.quotas.idle else partial(self._allowed, row)
 
     def _preempt(
-        self, waiting: list[Waiting], staying: list[RunningRow], leaving: list[RunningRow], now: float
+        self, waiting: list[WaitingEntry], staying: list[RunningRow], being_preempted: list[RunningRow], now: float
     ) -> list[Preemption] | None:
         """Make room for the first job that waits and may have it made. None: there is none."""
         state = self._state
-        excess = state.quotas.excess(row.namespace for row in staying)
+        excess = state.quotas.borrowed(row.namespace for row in staying)
         for entry in self._preemptors(waiting, staying):
             row = entry.row
             eligible = self._eligible(row, staying, excess, now)
             if not eligible:
                 continue
             allowed = self._allowance(row)
-            victims = choose_victims(row, state.snapshot, state.framework, eligible, now, leaving, state.gangs, allowed)
+            victims = choose_victims(
+                row, state.snapshot, state.framework, eligible, now, being_preempted, state.gangs, allowed
+            )
             if victims:
-                self._claim_without(row, (*leaving, *victims), now)
+                self._claim_without(row, (*being_preempted, *victims), now)
                 return [Preemption(row.job_id, row.attempt, _keys(victims))]
-            if victims is not None and leaving:
+            if victims is not None and being_preempted:
                 return []  # it only has to wait for them
         return None
 
@@ -237,10 +238,10 @@ class PreemptionPlanner:
         quotas, snapshot = self._state.quotas, self._state.snapshot
         charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
         free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum()) - sum(gpus for _, _, gpus in charges)
-        with quotas.supposing(charges):
+        with quotas.assuming(charges):
             return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
-    def _move(self, waiting: list[Waiting], staying: list[RunningRow], now: float) -> list[Preemption]:
+    def _move(self, waiting: list[WaitingEntry], staying: list[RunningRow], now: float) -> list[Preemption]:
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
         held = {row.job_id for row in staying}
@@ -250,10 +251,10 @@ class PreemptionPlanner:
         self._displaced = {job: why for job, why in self._displaced.items() if now - why.seen < RETURN_S}
         if not self._displaced:
             self._budget = policy.recovery_budget
-        if policy.recovery and self._displaced and self.bar(now) == -math.inf:
+        if policy.recovery and self._displaced and self.hold_back_priority(now) == -math.inf:
             due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
             displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
-            moves = recover(displaced, self._mover, self._state.snapshot, movable, self._budget, now)
+            moves = recover(displaced, self._move_planner, self._state.snapshot, movable, self._budget, now)
             if moves:
                 spent = [found for _, found in moves]
                 self._budget = MoveBudget(
@@ -265,7 +266,7 @@ class PreemptionPlanner:
             self._next_look = now + policy.defragment_every_s
             rows = [e.row for e in waiting if now - e.row.enqueued_at >= policy.defragment_after_s]
             moves = defragment(
-                rows[:PREEMPTORS], self._mover, self._state.snapshot, movable, policy.defragmentation_budget, now
+                rows[:PREEMPTORS], self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
             )
             if moves is not None:
                 return [self._moved(*moves, PreemptionReason.DEFRAGMENTATION, now)]
@@ -276,7 +277,7 @@ class PreemptionPlanner:
         with Statement(self._state.snapshot) as attempt:
             for job in jobs:
                 attempt.end(job)
-            placement = self._state.gangs.seat(row, attempt)
+            placement = self._state.gangs.place_in(row, attempt)
         if placement is not None:
             self._claim(row.job_id, placement, now)
 
@@ -284,14 +285,14 @@ class PreemptionPlanner:
         claim = self._reservation(job_id, placement)
         self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, self._state.snapshot.facts_version)
 
-    def _moved(self, row: QueueRow, moves: Moves, reason: PreemptionReason, now: float) -> Preemption:
+    def _moved(self, row: QueueRow, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
         self._claim(row.job_id, moves.placement, now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 
-    def _reservation(self, job_id: str, placement: Placement) -> Reservation:
-        hosts, gpus, room = resources_of(placement, self._state.snapshot)
-        return Reservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=room)
+    def _reservation(self, job_id: str, placement: Placement) -> PlannedReservation:
+        hosts, gpus, host_resources = resources_of(placement, self._state.snapshot)
+        return PlannedReservation(job_id, -math.inf, math.inf, hosts, gpus, host_resources=host_resources)
 
 
-def _keys(rows: Iterable[RunningRow]) -> tuple[Key, ...]:
+def _keys(rows: Iterable[RunningRow]) -> tuple[AttemptId, ...]:
     return tuple((row.job_id, row.attempt) for row in rows)

@@ -8,34 +8,34 @@ from gpu_platform.domain.rows import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.preempting.moves import Mover, Moves
+from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 
 
 def recover(
     displaced: Sequence[QueueRow],
-    mover: Mover,
+    move_planner: MovePlanner,
     snapshot: Snapshot,
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
-) -> list[tuple[QueueRow, Moves]]:
+) -> list[tuple[QueueRow, MovePlan]]:
     """Which jobs to move for which displaced one. Those that fit without, or with no move at all, are not listed.
 
     A displaced job's place is counted as taken for those that follow, and so are the new places of moved jobs: all
     that is listed can happen together.
     """
-    found: list[tuple[QueueRow, Moves]] = []
+    found: list[tuple[QueueRow, MovePlan]] = []
     left, lost = budget.jobs, budget.lost_gpu_s
     moved: set[str] = set()
     with Statement(snapshot) as attempt:
         for row in sorted(displaced, key=lambda row: (-row.priority, row.enqueued_at, row.job_id)):
-            if mover.try_moving(row, (), attempt, keep=True) is not None:
+            if move_planner.try_moving(row, (), attempt, keep=True) is not None:
                 continue
             allowed = [job for job in movable if job.job_id not in moved and job.priority <= row.priority]
-            moves = mover.smallest(row, allowed, MoveBudget(left, lost), now, attempt) if left > 0 else None
+            moves = move_planner.smallest_plan(row, allowed, MoveBudget(left, lost), now, attempt) if left > 0 else None
             if moves is None:
                 continue
-            mover.try_moving(row, moves.jobs, attempt, keep=True)
+            move_planner.try_moving(row, moves.jobs, attempt, keep=True)
             moved |= {job.job_id for job in moves.jobs}
             left, lost = left - len(moves.jobs), lost - moves.lost_gpu_s
             found.append((row, moves))

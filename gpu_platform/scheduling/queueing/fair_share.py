@@ -13,7 +13,7 @@ from functools import lru_cache
 from gpu_platform.domain.cluster_state import PastUseRow
 from gpu_platform.domain.quota import Quotas
 
-Share = tuple[tuple[float, str], ...]
+FairShareKey = tuple[tuple[float, str], ...]
 HALF_LIVES = 8
 """Older use counts less than half a percent: nobody needs to remember it."""
 
@@ -47,7 +47,7 @@ class FairShare:
             use = self._uses.setdefault(node, _Use(at=now))
             use.average, use.at = self._average(use, now) + worth, now
 
-    def order(self, namespace: str, user: str, now: float) -> Share:
+    def order(self, namespace: str, user: str, now: float) -> FairShareKey:
         """Smaller goes first. Nodes of one level and equal use go by name."""
         return tuple(
             (self.use(node, now) / weight, node[-1])

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow
 
-Order = tuple[float, float, str]
-Group = tuple[str, str, float]
+QueueSortKey = tuple[float, float, str]
+GroupKey = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
 NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str, str]
 ORDERS = ("priority", "fcfs", "fair_share")
@@ -21,7 +21,7 @@ ORDERS = ("priority", "fcfs", "fair_share")
 class Need:
     """The groups whose jobs ask for the same, whoever asks and whatever else they must not get."""
 
-    groups: list[tuple[Order, Group]] = field(default_factory=list)
+    groups: list[tuple[QueueSortKey, GroupKey]] = field(default_factory=list)
     """Sorted by their first jobs, unless shares decide."""
     narrowed: int = 0
     """How many of the groups must not get certain GPUs or hosts."""
@@ -57,8 +57,8 @@ class JobQueue:
         self._by_user, self._by_namespace = by_user, by_namespace
         self._ageing_per_s = ageing_per_hour / 3600.0
         self._jobs: dict[str, QueueRow] = {}
-        self._groups: dict[Group, list[Order]] = {}
-        self._classes: dict[str, dict[Group, None]] = {}
+        self._groups: dict[GroupKey, list[QueueSortKey]] = {}
+        self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
         self.endless = 0
@@ -75,12 +75,12 @@ class JobQueue:
         """In no particular order."""
         return iter(self._jobs.values())
 
-    def order(self, row: QueueRow) -> Order:
+    def order(self, row: QueueRow) -> QueueSortKey:
         """Sorts before later jobs."""
         urgency = row.priority - self._ageing_per_s * row.enqueued_at
         return (-urgency if self._by_priority else 0.0, row.enqueued_at, row.job_id)
 
-    def group(self, row: QueueRow) -> Group:
+    def group(self, row: QueueRow) -> GroupKey:
         return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
 
     def need(self, row: QueueRow) -> NeedKey:
@@ -129,13 +129,13 @@ class JobQueue:
         self.version += 1
         return row
 
-    def _move(self, row: QueueRow, group: Group, before: Order, after: Order) -> None:
+    def _move(self, row: QueueRow, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
         """Another job is the group's first."""
         groups = self._needs[self.need(row)].groups
         del groups[bisect_left(groups, (before, group))]
         insort(groups, (after, group))
 
-    def _dissolve(self, row: QueueRow, group: Group, first: Order) -> None:
+    def _dissolve(self, row: QueueRow, group: GroupKey, first: QueueSortKey) -> None:
         del self._groups[group]
         del self._classes[row.class_key][group]
         if not self._classes[row.class_key]:
@@ -150,12 +150,12 @@ class JobQueue:
     def get(self, job_id: str) -> QueueRow | None:
         return self._jobs.get(job_id)
 
-    def first(self, group: Group) -> QueueRow | None:
+    def first(self, group: GroupKey) -> QueueRow | None:
         """The first waiting job of a group."""
         members = self._groups.get(group)
         return self._jobs[members[0][2]] if members else None
 
-    def members(self, group: Group) -> Sequence[Order]:
+    def members(self, group: GroupKey) -> Sequence[QueueSortKey]:
         """The places of a group's jobs, in order; the last part of each is the job's id."""
         return self._groups.get(group, ())
 

@@ -13,7 +13,7 @@ from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
+class QuotaDenial:
     """Why GPUs may not be had now, and what would help."""
 
     message: str
@@ -50,7 +50,7 @@ class QuotaUsage:
             self._of_user[node.name, user] += gpus
 
     @contextmanager
-    def supposing(self, charges: Iterable[tuple[str, str, int]]) -> Iterator[None]:
+    def assuming(self, charges: Iterable[tuple[str, str, int]]) -> Iterator[None]:
         """As if each (namespace, user) held so many GPUs more (or less)."""
         made: list[tuple[str, str, int]] = []
         try:
@@ -65,7 +65,7 @@ class QuotaUsage:
     def held(self, namespace: str) -> int:
         return self._held[namespace]
 
-    def denial(self, namespace: str, user: str, gpus: int, free: int) -> Denial | None:
+    def denial(self, namespace: str, user: str, gpus: int, free: int) -> QuotaDenial | None:
         """Why ``gpus`` more may not be had now, out of ``free`` in the whole cluster; None if they may."""
         if self.idle or not gpus:
             return None
@@ -73,19 +73,21 @@ class QuotaUsage:
         for node in path:
             if node.limit_gpus is not None and self._held[node.name] + gpus > node.limit_gpus:
                 held = self._held[node.name]
-                return Denial(f"namespace {node.name} holds {held} of at most {node.limit_gpus} GPUs")
+                return QuotaDenial(f"namespace {node.name} holds {held} of at most {node.limit_gpus} GPUs")
             used = self._of_user[node.name, user]
             if node.max_gpus_per_user is not None and used + gpus > node.max_gpus_per_user:
-                return Denial(f"{user} holds {used} of at most {node.max_gpus_per_user} GPUs in namespace {node.name}")
+                return QuotaDenial(
+                    f"{user} holds {used} of at most {node.max_gpus_per_user} GPUs in namespace {node.name}"
+                )
         if self._quotas.policy is AllocationPolicy.DYNAMIC or self.is_guaranteed(namespace, gpus):
             return None
         owner = self._owner(path)
         held, guaranteed = self._held[owner.name], owner.guaranteed_gpus
         if self._quotas.policy is AllocationPolicy.STATIC:
-            return Denial(f"namespace {owner.name} holds {held} of {guaranteed} guaranteed GPUs")
+            return QuotaDenial(f"namespace {owner.name} holds {held} of {guaranteed} guaranteed GPUs")
         reserved = sum(self._reserved(other) for other in self._owners if other not in path)
         if free - gpus < reserved:
-            return Denial(
+            return QuotaDenial(
                 f"namespace {owner.name} holds {held} GPUs and is guaranteed {guaranteed}; it may have "
                 f"{max(0, free - reserved)} more now: {free} are free"
                 + (f", and {reserved} are reserved for others" if reserved else ""),
@@ -94,7 +96,7 @@ class QuotaUsage:
             )
         return None
 
-    def excess(self, running: Iterable[str]) -> dict[str, int]:
+    def borrowed(self, running: Iterable[str]) -> dict[str, int]:
         """Of the namespaces in ``running``, how many GPUs each holds beyond its guarantee; borrowed ones."""
         if self._quotas.policy is not AllocationPolicy.HYBRID:
             return {}

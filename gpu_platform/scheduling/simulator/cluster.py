@@ -25,7 +25,7 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.topology.description import load_description, simulated_uuid
 
-AMPLE = 10**9
+UNLIMITED = 10**9
 """CPUs and MiB of a host of which nothing is known."""
 
 
@@ -56,11 +56,11 @@ class HostGroup(BaseModel):
         """Raises NotFound for an unknown machine."""
         if self.machine is not None:
             found = load_description(self.machine).inventory(host)
-            own = {"cpus": self.cpus or found.cpus or AMPLE, "ram_mib": self.ram_mib or found.ram_mib or AMPLE}
+            own = {"cpus": self.cpus or found.cpus or UNLIMITED, "ram_mib": self.ram_mib or found.ram_mib or UNLIMITED}
             return found.model_copy(update=own)
         return HostInventory(
-            cpus=self.cpus or AMPLE,
-            ram_mib=self.ram_mib or AMPLE,
+            cpus=self.cpus or UNLIMITED,
+            ram_mib=self.ram_mib or UNLIMITED,
             mps=True,
             machine=f"{self.gpus}x{self.model}",
             simulated=True,

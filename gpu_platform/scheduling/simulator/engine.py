@@ -19,16 +19,16 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import HostRow, QueueRow
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
-from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.fleet import Fleet
-from gpu_platform.scheduling.simulator.fragmentation import Fit
-from gpu_platform.scheduling.simulator.records import JobRecord, Outcome, Run, Stay
-from gpu_platform.scheduling.simulator.start import Start
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
+from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun
+from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
+from gpu_platform.scheduling.simulator.start import SimulationStart
 from gpu_platform.scheduling.simulator.timeline import Timeline
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
 
@@ -51,13 +51,13 @@ def simulate(
     hosts: Sequence[HostRow],
     policy: Policy,
     *,
-    start: Start | None = None,
-    failures: Iterable[Failure] = (),
+    start: SimulationStart | None = None,
+    failures: Iterable[Outage] = (),
     until_s: float | None = None,
     checkpoint_s: float | None = None,
     max_restarts: int = 16,
     clock: Callable[[], float] | None = None,
-) -> Run:
+) -> SimulationRun:
     """Run ``trace`` on ``hosts`` until every job has ended that can, or until ``until_s``.
 
     ``start``: the cluster as it was at second 0, with the same ``hosts``; default: empty. ``failures`` in order of
@@ -79,19 +79,19 @@ class _Simulation:
         trace: Trace,
         hosts: Sequence[HostRow],
         policy: Policy,
-        failures: Iterator[Failure],
+        failures: Iterator[Outage],
         until_s: float | None,
         checkpoint_s: float | None,
         max_restarts: int,
         clock: Callable[[], float] | None,
     ) -> None:
         self._policy = policy
-        self._makes_room = policy.preemption or policy.defragmentation or policy.recovery
+        self._may_preempt = policy.preemption or policy.defragmentation or policy.recovery
         self._scheduler = Scheduler(policy, explains=False)
-        self._fleet = Fleet(hosts, self._scheduler)
-        self._fit = Fit(trace.jobs)
-        self._admission = _Admission(hosts)
-        self._records = {job.id: JobRecord(job, _asks(job), left_s=job.duration_s) for job in trace.jobs}
+        self._cluster = SimulatedCluster(hosts, self._scheduler)
+        self._stranded_share = StrandedShare(trace.jobs)
+        self._admission = _AdmissionCheck(hosts)
+        self._records = {job.id: SimulatedJob(job, _queue_row(job), left_s=job.duration_s) for job in trace.jobs}
         self._failures = failures
         self._until_s = until_s
         self._checkpoint_s = checkpoint_s
@@ -106,7 +106,7 @@ class _Simulation:
         self._waiting: dict[str, int] = {}
         """Job -> GPUs it asks for."""
         self._wanted = 0
-        self._running: dict[str, JobRecord] = {}
+        self._running: dict[str, SimulatedJob] = {}
         self._repairs = 0
         self._failed = 0
         self._wake_s = -math.inf
@@ -116,13 +116,13 @@ class _Simulation:
         self._now = self._begin_s
 
     def begin_empty(self) -> None:
-        self._fleet.report_all()
+        self._cluster.report_all()
 
-    def begin_with(self, start: Start) -> None:
+    def begin_with(self, start: SimulationStart) -> None:
         """Others run and wait already, at second 0."""
         self._begin_s = self._now = 0.0
-        restore(self._scheduler, start.state)
-        self._fleet.adopt(start.state)
+        load_cluster_state(self._scheduler, start.state)
+        self._cluster.adopt(start.state)
         for record in start.records:
             name = record.job.id
             if name in self._records:
@@ -130,15 +130,15 @@ class _Simulation:
                     f"a job of the trace is called {name}, as one that is there at the start: rename it"
                 )
             self._records[name] = record
-            if record.outcome is Outcome.RUNNING:
+            if record.outcome is JobOutcome.RUNNING:
                 self._runs(record)
             else:
-                self._waiting[name] = record.asks.gpu_count
-                self._wanted += record.asks.gpu_count
-        self._fit = Fit([record.job for record in self._records.values()])
+                self._waiting[name] = record.request.gpu_count
+                self._wanted += record.request.gpu_count
+        self._stranded_share = StrandedShare([record.job for record in self._records.values()])
         self._push(0.0, _Kind.WAKE, None)
 
-    def run(self) -> Run:
+    def run(self) -> SimulationRun:
         heapq.heapify(self._events)
         self._next_failure()
         self._observe()
@@ -155,13 +155,13 @@ class _Simulation:
         if self._until_s is not None and (self._unfinished or self._waiting):
             self._now = max(self._now, self._until_s)
         for record in self._running.values():
-            record.stays.append(self._stay(record))
-        return Run(
+            record.held_periods.append(self._held_period(record))
+        return SimulationRun(
             records=list(self._records.values()),
             timeline=self._timeline,
             begin_s=self._begin_s,
             end_s=self._now,
-            gpus=self._fleet.gpus,
+            gpus=self._cluster.gpus,
             failures=self._failed,
             decision_s=self._decision_s,
         )
@@ -172,35 +172,35 @@ class _Simulation:
     def _happens(self, kind: _Kind, what: object) -> None:
         if kind is _Kind.ARRIVAL:
             self._arrive(self._records[str(what)])
-        elif isinstance(what, Failure):
+        elif isinstance(what, Outage):
             if kind is _Kind.FAILURE:
-                self._break_down(what)
+                self._fail(what)
             else:
                 self._repairs -= 1
-                self._fleet.repair(what.host, what.gpu)
+                self._cluster.repair(what.host, what.gpu)
         elif isinstance(what, tuple):
             job_id, attempt = what
             record = self._running.get(job_id)
-            if record is not None and record.attempt == attempt and record.leaving is (kind is _Kind.LEAVE):
-                self._leave(record) if record.leaving else self._end(record)
+            if record is not None and record.attempt == attempt and record.being_preempted is (kind is _Kind.LEAVE):
+                self._leave(record) if record.being_preempted else self._end(record)
 
-    def _arrive(self, record: JobRecord) -> None:
+    def _arrive(self, record: SimulatedJob) -> None:
         self._unfinished -= 1
         if self._admission.fits(record.job.gpus):
             self._wait(record, self._now)
         else:
-            record.outcome = Outcome.REFUSED
+            record.outcome = JobOutcome.REFUSED
 
-    def _wait(self, record: JobRecord, enqueued_at: float) -> None:
-        record.outcome, record.attempt = Outcome.WAITING, record.attempt + 1
-        self._waiting[record.job.id] = record.asks.gpu_count
-        self._wanted += record.asks.gpu_count
-        self._scheduler.add(replace(record.asks, attempt=record.attempt, enqueued_at=enqueued_at))
+    def _wait(self, record: SimulatedJob, enqueued_at: float) -> None:
+        record.outcome, record.attempt = JobOutcome.WAITING, record.attempt + 1
+        self._waiting[record.job.id] = record.request.gpu_count
+        self._wanted += record.request.gpu_count
+        self._scheduler.add(replace(record.request, attempt=record.attempt, enqueued_at=enqueued_at))
 
     def _decide(self) -> None:
         if not self._waiting:
             return
-        if self._makes_room:
+        if self._may_preempt:
             self._tell_checkpoints()
         begin = self._clock() if self._clock else 0.0
         decision = self._scheduler.decide(self._now)
@@ -209,12 +209,12 @@ class _Simulation:
         for row, placement in decision.placements:
             self._start(self._records[row.job_id], row, placement)
         for preemption in decision.preemptions:
-            self._make_room(preemption)
-        if self._makes_room and self._waiting:
+            self._preempt(preemption)
+        if self._may_preempt and self._waiting:
             self._wake(bool(decision.preemptions))
 
-    def _start(self, record: JobRecord, row: QueueRow, placement: Placement) -> None:
-        self._fleet.take(row.job_id, row.namespace, placement)
+    def _start(self, record: SimulatedJob, row: QueueRow, placement: Placement) -> None:
+        self._cluster.take(row.job_id, row.namespace, placement)
         self._scheduler.confirm(row.job_id, row.attempt)
         if record.first_start_s is None:
             record.first_start_s = self._now
@@ -222,31 +222,31 @@ class _Simulation:
         if record.failed_at_s is not None:
             record.recovery_s.append(self._now - record.failed_at_s)
             record.failed_at_s = None
-        record.outcome, record.since_s, record.gpu_uuids = Outcome.RUNNING, self._now, placement.gpu_uuids
+        record.outcome, record.since_s, record.gpu_uuids = JobOutcome.RUNNING, self._now, placement.gpu_uuids
         self._wanted -= self._waiting.pop(row.job_id)
         self._runs(record)
 
-    def _runs(self, record: JobRecord) -> None:
+    def _runs(self, record: SimulatedJob) -> None:
         self._running[record.job.id] = record
-        record.part = self._fleet.part_of(record.job.id)
+        record.gpu_fraction = self._cluster.part_of(record.job.id)
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         if lasts_s < math.inf:
             self._unfinished += 1
             self._push(max(self._now, record.since_s + lasts_s), _Kind.END, (record.job.id, record.attempt))
 
-    def _end(self, record: JobRecord) -> None:
+    def _end(self, record: SimulatedJob) -> None:
         limit_s = record.job.time_limit_s
         timed_out = limit_s is not None and record.left_s > limit_s
         self._stop(record)
-        record.outcome = Outcome.TIMED_OUT if timed_out else Outcome.COMPLETED
+        record.outcome = JobOutcome.TIMED_OUT if timed_out else JobOutcome.COMPLETED
         record.end_s = self._now
 
-    def _make_room(self, preemption: Preemption) -> None:
+    def _preempt(self, preemption: Preemption) -> None:
         """Victims work no more, and leave after their grace."""
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
-            record.leaving, record.preempted_at_s = True, self._now
+            record.being_preempted, record.preempted_at_s = True, self._now
             if preemption.reason is PreemptionReason.PREEMPTION:
                 record.preemptions += 1
             else:
@@ -256,32 +256,32 @@ class _Simulation:
             self._lose_work(record)
             self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
 
-    def _leave(self, record: JobRecord) -> None:
+    def _leave(self, record: SimulatedJob) -> None:
         record.lost_gpu_seconds += (self._now - record.preempted_at_s) * record.gpus_held
-        record.leaving = False
+        record.being_preempted = False
         self._stop(record, finite=True)
         self._wait(record, self._now)
 
-    def _break_down(self, failure: Failure) -> None:
+    def _fail(self, failure: Outage) -> None:
         self._failed += 1
         self._repairs += 1
         self._push(self._now + failure.down_s, _Kind.REPAIR, failure)
-        for job_id in sorted(self._fleet.break_down(failure.host, failure.gpu)):
+        for job_id in sorted(self._cluster.fail(failure.host, failure.gpu)):
             record = self._running[job_id]
-            if record.leaving:
+            if record.being_preempted:
                 self._leave(record)  # its grace is over: its processes ended with the hardware
                 continue
             self._lose_work(record)
             self._stop(record)
             if record.restarts == self._max_restarts:
-                record.outcome, record.end_s = Outcome.FAILED, self._now
+                record.outcome, record.end_s = JobOutcome.FAILED, self._now
                 continue
             record.restarts += 1
             record.failed_at_s = self._now
             self._wait(record, record.job.submit_s)
         self._next_failure()
 
-    def _lose_work(self, record: JobRecord) -> None:
+    def _lose_work(self, record: SimulatedJob) -> None:
         """Stop before the end; work since the last checkpoint is lost."""
         ran_s = self._now - record.since_s
         every_s = record.job.checkpoint_s or self._checkpoint_s
@@ -289,25 +289,25 @@ class _Simulation:
         record.left_s -= kept_s
         record.lost_gpu_seconds += (ran_s - kept_s) * record.gpus_held
 
-    def _stop(self, record: JobRecord, finite: bool | None = None) -> None:
+    def _stop(self, record: SimulatedJob, finite: bool | None = None) -> None:
         """``finite``: would it have ended by itself?"""
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         self._unfinished -= lasts_s < math.inf if finite is None else finite
         del self._running[record.job.id]
-        record.stays.append(self._stay(record))
-        self._fleet.give_back(record.job.id)
+        record.held_periods.append(self._held_period(record))
+        self._cluster.give_back(record.job.id)
         self._scheduler.ended(record.job.id, record.attempt)
         record.gpu_uuids = []
 
-    def _stay(self, record: JobRecord) -> Stay:
-        return Stay(max(record.since_s, self._begin_s), self._now, record.gpu_uuids, record.part)
+    def _held_period(self, record: SimulatedJob) -> HeldPeriod:
+        return HeldPeriod(max(record.since_s, self._begin_s), self._now, record.gpu_uuids, record.gpu_fraction)
 
     def _tell_checkpoints(self) -> None:
         for job_id, record in self._running.items():
             every_s = record.job.checkpoint_s or self._checkpoint_s
-            if every_s and not record.leaving:
+            if every_s and not record.being_preempted:
                 saved_at = record.since_s + (self._now - record.since_s) // every_s * every_s
-                self._scheduler.saved(job_id, record.attempt, saved_at)
+                self._scheduler.checkpoint_saved(job_id, record.attempt, saved_at)
 
     def _wake(self, again: bool) -> None:
         """Decide again when the next job may be stopped, or when others than the first may have room made."""
@@ -315,7 +315,7 @@ class _Simulation:
             return
         old_enough = [r.since_s + self._policy.min_run_s for r in self._running.values()]
         coming = [self._now] if again else [at_s for at_s in old_enough if at_s > self._now]
-        if self._policy.defragmentation and any(record.asks.checkpoints for record in self._running.values()):
+        if self._policy.defragmentation and any(record.request.checkpoints for record in self._running.values()):
             coming.append(self._now + self._policy.defragment_every_s)
         if coming:
             self._wake_s = (min(coming) // PREEMPT_AGAIN_S + 1) * PREEMPT_AGAIN_S
@@ -333,15 +333,15 @@ class _Simulation:
     def _observe(self) -> None:
         self._timeline.record(
             self._now,
-            held=self._fleet.held,
-            down=self._fleet.down,
+            held=self._cluster.held,
+            down=self._cluster.down,
             waiting=len(self._waiting),
             wanted=self._wanted,
-            stranded=self._fit.stranded(self._fleet),
+            stranded=self._stranded_share.stranded(self._cluster),
         )
 
 
-def _asks(job: TraceJob) -> QueueRow:
+def _queue_row(job: TraceJob) -> QueueRow:
     return QueueRow(
         job_id=job.id,
         attempt=0,
@@ -356,7 +356,7 @@ def _asks(job: TraceJob) -> QueueRow:
     )
 
 
-class _Admission:
+class _AdmissionCheck:
     """As the platform admits: what the empty cluster could never hold is refused."""
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:

@@ -16,7 +16,7 @@ from gpu_platform.domain.rows import HostRow
 DAY_S = 86_400.0
 
 
-class Failure(BaseModel):
+class Outage(BaseModel):
     """One line of our own failure file is this as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,7 +28,7 @@ class Failure(BaseModel):
     down_s: Annotated[float, Field(gt=0)]
 
 
-def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, seed: int = 0) -> Iterator[Failure]:
+def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, seed: int = 0) -> Iterator[Outage]:
     """GPUs fail independently and without memory, each every ``gpu_mtbf_s`` on average. Never ends."""
     gpus = [(host.name, gpu.index) for host in hosts for gpu in host.inventory.gpus]
     generator = np.random.default_rng(seed)
@@ -36,10 +36,10 @@ def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, s
     while gpus:
         at_s += float(generator.exponential(gpu_mtbf_s / len(gpus)))
         host, gpu = gpus[int(generator.integers(len(gpus)))]
-        yield Failure(at_s=at_s, host=host, gpu=gpu, down_s=down_s)
+        yield Outage(at_s=at_s, host=host, gpu=gpu, down_s=down_s)
 
 
-def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> list[Failure]:
+def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> list[Outage]:
     """Our JSON lines, or InfiniteHBD's fault trace (one JSON list of events).
 
     The latter's servers become ours in order of their first fault; servers beyond our number are left
@@ -51,7 +51,7 @@ def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> 
         if first.lstrip().startswith("["):
             found = list(_infinite_hbd(json.loads("".join(chain([first], rest))), hosts))
         else:
-            found = [Failure.model_validate_json(line) for line in chain([first], rest) if line.strip()]
+            found = [Outage.model_validate_json(line) for line in chain([first], rest) if line.strip()]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRequest(f"{name} is no list of failures: {error}") from error
     known = {host.name: {gpu.index for gpu in host.inventory.gpus} for host in hosts}
@@ -63,7 +63,7 @@ def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> 
     return sorted(found, key=lambda failure: failure.at_s)
 
 
-def _infinite_hbd(events: list[dict[str, object]], hosts: Sequence[HostRow]) -> Iterator[Failure]:
+def _infinite_hbd(events: list[dict[str, object]], hosts: Sequence[HostRow]) -> Iterator[Outage]:
     """github.com/stepfun-ai/InfiniteHBD-Trace: fault_start and fault_end of servers, times in days."""
     ours: dict[str, str] = {}
     begun: dict[tuple[str, str], list[float]] = {}
@@ -76,4 +76,4 @@ def _infinite_hbd(events: list[dict[str, object]], hosts: Sequence[HostRow]) -> 
             begun.setdefault(fault, []).append(at_s)
         elif begun.get(fault) and node in ours:
             start_s = begun[fault].pop(0)
-            yield Failure(at_s=start_s, host=ours[node], down_s=max(1.0, at_s - start_s))
+            yield Outage(at_s=start_s, host=ours[node], down_s=max(1.0, at_s - start_s))

@@ -19,7 +19,7 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, read_nodes
-from gpu_platform.scheduling.simulator.failures import Failure, read_failures
+from gpu_platform.scheduling.simulator.failures import Outage, read_failures
 from gpu_platform.scheduling.simulator.readers import read_trace
 from gpu_platform.scheduling.simulator.trace import Trace
 
@@ -50,7 +50,7 @@ def load_state(path: Path) -> ClusterState:
             raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {_problems(error)}") from error
 
 
-def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Failure]:
+def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
     """Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         return read_failures(path.name, file, hosts)

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gpu_platform.scheduling.simulator.plots import COLORS, Bars, Line, bars, distribution, duration, over_time
-from gpu_platform.scheduling.simulator.records import Outcome
-from gpu_platform.scheduling.simulator.report import Report
+from gpu_platform.scheduling.simulator.plots import COLORS, Bars, LineSeries, bars, distribution, duration, over_time
+from gpu_platform.scheduling.simulator.records import JobOutcome
+from gpu_platform.scheduling.simulator.report import SimulationReport
 
 MAX_NAMESPACES = 20
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportMetric:
     """A line of the comparison: how to read it from a report, how to write it, which end is good."""
 
     name: str
     meaning: str
-    value: Callable[[Report], float]
+    value: Callable[[SimulationReport], float]
     text: Callable[[float], str]
     better: int = 0
     """1: more is better, -1: less; 0: neither."""
@@ -41,37 +41,41 @@ def _three(value: float) -> str:
     return f"{value:.3f}"
 
 
-FIGURES = (
-    Figure("Jobs completed", "", lambda r: r.jobs[Outcome.COMPLETED], _count, 1),
-    Figure("Jobs not finished", "waiting or running at the end", lambda r: r.jobs_left, _count, -1),
-    Figure("Jobs refused", "larger than the cluster", lambda r: r.jobs[Outcome.REFUSED], _count),
-    Figure("Jobs failed", "time limit, or too many failures", lambda r: r.jobs_failed, _count, -1),
-    Figure("Makespan", "first submission to last end", lambda r: r.end_s - r.begin_s, duration, -1),
-    Figure("Utilisation", "work that was kept, of all GPU time", lambda r: r.utilisation, _percent, 1),
-    Figure("Allocation", "GPU time held, of that in working order", lambda r: r.allocation_ratio, _percent, 1),
-    Figure("Fragmentation", "free GPUs of no use to a job, while jobs wait", lambda r: r.fragmentation, _percent, -1),
-    Figure("Waiting, mean", "submission to first start", lambda r: r.waiting_s.mean, duration, -1),
-    Figure("Waiting, median", "", lambda r: r.waiting_s.p50, duration, -1),
-    Figure("Waiting, 90 %", "", lambda r: r.waiting_s.p90, duration, -1),
-    Figure("Waiting, 99 %", "", lambda r: r.waiting_s.p99, duration, -1),
-    Figure("Waiting, longest", "", lambda r: r.waiting_s.max, duration, -1),
-    Figure("Completion, mean", "submission to end", lambda r: r.completion_s.mean, duration, -1),
-    Figure("Completion, 90 %", "", lambda r: r.completion_s.p90, duration, -1),
-    Figure("Completion, 99 %", "", lambda r: r.completion_s.p99, duration, -1),
-    Figure("Slowdown", "completion over run time, mean", lambda r: r.slowdown, _figures3, -1),
-    Figure("Fairness", "Jain's index over namespaces", lambda r: r.fairness, _three, 1),
-    Figure("Preemptions", "", lambda r: r.preemptions, _count, -1),
-    Figure("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
-    Figure("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
-    Figure("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
-    Figure("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
-    Figure("Work lost", "GPU-hours done twice", lambda r: r.lost_gpu_hours, lambda v: f"{_count(v)} GPU-h", -1),
+REPORT_METRICS = (
+    ReportMetric("Jobs completed", "", lambda r: r.jobs[JobOutcome.COMPLETED], _count, 1),
+    ReportMetric("Jobs not finished", "waiting or running at the end", lambda r: r.jobs_left, _count, -1),
+    ReportMetric("Jobs refused", "larger than the cluster", lambda r: r.jobs[JobOutcome.REFUSED], _count),
+    ReportMetric("Jobs failed", "time limit, or too many failures", lambda r: r.jobs_failed, _count, -1),
+    ReportMetric("Makespan", "first submission to last end", lambda r: r.end_s - r.begin_s, duration, -1),
+    ReportMetric("Utilisation", "work that was kept, of all GPU time", lambda r: r.utilisation, _percent, 1),
+    ReportMetric("Allocation", "GPU time held, of that in working order", lambda r: r.allocation_ratio, _percent, 1),
+    ReportMetric(
+        "Fragmentation", "free GPUs of no use to a job, while jobs wait", lambda r: r.fragmentation, _percent, -1
+    ),
+    ReportMetric("Waiting, mean", "submission to first start", lambda r: r.waiting_s.mean, duration, -1),
+    ReportMetric("Waiting, median", "", lambda r: r.waiting_s.p50, duration, -1),
+    ReportMetric("Waiting, 90 %", "", lambda r: r.waiting_s.p90, duration, -1),
+    ReportMetric("Waiting, 99 %", "", lambda r: r.waiting_s.p99, duration, -1),
+    ReportMetric("Waiting, longest", "", lambda r: r.waiting_s.max, duration, -1),
+    ReportMetric("Completion, mean", "submission to end", lambda r: r.completion_s.mean, duration, -1),
+    ReportMetric("Completion, 90 %", "", lambda r: r.completion_s.p90, duration, -1),
+    ReportMetric("Completion, 99 %", "", lambda r: r.completion_s.p99, duration, -1),
+    ReportMetric("Slowdown", "completion over run time, mean", lambda r: r.slowdown, _figures3, -1),
+    ReportMetric("Fairness", "Jain's index over namespaces", lambda r: r.fairness, _three, 1),
+    ReportMetric("Preemptions", "", lambda r: r.preemptions, _count, -1),
+    ReportMetric("Moves", "of jobs, to join free GPUs or after a loss", lambda r: r.moves, _count, -1),
+    ReportMetric("Failures", "of GPUs and hosts", lambda r: r.failures, _count),
+    ReportMetric("Restarts", "of jobs after failures", lambda r: r.restarts, _count, -1),
+    ReportMetric("Recovery, 90 %", "from a failure until the job runs again", lambda r: r.recovery_s.p90, duration, -1),
+    ReportMetric("Work lost", "GPU-hours done twice", lambda r: r.lost_gpu_hours, lambda v: f"{_count(v)} GPU-h", -1),
 )
 """The comparison, top to bottom; the command line shows the same."""
 
-DECISION_FIGURES = (
-    Figure("Decision, median", "wall clock", lambda r: r.decision_ms.p50 if r.decision_ms else 0, "{:.2f} ms".format),
-    Figure("Decision, 99 %", "", lambda r: r.decision_ms.p99 if r.decision_ms else 0, "{:.2f} ms".format),
+DECISION_METRICS = (
+    ReportMetric(
+        "Decision, median", "wall clock", lambda r: r.decision_ms.p50 if r.decision_ms else 0, "{:.2f} ms".format
+    ),
+    ReportMetric("Decision, 99 %", "", lambda r: r.decision_ms.p99 if r.decision_ms else 0, "{:.2f} ms".format),
 )
 
 
@@ -81,26 +85,26 @@ _OPTIONAL = {
 }
 
 
-def metrics_of(reports: Sequence[Report]) -> list[Figure]:
+def metrics_of(reports: Sequence[SimulationReport]) -> list[ReportMetric]:
     """Those that say something about these reports."""
-    timed = DECISION_FIGURES if any(report.decision_ms for report in reports) else ()
+    timed = DECISION_METRICS if any(report.decision_ms for report in reports) else ()
     return [
-        figure
-        for figure in (*FIGURES, *timed)
-        if figure.name not in _OPTIONAL or any(figure.value(report) for report in reports)
+        metric
+        for metric in (*REPORT_METRICS, *timed)
+        if metric.name not in _OPTIONAL or any(metric.value(report) for report in reports)
     ]
 
 
-def best_of(figure: Figure, reports: Sequence[Report]) -> set[int]:
+def best_of(metric: ReportMetric, reports: Sequence[SimulationReport]) -> set[int]:
     """Which of several reports are best at it; none if all are alike."""
-    texts = [figure.text(figure.value(report)) for report in reports]
-    if not figure.better or len(set(texts)) < 2:
+    texts = [metric.text(metric.value(report)) for report in reports]
+    if not metric.better or len(set(texts)) < 2:
         return set()
-    best = max(range(len(reports)), key=lambda i: figure.better * figure.value(reports[i]))
+    best = max(range(len(reports)), key=lambda i: metric.better * metric.value(reports[i]))
     return {i for i, text in enumerate(texts) if text == texts[best]}
 
 
-def html_page(trace: str, cluster: str, notes: Iterable[str], reports: Sequence[Report]) -> str:
+def html_page(trace: str, cluster: str, notes: Iterable[str], reports: Sequence[SimulationReport]) -> str:
     """Reports on one trace and cluster, side by side."""
     title = f"{trace} on {cluster}"
     jobs = sum(reports[0].jobs.values())
@@ -116,36 +120,36 @@ def html_page(trace: str, cluster: str, notes: Iterable[str], reports: Sequence[
     )
 
 
-def _legend(reports: Sequence[Report]) -> str:
+def _legend(reports: Sequence[SimulationReport]) -> str:
     entries = (f'<span class="c{i % COLORS}"><i></i><b>{escape(r.policy)}</b></span>' for i, r in enumerate(reports))
     return f'<p class="legend">{"".join(entries)}</p>'
 
 
-def _comparison(reports: Sequence[Report]) -> str:
+def _comparison(reports: Sequence[SimulationReport]) -> str:
     rows = []
-    for figure in metrics_of(reports):
-        best = best_of(figure, reports)
+    for metric in metrics_of(reports):
+        best = best_of(metric, reports)
         cells = "".join(
-            f'<td class="best">{escape(figure.text(figure.value(report)))}</td>'
+            f'<td class="best">{escape(metric.text(metric.value(report)))}</td>'
             if i in best
-            else f"<td>{escape(figure.text(figure.value(report)))}</td>"
+            else f"<td>{escape(metric.text(metric.value(report)))}</td>"
             for i, report in enumerate(reports)
         )
-        rows.append(f"<tr><th>{escape(figure.name)}<small>{escape(figure.meaning)}</small></th>{cells}</tr>")
+        rows.append(f"<tr><th>{escape(metric.name)}<small>{escape(metric.meaning)}</small></th>{cells}</tr>")
     heads = "".join(f"<th>{escape(report.policy)}</th>" for report in reports)
     return f"<table><thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _charts(reports: Sequence[Report]) -> Iterable[str]:
-    def line(i: int, x: Sequence[float], y: Sequence[float]) -> Line:
+def _charts(reports: Sequence[SimulationReport]) -> Iterable[str]:
+    def line(i: int, x: Sequence[float], y: Sequence[float]) -> LineSeries:
         # The first are the widest, so that lines that coincide are all seen.
-        return Line(reports[i].policy, x, y, i, width=1.6 + 1.3 * (len(reports) - 1 - i))
+        return LineSeries(reports[i].policy, x, y, i, width=1.6 + 1.3 * (len(reports) - 1 - i))
 
-    def series(pick: Callable[[Report], Sequence[float]]) -> list[Line]:
+    def series(pick: Callable[[SimulationReport], Sequence[float]]) -> list[LineSeries]:
         return [line(i, report.series.at_s, pick(report)) for i, report in enumerate(reports)]
 
     gpus = reports[0].gpus
-    working = Line(
+    working = LineSeries(
         "in working order",
         reports[0].series.at_s,
         [gpus - down for down in reports[0].series.down_gpus],
@@ -177,7 +181,7 @@ def _chart(title: str, draw: Callable[[str], str]) -> str:
     return f"<figure><figcaption>{escape(title)}</figcaption>{draw(title)}</figure>"
 
 
-def _namespaces(reports: Sequence[Report]) -> str:
+def _namespaces(reports: Sequence[SimulationReport]) -> str:
     """Who waited how long under which policy; the largest namespaces first."""
     if len(reports[0].namespaces) < 2:
         return ""

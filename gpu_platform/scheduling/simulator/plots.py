@@ -23,7 +23,7 @@ _LOG_TIMES = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, _DAY, 10 * _DAY, 100 * _DAY, 
 
 
 @dataclass(frozen=True)
-class Line:
+class LineSeries:
     label: str
     x: Sequence[float]
     y: Sequence[float]
@@ -39,7 +39,7 @@ class Bars:
     color: int = 0
 
 
-def over_time(title: str, lines: Sequence[Line], number: Callable[[float], str], top: float = 0.0) -> str:
+def over_time(title: str, lines: Sequence[LineSeries], number: Callable[[float], str], top: float = 0.0) -> str:
     """Lines over seconds, from zero up; ``top``: the axis goes at least so far."""
     begin, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
     marks = _marks(max(top, *(max(line.y) for line in lines)))
@@ -50,14 +50,14 @@ def over_time(title: str, lines: Sequence[Line], number: Callable[[float], str],
     return frame.draw(title, ticks, [(mark, number(mark)) for mark in marks], "".join(map(frame.line, lines)))
 
 
-def distribution(title: str, lines: Sequence[Line]) -> str:
+def distribution(title: str, lines: Sequence[LineSeries]) -> str:
     """How large a part of the jobs has at most x seconds: ``line.x`` are quantiles, ``line.y`` 0 to 1. Log scale."""
     end = max(10.0, *(line.x[-1] for line in lines))
     last = next((time for time in _LOG_TIMES if time >= end), end)
     frame = _Frame((0.0, math.log10(last)), (0.0, 1.0))
     ticks = [(math.log10(time), "≤ 1 s" if time == 1 else duration(time)) for time in _LOG_TIMES if time <= last]
     logarithmic = (
-        Line(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color, width=line.width)
+        LineSeries(line.label, [math.log10(max(1.0, x)) for x in line.x], line.y, line.color, width=line.width)
         for line in lines
     )
     marks = [(mark, f"{mark:.0%}") for mark in (0.0, 0.25, 0.5, 0.75, 1.0)]
@@ -110,7 +110,7 @@ class _Frame:
         low, high = self.y_range
         return HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    def line(self, line: Line) -> str:
+    def line(self, line: LineSeries) -> str:
         points = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
         dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
         return (

@@ -10,7 +10,7 @@ from gpu_platform.scheduling.simulator.timeline import Timeline
 from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     COMPLETED = "completed"
     TIMED_OUT = "timed_out"
     REFUSED = "refused"
@@ -25,28 +25,28 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class HeldPeriod:
     """GPUs that a job held from one time to another."""
 
     begin_s: float
     end_s: float
     gpu_uuids: list[str]
-    part: float = 1.0
+    gpu_fraction: float = 1.0
     """Of each."""
 
 
 @dataclass(slots=True)
-class JobRecord:
+class SimulatedJob:
     """What became of one job."""
 
     job: TraceJob
-    asks: QueueRow
+    request: QueueRow
     """As it waits, whenever it does."""
-    outcome: Outcome = Outcome.NOT_ARRIVED
+    outcome: JobOutcome = JobOutcome.NOT_ARRIVED
     attempt: int = 0
     first_start_s: float | None = None
     end_s: float | None = None
-    stays: list[Stay] = field(default_factory=list)
+    held_periods: list[HeldPeriod] = field(default_factory=list)
     """One for each attempt that was placed."""
     lost_gpu_seconds: float = 0.0
     """Of what it held, what had to be done again."""
@@ -63,10 +63,10 @@ class JobRecord:
     left_s: float = 0.0
     """Work that is still to do."""
     gpu_uuids: list[str] = field(default_factory=list)
-    part: float = 1.0
+    gpu_fraction: float = 1.0
     """Of each of ``gpu_uuids``."""
     since_s: float = 0.0
-    leaving: bool = False
+    being_preempted: bool = False
     """It was told to make room, does no more work, and still holds its GPUs."""
     preempted_at_s: float = 0.0
     """When it was told to make room, if it is leaving."""
@@ -75,19 +75,19 @@ class JobRecord:
 
     @property
     def gpus_held(self) -> float:
-        return len(self.gpu_uuids) * self.part
+        return len(self.gpu_uuids) * self.gpu_fraction
 
     @property
     def gpu_seconds(self) -> float:
         """Held, in all attempts; parts of GPUs count as such."""
-        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) * stay.part for stay in self.stays)
+        return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) * stay.gpu_fraction for stay in self.held_periods)
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationRun:
     """Everything that was observed; :func:`report.report_on` condenses it."""
 
-    records: list[JobRecord]
+    records: list[SimulatedJob]
     timeline: Timeline
     """held, down: GPUs; waiting: jobs; wanted: GPUs that waiting jobs ask for; stranded: see :mod:`fragmentation`."""
     begin_s: float

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from gpu_platform.scheduling.simulator.records import JobRecord, Outcome, Run
+from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, SimulationRun
 
 BUCKETS = 240
 SLOWDOWN_BOUND_S = 10.0
@@ -21,7 +21,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Spread(_Data):
+class Distribution(_Data):
     """How values, in seconds or milliseconds, are spread."""
 
     count: int
@@ -32,7 +32,7 @@ class Spread(_Data):
     max: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> Distribution:
         if not values:
             return cls(count=0, mean=0, p50=0, p90=0, p99=0, max=0)
         p50, p90, p99 = np.percentile(values, (50, 90, 99), method="higher").tolist()
@@ -43,19 +43,19 @@ class SizeClass(_Data):
     gpus: str
     """E.g. ``9-64``."""
     jobs: int
-    waiting_s: Spread
+    waiting_s: Distribution
 
 
 class NamespaceShare(_Data):
     namespace: str
     jobs: int
     gpu_hours: float
-    waiting_s: Spread
+    waiting_s: Distribution
     served: float
     """Of the time that its jobs spent between submission and end, weighted by GPUs, the part they ran."""
 
 
-class Series(_Data):
+class TimeSeries(_Data):
     """Over the span, in equal parts, the mean of each."""
 
     at_s: list[float]
@@ -67,7 +67,7 @@ class Series(_Data):
     stranded: list[float]
 
 
-class Report(_Data):
+class SimulationReport(_Data):
     """One policy on one trace. Ratios are 0 to 1."""
 
     policy: str
@@ -75,7 +75,7 @@ class Report(_Data):
     begin_s: float
     end_s: float
     """The last job's end, or where the simulation was told to stop."""
-    jobs: dict[Outcome, int]
+    jobs: dict[JobOutcome, int]
     """How many ended how; every job of the trace is in exactly one."""
     utilisation: float
     """GPU-seconds of work that was kept, of those that the cluster owns."""
@@ -83,9 +83,9 @@ class Report(_Data):
     """GPU-seconds held by jobs, of those in working order."""
     fragmentation: float
     """Mean, while jobs waited, of the part of the free GPUs that a job drawn from the trace could not use."""
-    waiting_s: Spread
+    waiting_s: Distribution
     """From submission to the first start, of jobs that started."""
-    completion_s: Spread
+    completion_s: Distribution
     """From submission to the end, of jobs that completed."""
     slowdown: float
     """Mean of completion over run time, bounded."""
@@ -95,7 +95,7 @@ class Report(_Data):
     """Of jobs, for defragmentation and recovery."""
     failures: int
     restarts: int
-    recovery_s: Spread
+    recovery_s: Distribution
     """After a failure stopped a job, until it ran again."""
     lost_gpu_hours: float
     """Work that was done and had to be done again."""
@@ -104,81 +104,81 @@ class Report(_Data):
     namespaces: list[NamespaceShare]
     levels: dict[str, int]
     """How close the GPUs of jobs with several were: jobs by topology level."""
-    decision_ms: Spread | None = None
+    decision_ms: Distribution | None = None
     """Wall-clock time of a decision on the machine that simulated; the only figure that differs between runs."""
     waiting_quantiles_s: list[float]
     """0 % to 100 % in steps of 1 %."""
     completion_quantiles_s: list[float]
-    series: Series
+    series: TimeSeries
 
     @property
     def jobs_left(self) -> int:
-        return self.jobs[Outcome.WAITING] + self.jobs[Outcome.RUNNING] + self.jobs[Outcome.NOT_ARRIVED]
+        return self.jobs[JobOutcome.WAITING] + self.jobs[JobOutcome.RUNNING] + self.jobs[JobOutcome.NOT_ARRIVED]
 
     @property
     def jobs_failed(self) -> int:
-        return self.jobs[Outcome.FAILED] + self.jobs[Outcome.TIMED_OUT]
+        return self.jobs[JobOutcome.FAILED] + self.jobs[JobOutcome.TIMED_OUT]
 
 
-def report_on(run: Run, policy: str) -> Report:
+def report_on(run: SimulationRun, policy: str) -> SimulationReport:
     span_s = run.end_s - run.begin_s
     owned = run.gpus * span_s
     down = run.timeline.integral("down", run.begin_s, run.end_s)
     waiting = _waits(run, run.records)
-    completed = [r for r in run.records if r.outcome is Outcome.COMPLETED and not _ran_before(run, r)]
+    completed = [r for r in run.records if r.outcome is JobOutcome.COMPLETED and not _ran_before(run, r)]
     completion = [_completion_s(r) for r in completed]
     namespaces = _namespaces(run)
     outcomes = Counter(record.outcome for record in run.records)
-    return Report(
+    return SimulationReport(
         policy=policy,
         gpus=run.gpus,
         begin_s=run.begin_s,
         end_s=run.end_s,
-        jobs={outcome: outcomes[outcome] for outcome in Outcome},
+        jobs={outcome: outcomes[outcome] for outcome in JobOutcome},
         utilisation=_ratio(sum(map(_useful, run.records)), owned),
         allocation_ratio=_ratio(run.timeline.integral("held", run.begin_s, run.end_s), owned - down),
         fragmentation=_fragmentation(run),
-        waiting_s=Spread.of(waiting),
-        completion_s=Spread.of(completion),
+        waiting_s=Distribution.of(waiting),
+        completion_s=Distribution.of(completion),
         slowdown=_mean(max(1.0, _completion_s(r) / max(SLOWDOWN_BOUND_S, r.job.duration_s)) for r in completed),
         by_size=_by_size(run),
         preemptions=sum(record.preemptions for record in run.records),
         moves=sum(record.moves for record in run.records),
         failures=run.failures,
         restarts=sum(record.restarts for record in run.records),
-        recovery_s=Spread.of([seconds for record in run.records for seconds in record.recovery_s]),
+        recovery_s=Distribution.of([seconds for record in run.records for seconds in record.recovery_s]),
         lost_gpu_hours=sum(record.lost_gpu_seconds for record in run.records) / 3600,
         fairness=_jain([share.served for share in namespaces]),
         namespaces=namespaces,
         levels=dict(sorted(Counter(r.level for r in run.records if r.level and r.job.gpus.gpus > 1).items())),
-        decision_ms=Spread.of([seconds * 1e3 for seconds in run.decision_s]) if run.decision_s else None,
+        decision_ms=Distribution.of([seconds * 1e3 for seconds in run.decision_s]) if run.decision_s else None,
         waiting_quantiles_s=_quantiles(waiting),
         completion_quantiles_s=_quantiles(completion),
         series=_series(run),
     )
 
 
-def _useful(record: JobRecord) -> float:
+def _useful(record: SimulatedJob) -> float:
     return max(0.0, record.gpu_seconds - record.lost_gpu_seconds)
 
 
-def _ran_before(run: Run, record: JobRecord) -> bool:
+def _ran_before(run: SimulationRun, record: SimulatedJob) -> bool:
     """It ran when the simulation began: how long it had waited, nobody knows."""
     return record.first_start_s is not None and record.first_start_s < run.begin_s
 
 
-def _waits(run: Run, records: Iterable[JobRecord]) -> list[float]:
+def _waits(run: SimulationRun, records: Iterable[SimulatedJob]) -> list[float]:
     """Until the first start, of those that started."""
     return [
         r.first_start_s - r.job.submit_s for r in records if r.first_start_s is not None and not _ran_before(run, r)
     ]
 
 
-def _completion_s(record: JobRecord) -> float:
+def _completion_s(record: SimulatedJob) -> float:
     return (record.end_s or 0.0) - record.job.submit_s
 
 
-def _fragmentation(run: Run) -> float:
+def _fragmentation(run: SimulationRun) -> float:
     """``stranded`` weighted by the time in which jobs waited."""
     at, waiting = run.timeline.steps("waiting")
     _, stranded = run.timeline.steps("stranded")
@@ -186,23 +186,23 @@ def _fragmentation(run: Run) -> float:
     return _ratio(float(stranded @ lasted), float(lasted.sum()))
 
 
-def _by_size(run: Run) -> list[SizeClass]:
+def _by_size(run: SimulationRun) -> list[SizeClass]:
     classes = []
     for least, most in SIZES:
         of_size = [r for r in run.records if least <= r.job.gpus.gpus <= (most or r.job.gpus.gpus)]
         name = f"> {least - 1}" if most is None else str(least) if least == most else f"{least}-{most}"
-        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Spread.of(_waits(run, of_size))))
+        classes.append(SizeClass(gpus=name, jobs=len(of_size), waiting_s=Distribution.of(_waits(run, of_size))))
     return classes
 
 
-def _namespaces(run: Run) -> list[NamespaceShare]:
+def _namespaces(run: SimulationRun) -> list[NamespaceShare]:
     """By name; a job that has not ended counts up to the end of the simulation."""
     shares = []
     for name in sorted({record.job.namespace for record in run.records}):
         own = [r for r in run.records if r.job.namespace == name]
-        arrived = [r for r in own if r.outcome not in (Outcome.NOT_ARRIVED, Outcome.REFUSED)]
+        arrived = [r for r in own if r.outcome not in (JobOutcome.NOT_ARRIVED, JobOutcome.REFUSED)]
         present = sum(
-            ((r.end_s if r.end_s is not None else run.end_s) - max(run.begin_s, r.job.submit_s)) * r.asks.gpu_count
+            ((r.end_s if r.end_s is not None else run.end_s) - max(run.begin_s, r.job.submit_s)) * r.request.gpu_count
             for r in arrived
         )
         held = sum(record.gpu_seconds for record in arrived)
@@ -211,19 +211,19 @@ def _namespaces(run: Run) -> list[NamespaceShare]:
                 namespace=name,
                 jobs=len(own),
                 gpu_hours=held / 3600,
-                waiting_s=Spread.of(_waits(run, arrived)),
+                waiting_s=Distribution.of(_waits(run, arrived)),
                 served=_ratio(held, present) if present else 1.0,
             )
         )
     return shares
 
 
-def _series(run: Run) -> Series:
+def _series(run: SimulationRun) -> TimeSeries:
     def means(name: str) -> list[float]:
         return [round(value, 4) for value in run.timeline.means(name, run.begin_s, run.end_s, BUCKETS).tolist()]
 
     step = (run.end_s - run.begin_s) / BUCKETS
-    return Series(
+    return TimeSeries(
         at_s=[round(run.begin_s + (number + 0.5) * step, 3) for number in range(BUCKETS)],
         held_gpus=means("held"),
         down_gpus=means("down"),

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow, RunningRow
-from gpu_platform.scheduling.simulator.records import JobRecord, Outcome
+from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob
 from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
 @dataclass(frozen=True)
-class Start:
+class SimulationStart:
     state: ClusterState
     """Times in seconds since it was taken."""
-    records: list[JobRecord]
+    records: list[SimulatedJob]
     """Of all jobs that run or wait."""
     notes: list[str]
     """What had to be assumed."""
 
     @classmethod
-    def of(cls, state: ClusterState, lasting_s: float | None = None) -> Start:
+    def of(cls, state: ClusterState, lasting_s: float | None = None) -> SimulationStart:
         """Nobody knows how long jobs run: each runs as long as it may, without a limit ``lasting_s``, or for ever."""
         state = _since(state)
         records = [_running(row, lasting_s) for row in state.running] + [
@@ -55,9 +55,9 @@ def _since(state: ClusterState) -> ClusterState:
     )
 
 
-def _running(row: RunningRow, lasting_s: float | None) -> JobRecord:
+def _running(row: RunningRow, lasting_s: float | None) -> SimulatedJob:
     gpus = row.gpus or GpuRequest(total=max(1, len(row.gpu_uuids)), allow_cross_numa=True)
-    asks = QueueRow(
+    waiting = QueueRow(
         job_id=row.job_id,
         attempt=row.attempt,
         gpus=gpus,
@@ -70,29 +70,29 @@ def _running(row: RunningRow, lasting_s: float | None) -> JobRecord:
         checkpoints=row.checkpoints,
         groups=row.groups,
     )
-    record = _record(asks, row.started_at, lasting_s)
-    record.outcome, record.first_start_s, record.since_s = Outcome.RUNNING, row.started_at, row.started_at
+    record = _record(waiting, row.started_at, lasting_s)
+    record.outcome, record.first_start_s, record.since_s = JobOutcome.RUNNING, row.started_at, row.started_at
     record.gpu_uuids = list(row.gpu_uuids)
     return record
 
 
-def _waiting(row: QueueRow, lasting_s: float | None) -> JobRecord:
+def _waiting(row: QueueRow, lasting_s: float | None) -> SimulatedJob:
     record = _record(row, row.enqueued_at, lasting_s)
-    record.outcome = Outcome.WAITING
+    record.outcome = JobOutcome.WAITING
     return record
 
 
-def _record(asks: QueueRow, came_at: float, lasting_s: float | None) -> JobRecord:
-    lasts_s = asks.time_limit_s or lasting_s or math.inf
+def _record(row: QueueRow, came_at: float, lasting_s: float | None) -> SimulatedJob:
+    lasts_s = row.time_limit_s or lasting_s or math.inf
     job = TraceJob.model_construct(
-        id=asks.job_id,
+        id=row.job_id,
         submit_s=came_at,
         duration_s=lasts_s,
-        gpus=asks.gpus,
-        namespace=asks.namespace,
-        user=asks.user,
-        priority=asks.priority,
-        time_limit_s=asks.time_limit_s,
-        preemptible=asks.preemptible,
+        gpus=row.gpus,
+        namespace=row.namespace,
+        user=row.user,
+        priority=row.priority,
+        time_limit_s=row.time_limit_s,
+        preemptible=row.preemptible,
     )
-    return JobRecord(job, asks, attempt=asks.attempt, left_s=lasts_s)
+    return SimulatedJob(job, row, attempt=row.attempt, left_s=lasts_s)

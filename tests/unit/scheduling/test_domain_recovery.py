@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpu_platform.domain.rows import RunningRow
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import again
+from gpu_platform.scheduling.preempting.moves import requeued
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
@@ -16,7 +16,7 @@ from tests.virtual_time import VirtualTime
 
 def lose(play: VirtualTime, *hosts: str) -> list[RunningRow]:
     """Declare them lost; returns who ran there. Their jobs still hold their GPUs."""
-    struck = [row for row in play.scheduler.ledger if set(play.running[row.job_id].hosts) & set(hosts)]
+    struck = [row for row in play.scheduler.running_jobs if set(play.running[row.job_id].hosts) & set(hosts)]
     for host in hosts:
         play.scheduler.upsert_host(play.machines.lost(host).host_rows[host])
     return struck
@@ -26,7 +26,7 @@ def comes_back(play: VirtualTime, row: RunningRow) -> None:
     """Its attempt has ended, and it waits again, at its old place in the queue."""
     play._end(row.job_id)
     play.scheduler.ended(row.job_id, row.attempt)
-    play.scheduler.add(again(row))
+    play.scheduler.add(requeued(row))
     play.decide()
 
 
@@ -99,7 +99,7 @@ def test_all_jobs_of_a_loss_share_one_budget_however_late_they_come() -> None:
     comes_back(play, rows["two"])
     [moved] = play.last.preemptions
     [(victim, _)] = moved.victims
-    mover = next(row for row in scheduler.ledger if row.job_id == victim)
+    mover = next(row for row in scheduler.running_jobs if row.job_id == victim)
     comes_back(play, mover)
     assert moved.job_id in play.running
     assert victim in play.running

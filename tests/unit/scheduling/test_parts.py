@@ -113,7 +113,7 @@ def test_a_waiting_job_gets_the_gpu_that_two_others_shared_once_both_have_ended(
         [uuid] = placed[row.job_id].gpu_uuids
         scheduler.upsert_gpus([GpuRow(uuid, "a", 0, GpuState.IN_USE, free=False, use=use)])
         scheduler.confirm(row.job_id, 1)
-    assert scheduler.ledger.free_at(uuid) == 200.0
+    assert scheduler.running_jobs.free_at(uuid) == 200.0
     scheduler.add(job(4).across_sockets().priority(5).row)
     [preemption] = scheduler.decide(1.0).preemptions
     assert set(preemption.victims) == {(one.job_id, 1), (two.job_id, 1)}, "one of them would not do"

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from gpu_platform.domain.placement import EstimateBasis, WaitCode
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.domain.rows import QueueRow
-from gpu_platform.scheduling.dry_run import rehearse
+from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
 from tests.builders import cluster, job
@@ -203,7 +203,7 @@ def test_who_waits_for_a_job_to_have_run_long_enough_is_told_when_that_is() -> N
 def test_a_dry_run_says_the_same() -> None:
     play = hybrid_lab(priority=0, min_run_s=60.0)
     row = job(4, name="probe").of("lab").priority(10).row
-    found = rehearse(play.scheduler, row, play.now)
+    found = simulate_submission(play.scheduler, row, play.now)
     assert (found.preempts, found.preempts_at) == (("low",), 60.0)
     assert found.reason is not None
     assert found.reason.estimated_start == 60.0

@@ -9,9 +9,9 @@ import pytest
 from gpu_platform.domain.cluster_state import ClusterState, PastUseRow
 from gpu_platform.domain.quota import Namespace, Quotas
 from gpu_platform.domain.rows import RunningRow
+from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
-from gpu_platform.scheduling.restore import restore
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
@@ -36,7 +36,7 @@ def test_a_job_ends_even_if_its_gpus_broke() -> None:
     assert scheduler.decide(11.0).placements == [], "the GPUs broke, but the job may still run on them"
     scheduler.ended("old", 1)
     assert [row.job_id for row, _ in scheduler.decide(12.0).placements] == ["next"]
-    assert len(scheduler.ledger) == 1
+    assert len(scheduler.running_jobs) == 1
 
 
 def test_the_document_makes_the_same_core() -> None:
@@ -55,7 +55,7 @@ def test_the_document_makes_the_same_core() -> None:
         running=[holder],
         queue=[behind, gang],
     )
-    copy = restore(Scheduler(), ClusterState.model_validate_json(state.model_dump_json()))
+    copy = load_cluster_state(Scheduler(), ClusterState.model_validate_json(state.model_dump_json()))
     decided, again = scheduler.decide(5.0), copy.decide(5.0)
     assert decided == again
     assert {reason.starts_by for reason in decided.reasons.values()} >= {100.0}

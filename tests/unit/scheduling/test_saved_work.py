@@ -30,7 +30,7 @@ def two_that_run() -> Scheduler:
 def test_who_lost_least_since_its_checkpoint_is_stopped(saved: float | None, victim: str) -> None:
     scheduler = two_that_run()
     if saved is not None:
-        scheduler.saved("elder", 1, saved)
+        scheduler.checkpoint_saved("elder", 1, saved)
     scheduler.add(replace(job(8, name="high").row, priority=1))
     [preemption] = scheduler.decide(100.0).preemptions
     assert preemption.victims == ((victim, 1),)
@@ -39,18 +39,18 @@ def test_who_lost_least_since_its_checkpoint_is_stopped(saved: float | None, vic
 def test_the_newest_of_a_gangs_hosts_counts_and_strangers_are_ignored() -> None:
     scheduler = two_that_run()
     for at in (50.0, 90.0, 70.0):
-        scheduler.saved("elder", 1, at)
-    scheduler.saved("elder", 2, 95.0)
-    scheduler.saved("nobody", 1, 95.0)
-    assert {row.job_id: row.checkpoint_at for row in scheduler.ledger} == {"elder": 90.0, "younger": None}
+        scheduler.checkpoint_saved("elder", 1, at)
+    scheduler.checkpoint_saved("elder", 2, 95.0)
+    scheduler.checkpoint_saved("nobody", 1, 95.0)
+    assert {row.job_id: row.checkpoint_at for row in scheduler.running_jobs} == {"elder": 90.0, "younger": None}
 
 
 def test_a_checkpoint_changes_nothing_for_who_looks_for_a_place() -> None:
     scheduler = two_that_run()
     before = scheduler.snapshot.version
-    scheduler.saved("elder", 1, 50.0)
+    scheduler.checkpoint_saved("elder", 1, 50.0)
     assert scheduler.snapshot.version == before
-    assert scheduler.ledger.on([simulated_uuid("dgx-h100-0", 0)])[0].checkpoint_at == 50.0
+    assert scheduler.running_jobs.on([simulated_uuid("dgx-h100-0", 0)])[0].checkpoint_at == 50.0
 
 
 def test_what_was_saved_before_the_attempt_began_counts_from_its_beginning() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.plugins.fragmentation import Fragmentation
+from gpu_platform.scheduling.plugins.fragmentation import FragmentationScore
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
@@ -47,38 +47,42 @@ def test_resources_takes_the_exact_fit() -> None:
 def test_utilisation_takes_the_least_loaded_host() -> None:
     machines = cluster().hosts(2)
     scheduler = machines.scheduler(only("utilisation"))
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", utilization_percent=50))
+    scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", utilization_percent=50))
     assert hosts_of(scheduler, job()) == ["dgx-h100-1"]
 
 
 def test_heat_spreads() -> None:
     machines = cluster().hosts(2)
     scheduler = machines.scheduler(only("thermal"))
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=70))
-    scheduler.measured("dgx-h100-1", telemetry(machines, "dgx-h100-1", temperature_c=50))
+    scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=70))
+    scheduler.update_telemetry("dgx-h100-1", telemetry(machines, "dgx-h100-1", temperature_c=50))
     assert hosts_of(scheduler, job()) == ["dgx-h100-1"]
 
 
 def test_nothing_is_placed_above_the_limit_until_it_has_cooled() -> None:
     machines = cluster().hosts(1)
     scheduler = machines.scheduler()
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=86))
+    scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=86))
     scheduler.add(job(1, name="a").row)
     decision = scheduler.decide(0.0)
     (reason,) = decision.reasons.values()
     assert not decision.placements
     assert "1 too hot (best has 0 GPUs cool)" in reason.message
     assert reason.next_step == "GPUs must cool down"
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=85))
+    scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=85))
     assert len(scheduler.decide(1.0).placements) == 1
 
 
 def test_small_changes_of_temperature_and_load_cost_nothing() -> None:
     machines = cluster().hosts(1)
     scheduler = machines.scheduler()
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=50, utilization_percent=50))
+    scheduler.update_telemetry(
+        "dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=50, utilization_percent=50)
+    )
     before = scheduler.snapshot.version
-    scheduler.measured("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=51, utilization_percent=52))
+    scheduler.update_telemetry(
+        "dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=51, utilization_percent=52)
+    )
     assert scheduler.snapshot.version == before
 
 
@@ -90,8 +94,8 @@ def test_round_robin_goes_round() -> None:
 def test_history_prefers_where_jobs_ran_fast() -> None:
     machines = cluster().host("a", leaf="slow").host("b", leaf="fast").host("c", leaf="fast")
     scheduler = machines.scheduler(only("history"))
-    scheduler.ran(["a"], 0.5)
-    scheduler.ran(["c"], 1.5)
+    scheduler.record_speed(["a"], 0.5)
+    scheduler.record_speed(["c"], 1.5)
     assert hosts_of(scheduler, job()) == ["b"], "the same leaf and kind of GPU"
 
 
@@ -102,7 +106,7 @@ def test_fragmentation_breaks_what_is_broken() -> None:
 
 
 def test_unusable_gpus_are_counted_for_the_typical_mix() -> None:
-    score, machine = Fragmentation({1: 1.0, 8: 3.0}), machine_of(load_description("dgx-h100").inventory("h"))
+    score, machine = FragmentationScore({1: 1.0, 8: 3.0}), machine_of(load_description("dgx-h100").inventory("h"))
     assert score.unusable(machine, 0xFF) == 0.0
     assert score.unusable(machine, 0x7F) == 0.75 * 7
 
@@ -111,8 +115,8 @@ def test_a_gang_goes_where_domains_are_idle_and_were_fast() -> None:
     machines = cluster().hosts(2, leaf="a").hosts(2, leaf="b").hosts(2, leaf="c")
     scheduler = machines.scheduler()
     for host in ("dgx-h100-0", "dgx-h100-1"):
-        scheduler.measured(host, telemetry(machines, host, utilization_percent=80))
-    scheduler.ran(["dgx-h100-4"], 2.0)
+        scheduler.update_telemetry(host, telemetry(machines, host, utilization_percent=80))
+    scheduler.record_speed(["dgx-h100-4"], 2.0)
     assert hosts_of(scheduler, job(8, hosts=2)) == ["dgx-h100-4", "dgx-h100-5"]
 
 

@@ -101,11 +101,11 @@ def test_it_starts_when_the_store_says_that_cpus_are_free_again() -> None:
     place(scheduler, cpus(8, name="first"), cpus(8, name="second"))
     scheduler.upsert_use([HostUse("c", 8, 0)])
     scheduler.confirm("first", 1)
-    assert [row.job_id for row in scheduler.ledger] == ["first"]
+    assert [row.job_id for row in scheduler.running_jobs] == ["first"]
     assert hosts_of(scheduler.decide(1.0)) == {}
     scheduler.upsert_use([HostUse("c", 0, 0)])
     scheduler.ended("first", 1)
-    assert len(scheduler.ledger) == 0
+    assert len(scheduler.running_jobs) == 0
     assert hosts_of(scheduler.decide(2.0)) == {"second": ["c"]}
 
 

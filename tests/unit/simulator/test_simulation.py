@@ -6,8 +6,8 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.records import Outcome
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.records import JobOutcome
 from gpu_platform.scheduling.simulator.trace import Trace
 from tests.simulations import came, hosts, trace
 
@@ -20,7 +20,7 @@ def test_two_jobs_of_a_whole_host_run_one_after_the_other() -> None:
     assert (report.waiting_s.mean, report.waiting_s.max) == (25, 50)
     assert (report.completion_s.mean, report.completion_s.max) == (125, 150)
     assert report.slowdown == pytest.approx((1.0 + 1.5) / 2)
-    assert report.jobs[Outcome.COMPLETED] == 2
+    assert report.jobs[JobOutcome.COMPLETED] == 2
 
 
 def test_the_series_show_what_was_held_and_who_waited() -> None:
@@ -58,13 +58,13 @@ def test_free_gpus_that_no_job_can_use_are_fragments() -> None:
 
 def test_a_job_larger_than_the_cluster_is_refused_and_delays_nobody() -> None:
     report = trace(came("huge", at=0, gpus=8, hosts=3, runs=10), came("a", at=0, gpus=8, runs=10)).on(hosts(2)).report()
-    assert report.jobs[Outcome.REFUSED] == 1
+    assert report.jobs[JobOutcome.REFUSED] == 1
     assert report.waiting_s.max == 0
 
 
 def test_a_time_limit_ends_a_job() -> None:
     ran = trace(came("long", at=0, runs=1000, limit=60)).on(hosts(1)).records()["long"]
-    assert (ran.outcome, ran.end_s) == (Outcome.TIMED_OUT, 60)
+    assert (ran.outcome, ran.end_s) == (JobOutcome.TIMED_OUT, 60)
 
 
 def test_time_limits_that_are_made_up_end_no_job() -> None:
@@ -81,14 +81,16 @@ def test_until_leaves_the_rest_running_waiting_or_to_come() -> None:
         came("later", at=60, gpus=1, runs=1),
     )
     report = jobs.on(hosts(1)).until(50).report()
-    assert report.jobs[Outcome.RUNNING] == report.jobs[Outcome.WAITING] == report.jobs[Outcome.NOT_ARRIVED] == 1
+    assert (
+        report.jobs[JobOutcome.RUNNING] == report.jobs[JobOutcome.WAITING] == report.jobs[JobOutcome.NOT_ARRIVED] == 1
+    )
     assert report.end_s == 50
     assert report.utilisation == pytest.approx(1.0)
 
 
 def test_a_failed_gpu_restarts_its_job_elsewhere_from_the_beginning() -> None:
     ran = trace(came("a", at=0, gpus=1, runs=100)).on(hosts(1, gpus=2))
-    ran = ran.failing(*(Failure(at_s=30, host="gpu-0000", gpu=gpu, down_s=1000) for gpu in (0,)))
+    ran = ran.failing(*(Outage(at_s=30, host="gpu-0000", gpu=gpu, down_s=1000) for gpu in (0,)))
     record, report = ran.records()["a"], ran.report()
     assert (record.restarts, record.end_s, record.lost_gpu_seconds) == (1, 130, 30)
     assert report.lost_gpu_hours * 3600 == pytest.approx(30)
@@ -99,26 +101,26 @@ def test_a_failed_gpu_restarts_its_job_elsewhere_from_the_beginning() -> None:
 
 def test_checkpoints_keep_the_work_before_them() -> None:
     ran = trace(came("a", at=0, gpus=2, runs=100)).on(hosts(2, gpus=2))
-    ran = ran.failing(Failure(at_s=30, host="gpu-0000", down_s=5), checkpoint=20)
+    ran = ran.failing(Outage(at_s=30, host="gpu-0000", down_s=5), checkpoint=20)
     record = ran.records()["a"]
     assert (record.end_s, record.lost_gpu_seconds) == (30 + 80, 20)
 
 
 def test_a_lost_host_comes_back_and_takes_its_job_again() -> None:
     ran = trace(came("a", at=0, gpus=8, runs=100)).on(hosts(1))
-    record = ran.failing(Failure(at_s=10, host="gpu-0000", down_s=50)).records()["a"]
+    record = ran.failing(Outage(at_s=10, host="gpu-0000", down_s=50)).records()["a"]
     assert (record.restarts, record.end_s) == (1, 160)
 
 
 def test_what_failed_twice_is_back_only_after_both_repairs() -> None:
-    broken = (Failure(at_s=10, host="gpu-0000", down_s=50), Failure(at_s=20, host="gpu-0000", down_s=100))
+    broken = (Outage(at_s=10, host="gpu-0000", down_s=50), Outage(at_s=20, host="gpu-0000", down_s=100))
     assert trace(came("a", at=0, gpus=8, runs=100)).on(hosts(1)).failing(*broken).records()["a"].end_s == 220
 
 
 def test_a_job_that_fails_again_and_again_is_given_up() -> None:
-    failures = (Failure(at_s=10 * n, host="gpu-0000", gpu=0, down_s=1) for n in range(1, 100))
+    failures = (Outage(at_s=10 * n, host="gpu-0000", gpu=0, down_s=1) for n in range(1, 100))
     report = trace(came("a", at=0, gpus=1, runs=100)).on(hosts(1, gpus=1)).failing(*failures).report()
-    assert report.jobs[Outcome.FAILED] == 1
+    assert report.jobs[JobOutcome.FAILED] == 1
     assert report.restarts == 16
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpu_platform.domain.errors import InvalidRequest, NotFound
 from gpu_platform.domain.job import GpuRequest
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Failure, random_outages, read_failures
+from gpu_platform.scheduling.simulator.failures import Outage, random_outages, read_failures
 from gpu_platform.scheduling.simulator.files import load_cluster, load_failures, load_policy, load_trace
 from gpu_platform.scheduling.simulator.readers import read_trace
 from gpu_platform.scheduling.simulator.trace import gang
@@ -142,7 +142,7 @@ def test_a_trace_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_failures_of_a_rate_are_the_same_for_the_same_seed() -> None:
-    def first(seed: int) -> list[Failure]:
+    def first(seed: int) -> list[Outage]:
         failures = random_outages(hosts(2), gpu_mtbf_s=1600.0, down_s=5.0, seed=seed)
         return [next(failures) for _ in range(400)]
 

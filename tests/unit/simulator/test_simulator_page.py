@@ -10,13 +10,13 @@ import pytest
 
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.page import best_of, html_page, metrics_of
-from gpu_platform.scheduling.simulator.plots import Bars, Line, bars, distribution, duration, over_time
-from gpu_platform.scheduling.simulator.report import Report, report_on
+from gpu_platform.scheduling.simulator.plots import Bars, LineSeries, bars, distribution, duration, over_time
+from gpu_platform.scheduling.simulator.report import SimulationReport, report_on
 from gpu_platform.scheduling.simulator.timeline import Timeline
 from tests.simulations import came, hosts, trace
 
 
-def reports() -> list[Report]:
+def reports() -> list[SimulationReport]:
     jobs = trace(
         came("a", at=0, gpus=8, runs=100, namespace="<b>vision"),
         came("b", at=1, gpus=8, runs=500, namespace="speech"),
@@ -74,8 +74,8 @@ def test_the_better_of_two_policies_is_marked() -> None:
 
 def test_plots_of_nothing_are_empty_not_broken() -> None:
     for plot in (
-        over_time("t", [Line("a", [0.0], [0.0])], str),
-        distribution("t", [Line("a", [0.0], [1.0])]),
+        over_time("t", [LineSeries("a", [0.0], [0.0])], str),
+        distribution("t", [LineSeries("a", [0.0], [1.0])]),
         bars("t", ["1"], [Bars("a", [0.0])], duration),
     ):
         ElementTree.fromstring(plot)

@@ -6,8 +6,8 @@ import pytest
 
 from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.records import Outcome
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.records import JobOutcome
 from tests.simulations import came, hosts, trace
 
 PREEMPTING = Policy(preemption=True, min_run_s=0.0)
@@ -63,18 +63,18 @@ def test_what_was_lent_is_given_back() -> None:
     ran = jobs.under(Policy(preemption=True, min_run_s=0.0, quotas=TWO)).records()
     assert ran["owner"].first_start_s == 110
     assert sum(ran[f"guest{n}"].preemptions for n in range(4)) == 2
-    assert all(record.outcome is Outcome.COMPLETED for record in ran.values())
+    assert all(record.outcome is JobOutcome.COMPLETED for record in ran.values())
 
 
 def test_a_victim_whose_gpu_fails_is_charged_once() -> None:
     jobs = trace(
         came("victim", at=0, gpus=8, runs=100, grace_s=10), came("urgent", at=50, gpus=8, runs=20, priority=5)
     ).on(hosts(1))
-    ran = jobs.under(PREEMPTING).failing(Failure(at_s=55, host="gpu-0000", gpu=0, down_s=20)).records()
+    ran = jobs.under(PREEMPTING).failing(Outage(at_s=55, host="gpu-0000", gpu=0, down_s=20)).records()
     assert (ran["victim"].preemptions, ran["victim"].restarts) == (1, 0)
     assert ran["urgent"].first_start_s == 75
     # The grace ends with the GPU: 50 s of work and 5 s of grace, not 10.
-    assert ran["victim"].stays[0].end_s == 55
+    assert ran["victim"].held_periods[0].end_s == 55
     assert ran["victim"].lost_gpu_seconds == 55 * 8
 
 
@@ -83,14 +83,14 @@ def test_a_victim_that_loses_a_host_in_its_grace_gives_back_the_other_host_at_on
         came("victim", at=0, gpus=8, hosts=2, runs=100, grace_s=30),
         came("urgent", at=50, gpus=8, runs=20, priority=5),
     ).on(hosts(2))
-    ran = jobs.under(PREEMPTING).failing(Failure(at_s=55, host="gpu-0001", down_s=1000)).records()
+    ran = jobs.under(PREEMPTING).failing(Outage(at_s=55, host="gpu-0001", down_s=1000)).records()
     assert ran["urgent"].first_start_s == 55
     assert jobs.under(PREEMPTING).records()["urgent"].first_start_s == 80
 
 
 def test_the_time_from_a_failure_to_the_next_start_is_reported() -> None:
     jobs = trace(came("a", at=0, gpus=8, runs=100)).on(hosts(1))
-    report = jobs.failing(Failure(at_s=30, host="gpu-0000", down_s=500)).report()
+    report = jobs.failing(Outage(at_s=30, host="gpu-0000", down_s=500)).report()
     assert (report.recovery_s.count, report.recovery_s.max) == (1, 500)
 
 

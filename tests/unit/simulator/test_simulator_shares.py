@@ -8,8 +8,8 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import HostRow
 from gpu_platform.domain.share import Share
 from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Failure
-from gpu_platform.scheduling.simulator.records import JobRecord
+from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.records import SimulatedJob
 from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import trace
 
@@ -23,7 +23,7 @@ def one_host(gpus: int = 1, cpus: int | None = None) -> list[HostRow]:
     return ClusterFile(hosts=[HostGroup(count=1, gpus=gpus, name="gpu", memory_mib=4000, cpus=cpus)]).rows()
 
 
-def starts(records: dict[str, JobRecord]) -> dict[str, float | None]:
+def starts(records: dict[str, SimulatedJob]) -> dict[str, float | None]:
     return {name: record.first_start_s for name, record in records.items()}
 
 
@@ -54,5 +54,5 @@ def test_cpus_of_a_host_run_out() -> None:
 
 def test_a_failed_gpu_stops_all_that_share_it() -> None:
     jobs = trace(part("a", 50), part("b", 40)).on(one_host())
-    records = jobs.failing(Failure(at_s=50, host="gpu-0000", gpu=0, down_s=10)).records()
+    records = jobs.failing(Outage(at_s=50, host="gpu-0000", gpu=0, down_s=10)).records()
     assert {name: (record.restarts, record.end_s) for name, record in records.items()} == {"a": (1, 160), "b": (1, 160)}

@@ -12,9 +12,9 @@ from gpu_platform.domain.rows import GpuRow, QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
-from gpu_platform.scheduling.simulator.records import JobRecord, Outcome, Run
+from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, SimulationRun
 from gpu_platform.scheduling.simulator.report import report_on
-from gpu_platform.scheduling.simulator.start import Start
+from gpu_platform.scheduling.simulator.start import SimulationStart
 from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
 from tests.builders import job
 from tests.simulations import came, hosts
@@ -50,13 +50,15 @@ def live(runs: list[tuple[str, int, float, float | None]], queue: list[QueueRow]
     return ClusterState(at=NOW, hosts=rows, gpus=gpu_rows, running=running_rows, queue=queue)
 
 
-def replay(state: ClusterState, *jobs: TraceJob, lasting_s: float | None = None, until_s: float | None = None) -> Run:
+def replay(
+    state: ClusterState, *jobs: TraceJob, lasting_s: float | None = None, until_s: float | None = None
+) -> SimulationRun:
     state = ClusterState.model_validate_json(state.model_dump_json())
-    start = Start.of(state, lasting_s)
+    start = SimulationStart.of(state, lasting_s)
     return simulate(Trace.of("after", jobs), state.hosts, Policy(), start=start, until_s=until_s)
 
 
-def records(run: Run) -> dict[str, JobRecord]:
+def records(run: SimulationRun) -> dict[str, SimulatedJob]:
     return {record.job.id: record for record in run.records}
 
 
@@ -76,14 +78,18 @@ def test_what_waits_starts_when_the_limits_of_what_runs_say() -> None:
 def test_jobs_without_a_limit_run_for_ever_unless_told_otherwise() -> None:
     state = live([("a", 8, 100, None), ("b", 8, 50, 1000)], [waiting("gang", 8, None)])
     found = records(replay(state))
-    assert (found["a"].outcome, found["gang"].outcome, found["gang"].first_start_s) == (Outcome.RUNNING, "running", 950)
+    assert (found["a"].outcome, found["gang"].outcome, found["gang"].first_start_s) == (
+        JobOutcome.RUNNING,
+        "running",
+        950,
+    )
     found = records(replay(state, lasting_s=400))
     assert (found["a"].end_s, found["gang"].first_start_s) == (300, 300)
 
 
 def test_what_nobody_can_ever_have_waits() -> None:
     state = live([("a", 16, 100, None)], [waiting("next", 8, 300)])
-    assert records(replay(state))["next"].outcome is Outcome.WAITING
+    assert records(replay(state))["next"].outcome is JobOutcome.WAITING
 
 
 def test_broken_gpus_and_drained_hosts_take_no_work() -> None:
@@ -92,7 +98,7 @@ def test_broken_gpus_and_drained_hosts_take_no_work() -> None:
     assert (found["small"].first_start_s, found["wide"].first_start_s) == (0, 100)
     drained = state.model_copy(update={"hosts": [replace(state.hosts[0], state=HostState.DRAINING), state.hosts[1]]})
     found = records(replay(drained))
-    assert (found["small"].first_start_s, found["wide"].outcome) == (0, Outcome.WAITING)
+    assert (found["small"].first_start_s, found["wide"].outcome) == (0, JobOutcome.WAITING)
 
 
 def test_a_trace_may_not_reuse_the_name_of_a_job_that_is_there() -> None:

@@ -52,7 +52,7 @@ def test_a_gpu_that_vanished_leaves_a_gap_in_the_indices_only() -> None:
 
 
 def test_an_empty_host_is_a_machine_too() -> None:
-    assert machine_of(HostInventory(machine="none", gpus=[])).everything == 0
+    assert machine_of(HostInventory(machine="none", gpus=[])).all_gpus == 0
 
 
 def test_members_lists_a_set() -> None:

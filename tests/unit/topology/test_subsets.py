@@ -96,17 +96,17 @@ def pcie_box(gpus: int, numa_nodes: int, islands_of: int = 0) -> Machine:
 
 def test_large_machines_are_served_along_their_groups() -> None:
     box = pcie_box(20, numa_nodes=2)
-    ten = best_subset(box, box.everything, 10, False)
+    ten = best_subset(box, box.all_gpus, 10, False)
     assert ten is not None
     assert ten.level is TopologyLevel.NUMA
-    assert best_subset(box, box.everything, 11, False) is None
-    eleven = best_subset(box, box.everything, 11, True)
+    assert best_subset(box, box.all_gpus, 11, False) is None
+    eleven = best_subset(box, box.all_gpus, 11, True)
     assert eleven is not None
     assert eleven.level is TopologyLevel.HOST
 
 
 def test_large_machines_have_islands_too() -> None:
     box = pcie_box(20, numa_nodes=2, islands_of=4)
-    four = best_subset(box, box.everything & ~0b1, 4, False)
+    four = best_subset(box, box.all_gpus & ~0b1, 4, False)
     assert four is not None
     assert (members(four.gpus), four.level) == ([4, 5, 6, 7], TopologyLevel.NVLINK_NUMA)

@@ -6,7 +6,7 @@ from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.scheduling.scheduler import Scheduler
 
 
-def restore(scheduler: Scheduler, state: ClusterState) -> Scheduler:
+def load_cluster_state(scheduler: Scheduler, state: ClusterState) -> Scheduler:
     """Tell a new scheduler all of ``state`` (its policy is the caller's business). Returns it."""
     for host in state.hosts:
         scheduler.upsert_host(host)
@@ -15,9 +15,9 @@ def restore(scheduler: Scheduler, state: ClusterState) -> Scheduler:
     for running in sorted(state.running, key=lambda row: row.started_at):  # shares are charged in order of time
         scheduler.started(running)
     for use in state.used:
-        scheduler.used(use, state.at)
+        scheduler.record_past_use(use, state.at)
     for name, telemetry in state.telemetry.items():
-        scheduler.measured(name, telemetry)
+        scheduler.update_telemetry(name, telemetry)
     for waiting in state.queue:
         scheduler.add(waiting)
     return scheduler

@@ -8,15 +8,16 @@ from dataclasses import replace
 
 from gpu_platform.domain.rows import RunningRow
 
-Key = tuple[str, int]
+AttemptId = tuple[str, int]
+"""(job id, attempt)."""
 
 
-class Ledger:
+class RunningJobs:
     """One entry per (job id, attempt)."""
 
     def __init__(self) -> None:
-        self._rows: dict[Key, RunningRow] = {}
-        self._of_gpu: dict[str, dict[Key, None]] = {}
+        self._rows: dict[AttemptId, RunningRow] = {}
+        self._of_gpu: dict[str, dict[AttemptId, None]] = {}
         self.limited = 0
         """How many of the jobs have a time limit."""
 
@@ -33,20 +34,20 @@ class Ledger:
         for uuid in row.gpu_uuids:
             self._of_gpu.setdefault(uuid, {})[row.job_id, row.attempt] = None
 
-    def end(self, key: Key) -> RunningRow | None:
+    def end(self, key: AttemptId) -> RunningRow | None:
         row = self._rows.pop(key, None)
         self.limited -= row is not None and row.time_limit_s is not None
         for uuid in row.gpu_uuids if row else ():
             del self._of_gpu[uuid][key]
         return row
 
-    def saved(self, key: Key, at: float) -> None:
+    def checkpoint_saved(self, key: AttemptId, at: float) -> None:
         """A job has saved its work; the newest counts, whichever host of a gang wrote it. Unknown ones are ignored."""
         row = self._rows.get(key)
         if row is not None and (row.checkpoint_at is None or at > row.checkpoint_at):
             self._rows[key] = replace(row, checkpoint_at=at)
 
-    def get(self, key: Key) -> RunningRow | None:
+    def get(self, key: AttemptId) -> RunningRow | None:
         return self._rows.get(key)
 
     def holders(self, gpu_uuid: str) -> list[RunningRow]:
@@ -64,8 +65,9 @@ class Ledger:
 
     def free_at(self, gpu_uuid: str) -> float:
         """When all its jobs must have ended; never for one without a time limit or a holder that nobody told of."""
-        return max((ends_at(row) for row in self.holders(gpu_uuid)), default=math.inf)
+        return max((latest_end(row) for row in self.holders(gpu_uuid)), default=math.inf)
 
 
-def ends_at(row: RunningRow) -> float:
+def latest_end(row: RunningRow) -> float:
+    """Return when the job must have ended, by its time limit. Infinity if it has no limit."""
     return math.inf if row.time_limit_s is None else row.started_at + row.time_limit_s

@@ -27,7 +27,7 @@ class _SimulatedAllocation:
     host_use: tuple[HostUse, ...]
 
 
-class Fleet:
+class SimulatedCluster:
     """Checks what the database would: what is taken or broken cannot be taken."""
 
     def __init__(self, hosts: Sequence[HostRow], scheduler: Scheduler) -> None:
@@ -139,9 +139,9 @@ class Fleet:
         grants = self._holds[job_id].grants
         return sum(map(_part, grants.values())) / len(grants)
 
-    def break_down(self, host: str, gpu: int | None) -> set[str]:
+    def fail(self, host: str, gpu: int | None) -> set[str]:
         """A GPU or a whole host fails; returns the jobs that ran there and must be stopped."""
-        uuids = self._struck(host, gpu)
+        uuids = self._affected_gpus(host, gpu)
         if gpu is None:
             self._lost[host] += 1
         else:
@@ -150,15 +150,15 @@ class Fleet:
         return {job for uuid in uuids for job in self._holders.get(uuid, ())}
 
     def repair(self, host: str, gpu: int | None) -> None:
-        """Undoes one :meth:`break_down`; what failed twice is back when both are repaired."""
-        uuids = self._struck(host, gpu)
+        """Undoes one :meth:`fail`; what failed twice is back when both are repaired."""
+        uuids = self._affected_gpus(host, gpu)
         if gpu is None:
             self._lost[host] -= 1
         else:
             self._broken[uuids[0]] -= 1
         self._tell_health(host, uuids)
 
-    def _struck(self, host: str, gpu: int | None) -> list[str]:
+    def _affected_gpus(self, host: str, gpu: int | None) -> list[str]:
         if gpu is not None:
             return [self._uuid_of[host, gpu]]
         return [info.uuid for info in self._hosts[host].inventory.gpus]
