@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.states import JobState
     from workflows import policies
     from workflows.attempts.waiting import until
+    from workflows.database_step import database_step
 
 LOOK_FIRST = "cleanup-looks-first"
 
@@ -41,14 +42,14 @@ class CleanupWorkflow:
         if not workflow.patched(LOOK_FIRST):
             await self._end_at_once(input)
             return
-        found = await workflow.execute_local_activity_method(
-            CleanupActivities.find_orphan, input.key, **policies.DATABASE_STEP
+        found = await database_step(
+            CleanupActivities.find_orphan, input.key, summary="Does a workflow drive the attempt?"
         )
         if found.driven:
             workflow.set_current_details(f"nothing to clean up: {found.driven}")
             return
         stops = await asyncio.gather(*[self._stop_or_lost(input, host) for host in found.hosts])
-        await workflow.execute_local_activity_method(CleanupActivities.end_orphan, input, **policies.DATABASE_STEP)
+        await database_step(CleanupActivities.end_orphan, input, summary="Release what the attempt holds")
         await wait_for_last_stops(stops)
 
     async def _stop_or_lost(self, input: CleanupInput, host: str) -> workflow.ActivityHandle:
@@ -66,13 +67,14 @@ class CleanupWorkflow:
             LaunchActivities.stop_ranks,
             StopRequest(key=input.key, host=host, grace_s=0, reason=input.message),
             task_queue=node_task_queue(host),
+            summary=f"Stop of all ranks on {host}",
             **policies.STOP,
         )
 
     async def _end_at_once(self, input: CleanupInput) -> None:
         """As releases did that asked nobody; for workflows that they started."""
         await asyncio.gather(*[self._stop(input, host) for host in input.hosts])
-        await workflow.execute_local_activity_method(
+        await database_step(
             ReservationActivities.end_attempt,
             EndAttempt(
                 key=input.key,
@@ -81,7 +83,7 @@ class CleanupWorkflow:
                 failure=Failure(kind=FailureKind.HARDWARE, message=input.message),
                 progress=JobProgress(attempt=input.key.attempt),
             ),
-            **policies.DATABASE_STEP,
+            summary="Release what the attempt holds",
         )
 
     async def _stop(self, input: CleanupInput, host: str) -> None:

@@ -35,12 +35,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.admission import AdmissionActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
     from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
-    from gpu_platform.domain.faults import FaultAction
     from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.placement import Placement
     from gpu_platform.domain.states import JobState
-    from workflows import policies
     from workflows.attempts.host_plans import plan_hosts
+    from workflows.database_step import database_step
     from workflows.search_attributes import HOSTS, STATE
 
 
@@ -121,7 +120,7 @@ class JobWorkflow:
             return
         if fault.report.fault_id not in self._attempt.faults:
             self._attempt.faults[fault.report.fault_id] = fault
-            if not FaultAction(fault.report.action).stops_job:
+            if not fault.report.action.stops_job:
                 self._timeline.note(fault.report.message)
 
     @workflow.signal
@@ -168,9 +167,7 @@ class JobWorkflow:
 
     async def _admit(self) -> JobResult | None:
         """Put the job into the queue. Returns the job's result if it was withdrawn before; raises if it is refused."""
-        admission = await workflow.execute_local_activity_method(
-            AdmissionActivities.admit_job, self._id, summary="Admission", **policies.DATABASE_STEP
-        )
+        admission = await database_step(AdmissionActivities.admit_job, self._id, summary="Admission")
         if admission.withdrawn:
             return JobResult(state=JobState.CANCELLED, attempts=0)
         if admission.failure is not None:
@@ -266,21 +263,15 @@ class JobWorkflow:
         prepared = await prepare_hosts(attempt, plans)
         if isinstance(prepared, Interrupted):
             return prepared
-        await workflow.execute_local_activity_method(
-            ReservationActivities.mark_starting,
-            attempt.key,
-            summary="Job is STARTING: every host is ready",
-            **policies.DATABASE_STEP,
+        await database_step(
+            ReservationActivities.mark_starting, attempt.key, summary="Job is STARTING: every host is ready"
         )
         self._timeline.enter(JobState.STARTING, f"{len(plans)} hosts are ready")
         return prepared[0]
 
     async def _mark_running(self, attempt: Attempt, plans: list[HostPlan], placement: Placement) -> None:
-        await workflow.execute_local_activity_method(
-            ReservationActivities.mark_running,
-            attempt.key,
-            summary="Job is RUNNING: every rank was launched",
-            **policies.DATABASE_STEP,
+        await database_step(
+            ReservationActivities.mark_running, attempt.key, summary="Job is RUNNING: every rank was launched"
         )
         attempt.running_since = workflow.now()
         self._timeline.enter(JobState.RUNNING, f"{_ranks(plans[0].world_size)} on {', '.join(placement.hosts)}")
@@ -292,13 +283,12 @@ class JobWorkflow:
         prepared = attempt.prepared
         if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
             return
-        message = await workflow.execute_local_activity_method(
+        message = await database_step(
             ReservationActivities.note_start,
             StartedFrom(
                 key=attempt.key, host=prepared.host, resumed_from=prepared.resume_from, note=prepared.resume_note
             ),
             summary="Which checkpoint does the attempt resume from?",
-            **policies.DATABASE_STEP,
         )
         if message is not None:
             self._timeline.note(message)
@@ -340,11 +330,8 @@ class JobWorkflow:
             placed=attempt.placement is not None,
         )
         try:
-            await workflow.execute_local_activity_method(
-                ReservationActivities.end_attempt,
-                end,
-                summary=f"Release: job becomes {ending.state.value}",
-                **policies.DATABASE_STEP,
+            await database_step(
+                ReservationActivities.end_attempt, end, summary=f"Release: job becomes {ending.state.value}"
             )
         except FailureError as error:
             if not is_older_than_its_row(error):

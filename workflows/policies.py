@@ -8,20 +8,6 @@ from typing import Any
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-DATABASE_STEP: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=60),
-    "retry_policy": RetryPolicy(
-        initial_interval=timedelta(milliseconds=50), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
-    ),
-    # A local activity that waits between tries longer than this becomes a timer, so that
-    # an outage of the database does not pin a workflow task.
-    "local_retry_threshold": timedelta(seconds=2),
-}
-"""A short transaction as a local activity, tried until the database answers."""
-
-LONGEST_SUMMARY = 180
-"""Characters; Temporal refuses a step whose summary is longer than 200 bytes."""
-
 HOST_REPORT: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=5),
     "retry_policy": RetryPolicy(maximum_attempts=1),

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.states import GpuState
     from workflows import policies
     from workflows.attempts.failures import is_of_a_removed_host
+    from workflows.database_step import database_step
     from workflows.repair import HostRepair, Orders
 
 RESET: dict[str, Any] = {
@@ -128,9 +129,7 @@ class RemediationWorkflow:
         while self._pending:
             report = self._pending.popleft()
             self._note(f"fault: {report.message} -> {report.action}")
-            await workflow.execute_local_activity_method(
-                RemediationActivities.record_fault, report, **policies.DATABASE_STEP
-            )
+            await database_step(RemediationActivities.record_fault, report, summary="Record the fault")
             self._host_removed = False
             try:
                 state = await self._heal(report, state)
@@ -143,7 +142,7 @@ class RemediationWorkflow:
 
     async def _heal(self, report: FaultReport, state: GpuState | None) -> GpuState | None:
         """The GPU's last state; ``state`` when the fault does not take it out of service."""
-        action = FaultAction(report.action)
+        action = report.action
         if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
             state = await self._reset(report)
             if self._problem and state is GpuState.OFFLINE and workflow.patched(REPAIR):
@@ -156,9 +155,7 @@ class RemediationWorkflow:
 
     async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
         """What is more than a reset of the GPU alone; see ``workflows.repair``."""
-        policy = await workflow.execute_local_activity_method(
-            RepairActivities.remediation_policy, **policies.DATABASE_STEP
-        )
+        policy = await database_step(RepairActivities.remediation_policy, summary="Read the remediation policy")
         self._orders = Orders()
         repair = HostRepair(
             report=report,
@@ -172,12 +169,10 @@ class RemediationWorkflow:
             # Not after a reset: whoever put the GPU online since then has decided.
             first=not problem,
         )
-        state = await repair.climb(_steps(FaultAction(report.action), policy))
+        state = await repair.climb(_steps(report.action, policy))
         for later in [*self._pending]:
             # Of the same breakage: what heals one heals all of them.
-            await workflow.execute_local_activity_method(
-                RemediationActivities.record_fault, later, **policies.DATABASE_STEP
-            )
+            await database_step(RemediationActivities.record_fault, later, summary="Record the fault")
             self._pending.remove(later)
         return state
 
@@ -186,9 +181,7 @@ class RemediationWorkflow:
         reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
         self._problem = ""
         while True:
-            state = await workflow.execute_local_activity_method(
-                RemediationActivities.begin_reset, reason, **policies.DATABASE_STEP
-            )
+            state = await database_step(RemediationActivities.begin_reset, reason, summary="GPU becomes RESETTING")
             if state is GpuState.OFFLINE:
                 self._note("OFFLINE by an operator: left alone")
                 return state
@@ -196,8 +189,8 @@ class RemediationWorkflow:
             await self._wait_until_free(report)
             await self._absorb_pending()
             result = await self._try_reset(report)
-            state = await workflow.execute_local_activity_method(
-                RemediationActivities.finish_reset, result, **policies.DATABASE_STEP
+            state = await database_step(
+                RemediationActivities.finish_reset, result, summary="Did the reset heal the GPU?"
             )
             self._problem = result.problem or ("" if result.ok else "the reset failed")
             self._note(f"{state}: {result.problem or 'reset and verified'}")
@@ -210,9 +203,7 @@ class RemediationWorkflow:
         healed = (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE)
         absorbed = [report for report in self._pending if report.action in healed]
         for report in absorbed:
-            await workflow.execute_local_activity_method(
-                RemediationActivities.record_fault, report, **policies.DATABASE_STEP
-            )
+            await database_step(RemediationActivities.record_fault, report, summary="Record the fault")
             self._pending.remove(report)
 
     async def _try_reset(self, report: FaultReport) -> ResetResult:
@@ -226,6 +217,7 @@ class RemediationWorkflow:
             ResetActivities.reset_gpu,
             report.gpu_uuid,
             task_queue=node_task_queue(report.host),
+            summary=f"Reset of GPU {report.gpu_index} of {report.host}",
             **RESET,
         )
         await workflow.wait_condition(lambda: reset.done() or self._host_removed)
@@ -246,10 +238,10 @@ class RemediationWorkflow:
         return result
 
     async def _quarantine(self, report: FaultReport) -> GpuState:
-        await workflow.execute_local_activity_method(
+        await database_step(
             RemediationActivities.quarantine_gpu,
             GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message),
-            **policies.DATABASE_STEP,
+            summary="GPU becomes OFFLINE",
         )
         self._note(f"OFFLINE until an operator brings it back: {report.message}")
         await self._wait_until_free(report)
@@ -261,10 +253,10 @@ class RemediationWorkflow:
         told: set[str] = set()
         pause = 0.1
         # A job that may end by itself can take days: looked at rarely, its history stays short.
-        longest = IDLE_PAUSE_S if report.action == FaultAction.RESET_WHEN_IDLE else 10.0
+        longest = IDLE_PAUSE_S if report.action is FaultAction.RESET_WHEN_IDLE else 10.0
         while True:
-            holders = await workflow.execute_local_activity_method(
-                RemediationActivities.gpu_holders, report.gpu_uuid, **policies.DATABASE_STEP
+            holders = await database_step(
+                RemediationActivities.gpu_holders, report.gpu_uuid, summary="Which jobs hold the GPU?"
             )
             if not holders:
                 return

@@ -17,6 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import policies
+from workflows.database_step import database_step
 
 with workflow.unsafe.imports_passed_through():
     from activities.node.launch import node_task_queue
@@ -135,7 +136,9 @@ class HostRepair:
         reason = reason_with_next_step(self.problem, f"{step.in_words} of host {self.report.host}", target)
         hold = Hold(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
         self.first = False
-        held = await workflow.execute_local_activity_method(RepairActivities.hold_gpu, hold, **policies.DATABASE_STEP)
+        held = await database_step(
+            RepairActivities.hold_gpu, hold, summary=f"Take the GPU out of service before the {step.in_words}"
+        )
         if held:
             self.note(f"OFFLINE: {reason}")
         return held
@@ -165,8 +168,8 @@ class HostRepair:
         )
         pause, said = 1.0, None
         while self.orders.overruled is None:
-            begun = await workflow.execute_local_activity_method(
-                RepairActivities.begin_repair, request, **policies.DATABASE_STEP
+            begun = await database_step(
+                RepairActivities.begin_repair, request, summary=f"May the {step.in_words} of the host begin?"
             )
             if begun.began or begun.done_before or begun.never:
                 return begun
@@ -209,7 +212,7 @@ class HostRepair:
     async def _reset(self) -> End:
         await self._begin_reset()
         self.note("all GPUs of the host are reset together")
-        problem = await self._on_host(HostRepairActivities.reset_host, self.report.gpu_uuid)
+        problem = await self._on_host(HostRepairActivities.reset_host, self.report.gpu_uuid, "Reset of all GPUs")
         return await self._finish(RepairStep.HOST_RESET, problem)
 
     async def _reboot(self, boot_id: str | None) -> End:
@@ -222,7 +225,9 @@ class HostRepair:
             problem = await self._power_cycle() or await self._rebooted(boot_id)
         if problem is None:
             self.note("the host is up again, in another boot")
-            problem = await self._on_host(HostRepairActivities.check_gpu, self.report.gpu_uuid)
+            problem = await self._on_host(
+                HostRepairActivities.check_gpu, self.report.gpu_uuid, "Verification of the GPU"
+            )
         return await self._finish(RepairStep.REBOOT, problem)
 
     async def _ask_to_reboot(self, boot_id: str | None) -> str | None:
@@ -233,6 +238,7 @@ class HostRepair:
                 HostRepairActivities.reboot_host,
                 Reboot(host=self.report.host, boot_id=boot_id),
                 task_queue=node_task_queue(self.report.host),
+                summary=f"Reboot of {self.report.host}",
                 **ON_HOST,
             )
         except ActivityError as error:
@@ -245,14 +251,16 @@ class HostRepair:
     async def _power_cycle(self) -> str | None:
         await self._count_reboot("remediation.power_command")
         try:
-            await workflow.execute_activity_method(RepairActivities.power_cycle, self.report.host, **POWER)
+            await workflow.execute_activity_method(
+                RepairActivities.power_cycle, self.report.host, summary=f"Power cycle of {self.report.host}", **POWER
+            )
         except ActivityError as error:
             return _why(error)
         return None
 
     async def _count_reboot(self, how: str) -> None:
         request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid, how=how)
-        await workflow.execute_local_activity_method(RepairActivities.note_reboot, request, **policies.DATABASE_STEP)
+        await database_step(RepairActivities.note_reboot, request, summary=f"Count a reboot by {how}")
 
     async def _rebooted(self, boot_id: str | None) -> str | None:
         """Wait for a report of another boot. Why it did not come, or None."""
@@ -268,14 +276,12 @@ class HostRepair:
 
     async def _check(self, step: RepairStep, *, ended: bool) -> End:
         await self._begin_reset()
-        problem = await self._on_host(HostRepairActivities.check_gpu, self.report.gpu_uuid)
+        problem = await self._on_host(HostRepairActivities.check_gpu, self.report.gpu_uuid, "Verification of the GPU")
         return await self._finish(step, problem, ended=ended)
 
     async def _begin_reset(self) -> None:
         request = GpuReason(gpu_uuid=self.report.gpu_uuid, reason=self.problem)
-        await workflow.execute_local_activity_method(
-            RemediationActivities.begin_reset, request, **policies.DATABASE_STEP
-        )
+        await database_step(RemediationActivities.begin_reset, request, summary="GPU becomes RESETTING")
 
     async def _finish(self, step: RepairStep, problem: str | None, *, ended: bool = False) -> End:
         result = ResetResult(
@@ -285,9 +291,7 @@ class HostRepair:
             problem=problem,
             counts=not self.report.blameless,
         )
-        state = await workflow.execute_local_activity_method(
-            RemediationActivities.finish_reset, result, **policies.DATABASE_STEP
-        )
+        state = await database_step(RemediationActivities.finish_reset, result, summary="Did the reset heal the GPU?")
         if not ended:
             await self._end(problem)
         if problem is not None:
@@ -307,19 +311,19 @@ class HostRepair:
 
     async def _end(self, problem: str | None) -> None:
         request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid, problem=problem)
-        await workflow.execute_local_activity_method(RepairActivities.end_repair, request, **policies.DATABASE_STEP)
+        await database_step(RepairActivities.end_repair, request, summary="The repair of the host ends")
 
     async def _look(self) -> RepairView:
         request = RepairReference(host=self.report.host, gpu_uuid=self.report.gpu_uuid)
-        return await workflow.execute_local_activity_method(
-            RepairActivities.look_at_repair, request, **policies.DATABASE_STEP
+        return await database_step(
+            RepairActivities.look_at_repair, request, summary="State of the host and the jobs on it"
         )
 
-    async def _on_host(self, step: Callable[..., Any], argument: Any) -> str | None:
+    async def _on_host(self, step: Callable[..., Any], argument: Any, summary: str) -> str | None:
         """Why it failed, or None."""
         try:
             await workflow.execute_activity_method(
-                step, argument, task_queue=node_task_queue(self.report.host), **ON_HOST
+                step, argument, task_queue=node_task_queue(self.report.host), summary=summary, **ON_HOST
             )
         except ActivityError as error:
             return _why(error)
@@ -329,10 +333,10 @@ class HostRepair:
         tried = [*self.tried] or ["nothing: such a fault is not repaired by resets"]
         name = f"{self.report.host}:{self.report.gpu_index}"
         reason = f"{self.problem}; needs service: see `gpu-platform service-case {name}`"
-        opened = await workflow.execute_local_activity_method(
+        opened = await database_step(
             RepairActivities.open_service_case,
             Case(gpu_uuid=self.report.gpu_uuid, reason=reason, tried=tried),
-            **policies.DATABASE_STEP,
+            summary="Open a service case",
         )
         self.note(f"OFFLINE until an operator brings it back: {reason}")
         await self.free()

@@ -13,7 +13,6 @@ from temporalio import activity
 
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
-from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.lease import GpuTelemetry
 from gpu_platform.hosts.agent import HostAgent
@@ -63,16 +62,7 @@ class RankWatcher:
         if overdue is not None:
             failure = Failure(kind=FailureKind.TIME_LIMIT, message=overdue, host=request.host, rank=first.rank)
         elif fault is not None:
-            blamed = FaultAction(fault.action) is not FaultAction.FAIL_JOB
-            failure = Failure(
-                kind=FailureKind.HARDWARE if blamed else FailureKind.USER,
-                message=fault.message,
-                host=request.host,
-                rank=first.rank,
-                exit_code=first.exit_code,
-                gpu_uuid=fault.gpu_uuid,
-                xid=fault.xid,
-            )
+            failure = fault.as_failure(rank=first.rank, exit_code=first.exit_code)
         elif first.vanished:
             failure = Failure(
                 kind=FailureKind.HARDWARE,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.checkpoint import CheckpointPolicy
-from gpu_platform.domain.job import Failure, Fencing
+from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.job import Failure, FailureKind, Fencing
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.usage import RankUsage
 
@@ -208,8 +209,7 @@ class FaultReport(BaseModel):
     gpu_uuid: str
     gpu_index: int
     xid: int | None
-    action: str
-    """A :class:`gpu_platform.domain.faults.FaultAction`."""
+    action: FaultAction
     message: str
     at_ms: int
     attempt: AttemptKey | None = None
@@ -219,6 +219,19 @@ class FaultReport(BaseModel):
     """A program's mistake: the GPU is reset, but is none of those that fail again and again."""
     between_jobs: bool = False
     """Found while no job was on the GPU, so none is told; the GPU is healed all the same."""
+
+    def as_failure(self, *, rank: int | None = None, exit_code: int | None = None) -> Failure:
+        """The failure of an attempt that this fault ended. The user is to blame only for a fault of the program."""
+        return Failure(
+            kind=FailureKind.USER if self.action is FaultAction.FAIL_JOB else FailureKind.HARDWARE,
+            message=self.message,
+            host=self.host,
+            rank=rank,
+            exit_code=exit_code,
+            # A job that hangs may be its host's fault as well as a GPU's: the retry avoids the whole host.
+            gpu_uuid=self.gpu_uuid if self.attempt is None else None,
+            xid=self.xid,
+        )
 
 
 class GpuFault(BaseModel):

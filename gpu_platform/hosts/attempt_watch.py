@@ -197,7 +197,7 @@ class AttemptWatch:
                     gpu_uuid=uuid,
                     gpu_index=index,
                     xid=None,
-                    action=action.value,
+                    action=action,
                     message=message,
                     at_ms=now_ms,
                     attempt=key,

@@ -14,7 +14,6 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.job_workflows import CONTROL_TASK_QUEUE
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, GpuFault
-from gpu_platform.domain.faults import FaultAction
 from gpu_platform.hosts.agent import HostAgent
 from workflows.remediation import RemediationInput, RemediationWorkflow, remediation_id
 
@@ -49,7 +48,7 @@ class FaultDispatcher:
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
         """The newest fault that stops jobs and struck a GPU while this attempt was on it."""
         for fault, affected in reversed(self._recent):
-            if key in affected and FaultAction(fault.action).stops_job:
+            if key in affected and fault.action.stops_job:
                 return fault
         return None
 
@@ -80,7 +79,7 @@ class FaultDispatcher:
 
     async def _deliver(self, fault: FaultReport) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
-        if FaultAction(fault.action).stops_job or fault.attempt is not None:
+        if fault.action.stops_job or fault.attempt is not None:
             await asyncio.gather(*[self._tell_job(key, fault) for key in self._affected_attempts(fault)])
         await self._client.start_workflow(
             RemediationWorkflow.run,
@@ -94,7 +93,7 @@ class FaultDispatcher:
     def _affected_attempts(self, fault: FaultReport) -> list[AttemptKey]:
         if fault.between_jobs:
             return []
-        if fault.attempt is not None and not FaultAction(fault.action).takes_gpu:
+        if fault.attempt is not None and not fault.action.takes_gpu:
             return [fault.attempt]
         return self._agent.attempts_on(fault.gpu_uuid)
 

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, Prepared
-from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.job import Interrupt, JobSpec
 from gpu_platform.domain.placement import HostSlice, Placement
 from gpu_platform.domain.ranks import running_slices
@@ -65,7 +64,7 @@ class Attempt:
         """One of a spare's GPU stops nobody."""
         needed = {uuid for part in self._running() for uuid in part.gpu_uuids}
         faults = (f for f in self.faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
-        stopping = (fault for fault in faults if FaultAction(fault.report.action).stops_job)
+        stopping = (fault for fault in faults if fault.report.action.stops_job)
         return next(stopping, None) if self.placement is not None else None
 
     def lost_ranks(self) -> list[HostLost]:
@@ -79,7 +78,7 @@ class Attempt:
 
     def broken_gpus(self) -> list[GpuFault]:
         """The faults that take a GPU out of service."""
-        return [fault for fault in self.faults.values() if FaultAction(fault.report.action).takes_gpu]
+        return [fault for fault in self.faults.values() if fault.report.action.takes_gpu]
 
     def quarantine(self) -> dict[str, str]:
         """Why each GPU that broke may not be used, by UUID."""

@@ -10,16 +10,14 @@ from temporalio import workflow
 
 from activities.beginning_again import TakenOverJob, TakeoverActivities
 from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
-from workflows import policies
 from workflows.attempts.endings import Ending, after_failure
+from workflows.database_step import database_step
 from workflows.search_attributes import of_submission
 
 
 async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:
     """Where the job stands. Nothing that the lost workflow still asks of the database can have an effect after it."""
-    found = await workflow.execute_local_activity_method(
-        TakeoverActivities.begin_again, job_id, summary="Where does the job stand?", **policies.DATABASE_STEP
-    )
+    found = await database_step(TakeoverActivities.begin_again, job_id, summary="Where does the job stand?")
     workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in of_submission(spec)])
     return found
 

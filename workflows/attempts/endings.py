@@ -8,7 +8,7 @@ from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec, 
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
-from workflows.attempts.failures import fault_failure, lost_failure, time_limit_failure
+from workflows.attempts.failures import lost_failure, time_limit_failure
 
 
 class Ending(BaseModel):
@@ -45,7 +45,7 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
         return _stopped(JobState.CANCELLED, by, grace_s=0 if kill else spec.grace_s)
     fault = attempt.stopping_fault()
     if fault is not None:
-        return after_failure(fault_failure(fault), spec, progress)
+        return after_failure(fault.report.as_failure(), spec, progress)
     if lost_ranks := attempt.lost_ranks():
         return after_failure(lost_failure(lost_ranks[0]), spec, progress)
     preempt = attempt.preempt

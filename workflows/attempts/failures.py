@@ -6,8 +6,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 from activities.node.launch import PREFLIGHT_FAILED
-from gpu_platform.domain.attempt import GpuFault, HostLost, RankExit
-from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.attempt import HostLost, RankExit
 from gpu_platform.domain.job import Failure, FailureKind, JobSpec
 
 JOB_FAILED = "JobFailed"
@@ -55,18 +54,6 @@ def rank_failure(exit: RankExit) -> Failure:
         rank=exit.rank,
         host=exit.host,
         exit_code=exit.exit_code,
-    )
-
-
-def fault_failure(fault: GpuFault) -> Failure:
-    report = fault.report
-    return Failure(
-        kind=FailureKind.USER if FaultAction(report.action) is FaultAction.FAIL_JOB else FailureKind.HARDWARE,
-        message=report.message,
-        host=report.host,
-        # A job that hangs may be its host's fault as well as a GPU's: the host is avoided.
-        gpu_uuid=report.gpu_uuid if report.attempt is None else None,
-        xid=report.xid,
     )
 
 

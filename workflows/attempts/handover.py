@@ -20,6 +20,7 @@ from workflows.attempts.endings import Ending
 from workflows.attempts.outcomes import INTERRUPTED, NOT_HEALED, Interrupted, NotHealed
 from workflows.attempts.timeline import Timeline
 from workflows.attempts.waiting import until
+from workflows.database_step import database_step
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
     taking = [fault.report for fault in attempt.broken_gpus()]
     gpus = {report.gpu_uuid for report in taking} | ({failure.gpu_uuid} if failure.gpu_uuid else set())
     hosts = set(attempt.lost) | ({failure.host} if failure.host and not failure.gpu_uuid else set())
-    can_heal = bool(taking) and all(FaultAction(report.action) is FaultAction.RESET for report in taking)
+    can_heal = bool(taking) and all(report.action is FaultAction.RESET for report in taking)
     return handover_placement(attempt.spec, attempt.placement, broken_gpus=gpus, broken_hosts=hosts, can_heal=can_heal)
 
 
 async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: JobProgress) -> Reserved:
     """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
-    return await workflow.execute_local_activity_method(
+    return await database_step(
         ReservationActivities.hand_over,
         HandoverRequest(
             key=attempt.key,
@@ -63,8 +64,7 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: Jo
             quarantine=attempt.quarantine(),
             usage=attempt.ranks_usage(),
         ),
-        summary=f"Handover: {to.placement.why}"[: policies.LONGEST_SUMMARY],
-        **policies.DATABASE_STEP,
+        summary=f"Handover: {to.placement.why}",
     )
 
 
@@ -85,19 +85,13 @@ async def _wait_until_healed(attempt: Attempt) -> bool:
     began = workflow.now()
     keep = timedelta(seconds=attempt.spec.keep_reservation_s)
     while not attempt.interrupted():
-        state = await workflow.execute_local_activity_method(
-            ReservationActivities.parked_state,
-            attempt.key,
-            summary="Are the GPUs of the kept reservation healed?",
-            **policies.DATABASE_STEP,
+        state = await database_step(
+            ReservationActivities.parked_state, attempt.key, summary="Are the GPUs of the kept reservation healed?"
         )
         waited = workflow.now() - began
         if state is Parked.READY:
-            unparked = await workflow.execute_local_activity_method(
-                ReservationActivities.unpark,
-                attempt.key,
-                summary="Reservation: go on with the healed GPUs",
-                **policies.DATABASE_STEP,
+            unparked = await database_step(
+                ReservationActivities.unpark, attempt.key, summary="Reservation: go on with the healed GPUs"
             )
             if unparked.conflict is None:
                 return True

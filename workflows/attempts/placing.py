@@ -16,6 +16,7 @@ from workflows.attempts.attempt import Attempt
 from workflows.attempts.outcomes import INTERRUPTED, Interrupted
 from workflows.attempts.timeline import Timeline
 from workflows.attempts.waiting import until
+from workflows.database_step import database_step
 
 
 async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: Timeline) -> Placement | Interrupted:
@@ -26,11 +27,10 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: T
             return placement
         # Set before the reservation, so that a fault on one of these GPUs is never missed.
         attempt.placement = placement
-        reserved = await workflow.execute_local_activity_method(
+        reserved = await database_step(
             ReservationActivities.reserve_gang,
             ReserveRequest(key=attempt.key, placement=placement),
-            summary=f"Reservation on {', '.join(placement.hosts)}"[: policies.LONGEST_SUMMARY],
-            **policies.DATABASE_STEP,
+            summary=f"Reservation on {', '.join(placement.hosts)}",
         )
         if reserved.conflict is None:
             attempt.terms, attempt.may_run = reserved.terms, reserved.repeated

@@ -93,7 +93,7 @@ class FaultReports:
             gpu_uuid=uuid,
             gpu_index=gpu.info.index,
             xid=cause if isinstance(cause, int) else None,
-            action=action.value,
+            action=action,
             message=f"{self._policy.describe(cause)} on GPU {gpu.info.index} of {self._host}{detail}",
             at_ms=at_ms,
             blameless=cause in self._policy.no_fault_of_gpu,

@@ -111,7 +111,7 @@ class GpuFitness(Stage):
                 gpu_uuid=uuid,
                 gpu_index=index,
                 xid=None,
-                action=FaultAction.RESET.value,
+                action=FaultAction.RESET,
                 message=f"GPU {index} of {self._host}: {problem}",
                 at_ms=time.time_ns() // 1_000_000,
                 between_jobs=True,

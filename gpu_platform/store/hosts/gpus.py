@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.faults import FaultAction
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.gpu import Gpu, GpuHolder, GpuInfo
 from gpu_platform.domain.lease import HostReport
@@ -216,7 +215,7 @@ def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
 def _record_of_job(session: Session, report: FaultReport, key: AttemptKey, now: datetime) -> None:
     append_event(
         session,
-        "job.fault" if FaultAction(report.action).stops_job else "job.warning",
+        "job.fault" if report.action.stops_job else "job.warning",
         f"node/{report.host}",
         now,
         job_id=key.job_id,
