@@ -35,7 +35,7 @@ class LogsOnDisk(LogFiles):
         super().__init__()
         self._home = home
 
-    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> logs.LogChunk:
+    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> logs.LogRead:
         return logs.read_log(self._home, key, rank, offset, limit)
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.hosts.processes.logs import LogChunk
+from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
 from tests.store_cluster import Cluster
@@ -28,7 +28,7 @@ class CountedLogs(LogFiles):
         super().__init__()
         self.reads: list[tuple[int, int]] = []
 
-    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> LogChunk:
+    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
         self.reads.append((offset, limit))
         if self.lose_at is not None and offset >= self.lose_at:
             self.first, self.lose_at = offset + (1 << 20), None

@@ -27,7 +27,7 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
-from gpu_platform.hosts.processes.logs import LogChunk
+from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from service.app import create_app
@@ -133,14 +133,14 @@ class LogFiles:
         key = AttemptKey(job_id=job_id, attempt=attempt), rank
         self.written[key] = self.written.get(key, b"") + data
 
-    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> LogChunk:
+    def read_log(self, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
         if (key, rank) not in self.written:
             raise FileNotFoundError
         if self.removed is not None:
             raise NotFound(self.removed, removed=True)
         data = self.written[key, rank]
         start = max(offset, self.first)
-        return LogChunk(data[start : start + limit], start, len(data), "some is gone" if start > offset else None)
+        return LogRead(data[start : start + limit], start, len(data), "some is gone" if start > offset else None)
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
