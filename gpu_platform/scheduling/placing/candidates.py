@@ -55,6 +55,7 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
         request.model,
         request.memory_mib,
         request.min_compute_capability,
+        request.cuda,
         request.allow_cross_numa,
         request.required_level,
         request.preferred_level,

@@ -8,8 +8,10 @@ import pytest
 
 from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.job import GpuRequest, Strategy
 from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.share import Share
+from gpu_platform.scheduling.placing.candidates import shape_of
 from gpu_platform.topology.description import load_description
 from tests.builders import cluster, job
 
@@ -103,3 +105,41 @@ def test_what_is_no_version_is_answered_in_words() -> None:
     for text in ("twelve", "12.4.1", "<12", ""):
         with pytest.raises(ValueError, match=r"is no CUDA version: write 12 \(any 12.x\), 12.4, or >=12.4"):
             GpuRequest(gpus_per_host=1, cuda=text)
+
+
+def test_a_job_that_names_cuda_does_not_get_the_hosts_of_one_that_does_not() -> None:
+    machines = cluster().host("a", "dgx-h100").host("b", "dgx-h100")
+    for name, version in (("a", "11.8"), ("b", "12.4")):
+        row = machines.host_rows[name]
+        inventory = row.inventory.model_copy(update={"cuda_installations": {version: f"/usr/local/cuda-{version}"}})
+        machines.host_rows[name] = replace(row, inventory=inventory)
+    scheduler = machines.scheduler()
+    scheduler.add(job(1).row)
+    [(_, first)] = scheduler.decide(0.0).placements
+    assert first.hosts == ["a"]
+    scheduler.add(job(1).cuda("12.4").row)
+    [(_, second)] = scheduler.decide(1.0).placements
+    assert second.hosts == ["b"]
+
+
+def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
+    """Jobs of one shape share the answers of the filters and scores."""
+    different: dict[str, object] = {
+        "gpus_per_host": 2,
+        "share": Share(percent=50, memory_mib=1024),
+        "cpus_per_host": 3,
+        "ram_mib_per_host": 4,
+        "cuda": "12.4",
+        "memory_mib": 5,
+        "min_compute_capability": "8.0",
+        "model": "H100",
+        "allow_cross_numa": True,
+        "strategy": Strategy.SPREAD,
+        "required_level": "leaf",
+        "preferred_level": "leaf",
+    }
+    assert set(GpuRequest.model_fields) - set(different) == {"hosts", "total"}, "neither is of one host"
+    row = job(1).row
+    for name, value in different.items():
+        other = replace(row, gpus=row.gpus.model_copy(update={name: value}))
+        assert shape_of(other) != shape_of(row), name
