@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gpu_platform import settings
 from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.scheduling.policy import WEIGHTS, Policy
+from gpu_platform.scheduling.policy import NOT_WRITTEN, WEIGHTS, Policy
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.topology.fabric import FabricConfig, FabricRule
@@ -86,7 +86,7 @@ def _policy_tables() -> str:
         ("`fabric.rules[]`", FabricRule),
     ):
         docs = _attribute_docs(model)
-        names = [name for name in _field_names(model) if name != "plugins"]
+        names = [name for name in _field_names(model) if name not in NOT_WRITTEN]
         rows = [f"| `{name}` | {docs.get(name, '').replace('``', '`').replace('|', chr(92) + '|')} |" for name in names]
         text += "\n" + (f"### {title}\n\n" if title else "") + "| field | meaning |\n|---|---|\n"
         text += "\n".join([*rows, ""])

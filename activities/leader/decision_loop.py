@@ -17,17 +17,18 @@ import structlog
 from activities.clock import utc_now
 from activities.leader.host_telemetry import HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
-from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS
+from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.errors import StaleEpoch, Unavailable
+from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.policy_file import read_policy
+from gpu_platform.scheduling.policy_file import is_broken, read_policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -51,8 +52,8 @@ class PolicyInForce:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
-        """Raises InvalidRequest."""
-        return cls(read_policy(written, "scheduler.policy"), dict(written))
+        """Plugins that cannot be loaded are switched off. Raises InvalidRequest."""
+        return cls(read_policy(written, "scheduler.policy", do_without=is_broken), dict(written))
 
 
 @dataclass
@@ -132,6 +133,7 @@ class DecisionLoop:
         self._inbox = threading.Lock()
         self._unknown: list[QueueRow] = []
         self._new_policy: PolicyInForce | None = None
+        self._reported_faults: tuple[PluginFault, ...] = ()
 
     def run(self, stopped: threading.Event) -> None:
         """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
@@ -142,6 +144,7 @@ class DecisionLoop:
         finally:
             stopped.set()
             thermometer.join()
+            PLUGINS_OFF.clear()
 
     def _run(self, stopped: threading.Event) -> None:
         token: object = None
@@ -153,6 +156,7 @@ class DecisionLoop:
             try:
                 if not loaded:
                     self._load()
+                    self._report_plugins()
                     loaded = True
                 now = time.monotonic()
                 if now >= next_fence_check:
@@ -170,6 +174,12 @@ class DecisionLoop:
                     self._decide()
                     self._preemption_orders.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S
+            except PluginFailed as error:
+                # Nothing of this round was told: it is decided anew, by hosts that are asked again without the plugin.
+                log.exception("scheduler.plugin_failed", kind=error.fault.kind, plugin=error.fault.name)
+                self._policy = self._policy.without(error.fault)
+                loaded, changed = False, True
+                continue
             except Unavailable as error:
                 log.warning("scheduler.store_away", error=error.message)
                 loaded = False  # a decision that could not be stored is made again, from the store's state
@@ -201,6 +211,18 @@ class DecisionLoop:
         for victim, reason in state.read_preempting(self._store).items():
             self._preemption_orders.resume(victim, reason, time.monotonic())
 
+    def _report_plugins(self) -> None:
+        """Tell which plugins are switched off, if that is new."""
+        faults = self._policy.plugin_faults
+        if faults == self._reported_faults:
+            return
+        leader.switch_off_plugins(self._store, self._epoch, faults, utc_now())
+        self._reported_faults = faults
+        PLUGINS_OFF.clear()
+        for fault in faults:
+            PLUGINS_OFF.labels(kind=fault.kind, plugin=fault.name).set(1)
+            log.error("scheduler.plugin_off", kind=fault.kind, plugin=fault.name, error=fault.error)
+
     def _adopt_policy(self) -> bool:
         with self._inbox:
             new, self._new_policy = self._new_policy, None
@@ -214,6 +236,7 @@ class DecisionLoop:
         else:
             # A proposal that is on its way is at worst made twice: the store refuses the second reservation.
             self._load()
+            self._report_plugins()
         leader.change_policy(self._store, self._epoch, new.written)
         log.info("scheduler.reconfigured", only_the_fabric=only_the_fabric)
         return True

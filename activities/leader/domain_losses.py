@@ -46,7 +46,7 @@ class DomainWatch:
         return self._explain(gathered) if len(gathered) > 1 else []
 
     def _explain(self, gathered: dict[str, list[str]]) -> list[DomainLoss]:
-        fabric = read_policy(leader.current_policy(self._store)).fabric
+        fabric = read_policy(leader.current_policy(self._store), do_without=lambda fault: True).fabric
         rows = hosts.read_hosts(self._store)
         gone = {row.name for row in rows if row.state is HostState.LOST}
         found = recognise_domain_loss(gathered.keys() & gone, failure_domains(rows, fabric), gone)

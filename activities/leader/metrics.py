@@ -24,6 +24,11 @@ JOBS_RESTORED = Counter(
     "gpu_platform_jobs_restored",
     "Jobs that Temporal knew and the database did not, because it was lost or restored to an older point",
 )
+PLUGINS_OFF = Gauge(
+    "gpu_platform_scheduler_plugins_off",
+    "Filters and scores of other packages that this leader has switched off, because they failed",
+    ["kind", "plugin"],
+)
 HOSTS_HEARD = Gauge("gpu_platform_hosts_heard", "Hosts that the leader hears, of those that are not LOST")
 VERDICT_HELD = Gauge(
     "gpu_platform_hosts_verdict_held",

@@ -16,6 +16,7 @@
     ├── WorkflowIsOlder           a workflow knows less of its job than the database
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
+    ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
     ├── Unavailable               Temporal or the database is away; try again
     └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
@@ -28,6 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+from gpu_platform.domain.plugin import PluginFault
 
 
 class PlatformError(Exception):
@@ -122,6 +125,16 @@ class PreflightFailed(PlatformError):
     """``details["kind"]`` is ``"user"`` (workdir, command) or ``"hardware"`` (a GPU)."""
 
     code = "preflight_failed"
+
+
+class PluginFailed(PlatformError):
+    """Its details are those of a :class:`PluginFault`. Whoever decides goes on without it: see ``Policy.without``."""
+
+    code = "plugin_failed"
+
+    @property
+    def fault(self) -> PluginFault:
+        return PluginFault.model_validate(self.details)
 
 
 class Unavailable(PlatformError):

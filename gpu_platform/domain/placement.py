@@ -128,6 +128,8 @@ class ReasonCode(StrEnum):
     """Enough free GPUs, but not on one socket or NVLink island."""
     KEPT = "kept"
     """It fits, but the host is kept for a job ahead in the queue."""
+    FILTER = "filter"
+    """A filter of another package: see ``HostCount.filter``."""
 
 
 class HostCount(BaseModel):
@@ -139,6 +141,8 @@ class HostCount(BaseModel):
     hosts: int
     asked: str
     available: str
+    filter: str | None = None
+    """The filter plugin's name, where ``code`` is ``filter``."""
 
 
 class WaitCode(StrEnum):

@@ -1,24 +1,153 @@
-"""Scores of other packages, found by entry point; see ``examples/plugin-quiet-hosts``."""
+"""Filters and scores of other packages, found by entry point; see ``examples/plugin-quiet-hosts`` and
+``examples/plugin-whole-hosts``.
+
+Whatever such a plugin raises, when it is loaded or when it is asked, becomes a :class:`PluginFault` that names it: the
+scheduler goes on without the plugin and says so.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, Protocol, TypeVar
 
-from gpu_platform.scheduling.placing.framework import Score
+import numpy as np
+from numpy.typing import NDArray
 
-GROUP = "gpu_platform.plugins"
+from gpu_platform.domain.errors import PluginFailed
+from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.plugin import PluginFault
+from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
+from gpu_platform.scheduling.placing.framework import FilterText, HostQuery, Offers, Score
+
+SCORES = "gpu_platform.plugins"
+FILTERS = "gpu_platform.filters"
+_T = TypeVar("_T")
+
+
+class FilterPlugin(Protocol):
+    """What a package announces under ``gpu_platform.filters``: a class without required arguments."""
+
+    name: str
+    """That of the entry point."""
+    can_change_by: ChangeKind
+    """What has to change for it to let more through."""
+    text: FilterText
+
+    def applies_to(self, query: HostQuery) -> bool:
+        """False: it would let everything through, and is not asked."""
+        ...
+
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Of each host the GPUs that may serve, as a set of bits (``uint64``)."""
+        ...
+
+
+class SiteFilter:
+    """A filter of another package. Raises PluginFailed for whatever goes wrong in it."""
+
+    code = ReasonCode.FILTER
+
+    def __init__(self, name: str, plugin: FilterPlugin) -> None:
+        """Raises TypeError for something that is no filter."""
+        if not isinstance(plugin.can_change_by, ChangeKind) or not isinstance(plugin.text, FilterText):
+            raise TypeError("a filter has can_change_by (a ChangeKind) and text (a FilterText)")
+        self.name, self.can_change_by, self.text = name, plugin.can_change_by, plugin.text
+        self._plugin = plugin
+
+    def applies_to(self, query: HostQuery) -> bool:
+        with _named("filter", self.name):
+            return bool(self._plugin.applies_to(query))
+
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        with _named("filter", self.name):
+            return _checked(self._plugin(query, snapshot, hosts), np.uint64, hosts)
+
+
+class SiteScore:
+    """A score of another package. Raises PluginFailed for whatever goes wrong in it."""
+
+    def __init__(self, name: str, plugin: Score) -> None:
+        self.name = name
+        self._plugin = plugin
+
+    def __call__(
+        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+    ) -> NDArray[np.float64]:
+        with _named("score", self.name):
+            values = _checked(self._plugin(request, snapshot, hosts, offers), np.float64, hosts)
+            if not np.isfinite(values).all():
+                raise ValueError("a score is a finite number, 0 to 1")
+            return values
 
 
 def load_plugins() -> dict[str, Score]:
     """Name -> score, of every installed package that announces one under ``gpu_platform.plugins``.
 
-    An entry point names a class without required arguments. Its score counts only where the policy's
-    ``weights`` name it. Raises ValueError for something that is no score.
+    A score counts only where the policy's ``weights`` name it. Raises PluginFailed for one that cannot be loaded.
     """
-    found: dict[str, Score] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        score: Score = entry.load()()
-        if getattr(score, "name", None) != entry.name:
-            raise ValueError(f"plugin {entry.name} ({entry.value}) must be a score with name = {entry.name!r}")
-        found[entry.name] = score
+    found, faults = load_scores([entry.name for entry in entry_points(group=SCORES)])
+    if faults:
+        raise _failed(faults[0])
     return found
+
+
+def load_scores(names: Collection[str]) -> tuple[dict[str, Score], list[PluginFault]]:
+    """Those of ``names`` that installed packages announce, and what is wrong with the others of them."""
+    return _load("score", SCORES, names, SiteScore)
+
+
+def load_filters(names: Collection[str]) -> tuple[dict[str, SiteFilter], list[PluginFault]]:
+    """The filters ``names``, and what is wrong with those that are missing: not installed, or not to be loaded."""
+    found, faults = _load("filter", FILTERS, names, SiteFilter)
+    known = ", ".join(sorted(entry.name for entry in entry_points(group=FILTERS))) or "none"
+    missing = set(names) - set(found) - {fault.name for fault in faults}
+    faults += [
+        PluginFault(kind="filter", name=name, error=f"not installed; there are: {known}", installed=False)
+        for name in sorted(missing)
+    ]
+    return {name: found[name] for name in names if name in found}, faults
+
+
+def _load(
+    kind: Literal["filter", "score"], group: str, names: Collection[str], wrap: Callable[[str, Any], _T]
+) -> tuple[dict[str, _T], list[PluginFault]]:
+    found: dict[str, _T] = {}
+    faults: list[PluginFault] = []
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        if entry.name not in names or entry.name in found:
+            continue
+        try:
+            found[entry.name] = wrap(entry.name, _made(entry))
+        except Exception as error:
+            faults.append(PluginFault.raised(kind, entry.name, error))
+    return found, faults
+
+
+def _made(entry: EntryPoint) -> Any:
+    plugin = entry.load()()
+    if getattr(plugin, "name", None) != entry.name or not callable(plugin):
+        raise TypeError(f"{entry.value} must be a class whose objects can be called and have name = {entry.name!r}")
+    return plugin
+
+
+@contextmanager
+def _named(kind: Literal["filter", "score"], name: str) -> Iterator[None]:
+    """Raises PluginFailed instead of whatever is raised inside."""
+    try:
+        yield
+    except Exception as error:
+        raise _failed(PluginFault.raised(kind, name, error)) from error
+
+
+def _failed(fault: PluginFault) -> PluginFailed:
+    return PluginFailed(fault.message, **fault.model_dump())
+
+
+def _checked(answer: Any, dtype: type[np.generic], hosts: HostIndices) -> NDArray[Any]:
+    if not isinstance(answer, np.ndarray) or answer.dtype != dtype or answer.shape != hosts.shape:
+        what = f"{answer.dtype}{list(answer.shape)}" if isinstance(answer, np.ndarray) else type(answer).__name__
+        raise TypeError(f"the answer is an array of {dtype.__name__}, one for each of {len(hosts)} hosts, not {what}")
+    return answer

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated
 
 from pydantic import PlainValidator
 
 from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.domain.quota import Quotas
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind
 from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.placing.framework import Framework, Score
+from gpu_platform.scheduling.placing.framework import Framework, NamedFilter, Score
 from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter
@@ -48,6 +49,10 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "thermal": {"topology": 20.0, "bandwidth": 2.0, "strategy": 0.1, "thermal": 4.0},
 }
 """Weights to start from, for ``Policy.weights``."""
+
+
+NOT_WRITTEN = ("plugins", "site_filters", "plugin_faults")
+"""Fields of :class:`Policy` that a policy file does not have: they follow from ``weights`` and ``filters``."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,14 @@ class Policy:
     """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS, and else nothing."""
     domain_weights: DomainWeights = DOMAIN_WEIGHTS
     """How a gang's leaf (NVLink domain, spine) is chosen."""
+    filters: tuple[str, ...] = ()
+    """Filters of other packages (entry points ``gpu_platform.filters``) that hosts must pass, by name."""
     plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
-    """More scores, by name: see ``extensions.load_plugins``."""
+    """More scores, by name: see ``plugin_loading.load_plugins``."""
+    site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
+    """More filters: see ``plugin_loading.load_filters``."""
+    plugin_faults: tuple[PluginFault, ...] = ()
+    """Plugins that the policy names and that are switched off."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
     """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
     typical_tasks: tuple[TypicalTask, ...] = ()
@@ -106,22 +117,28 @@ class Policy:
         """Does it count how fast earlier jobs ran, in the score ``history`` or in the choice of a gang's domain?"""
         return bool(self.weights.get("history") or self.domain_weights.history)
 
+    def without(self, fault: PluginFault) -> Policy:
+        """The same with that plugin switched off."""
+        if any((fault.kind, fault.name) == (other.kind, other.name) for other in self.plugin_faults):
+            return self
+        return replace(
+            self,
+            plugins={name: one for name, one in self.plugins.items() if (fault.kind, fault.name) != ("score", name)},
+            site_filters=tuple(one for one in self.site_filters if (fault.kind, fault.name) != ("filter", one.name)),
+            plugin_faults=(*self.plugin_faults, fault),
+        )
+
+
+def unknown_scores(policy: Policy) -> set[str]:
+    """Names in ``weights`` that no score has; those that are switched off are known."""
+    off = {fault.name for fault in policy.plugin_faults if fault.kind == "score"}
+    return set(policy.weights) - set(_scores(policy)) - off
+
 
 def build_framework(policy: Policy) -> Framework:
     """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""
-    shipped = (
-        TopologyScore(),
-        BandwidthScore(),
-        StrategyScore(),
-        ResourcesScore(),
-        UtilisationScore(),
-        FragmentationScore(policy.typical_sizes, policy.typical_tasks),
-        ThermalScore(),
-        RoundRobinScore(),
-        HistoryScore(),
-    )
-    scores = {**{score.name: score for score in shipped}, **policy.plugins}
-    if unknown := set(policy.weights) - set(scores):
+    scores = _scores(policy)
+    if unknown := unknown_scores(policy):
         raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(scores)}")
     weights = {**DEFAULT_WEIGHTS, **policy.weights}
     return Framework(
@@ -138,15 +155,38 @@ def build_framework(policy: Policy) -> Framework:
                 ReasonCode.CPUS, ChangeKind.FACTS, policy.system_cpus
             ),  # what the host could give if it were empty
             HostCapacityFilter(ReasonCode.RAM, ChangeKind.FACTS, policy.system_ram_mib),
+            *_changed_by(ChangeKind.FACTS, policy.site_filters),  # each where those of its kind end
             HealthyGpuFilter(),  # before Free: a GPU under repair is no reason to wait for its job
             TemperatureFilter(),  # also a matter of the GPU, not of who has it
+            *_changed_by(ChangeKind.HEALTH, policy.site_filters),
             FreeGpuFilter(),  # from here on what changes all the time, beginning with the reason people know best
             SameTenantFilter(),  # before ShareCapacityFilter: room that is not for this namespace is no room
             ShareCapacityFilter(),
             HostCapacityFilter(ReasonCode.CPUS, ChangeKind.USE, policy.system_cpus),
             HostCapacityFilter(ReasonCode.RAM, ChangeKind.USE, policy.system_ram_mib),
+            *_changed_by(ChangeKind.USE, policy.site_filters),
         ),
         scores=tuple((score, weights[name]) for name, score in scores.items() if weights.get(name)),
         choose=partial(choose_hosts, weights=policy.domain_weights),
         rank_domains=partial(rank_domains, weights=policy.domain_weights),
+        site_filters=policy.site_filters,
     )
+
+
+def _changed_by(change: ChangeKind, filters: Sequence[NamedFilter]) -> list[NamedFilter]:
+    return [one for one in filters if one.can_change_by is change]
+
+
+def _scores(policy: Policy) -> dict[str, Score]:
+    shipped: tuple[Score, ...] = (
+        TopologyScore(),
+        BandwidthScore(),
+        StrategyScore(),
+        ResourcesScore(),
+        UtilisationScore(),
+        FragmentationScore(policy.typical_sizes, policy.typical_tasks),
+        ThermalScore(),
+        RoundRobinScore(),
+        HistoryScore(),
+    )
+    return {**{score.name: score for score in shipped}, **policy.plugins}

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
-from gpu_platform.scheduling.plugin_loading import load_plugins
-from gpu_platform.scheduling.policy import WEIGHTS, Policy, build_framework
+from gpu_platform.scheduling.placing.framework import NamedFilter
+from gpu_platform.scheduling.plugin_loading import load_filters, load_scores
+from gpu_platform.scheduling.policy import NOT_WRITTEN, WEIGHTS, Policy, build_framework, unknown_scores
 from gpu_platform.scheduling.queueing.job_queue import ORDERS
 
 _POLICY = TypeAdapter(Policy)
 
 
-def read_policy(content: Mapping[str, Any], what: str = "the policy") -> Policy:
-    """``weights`` may also be the name of a set of them, or name scores of other packages (entry points).
+def is_broken(fault: PluginFault) -> bool:
+    """The leader goes on without a plugin that is broken; one that is not installed is a slip of the configuration."""
+    return fault.installed
 
-    Raises InvalidRequest, saying what there is.
+
+def read_policy(
+    content: Mapping[str, Any],
+    what: str = "the policy",
+    *,
+    do_without: Callable[[PluginFault], bool] = lambda fault: False,
+) -> Policy:
+    """``weights`` may also be the name of a set of them. ``weights`` and ``filters`` may name plugins (entry points).
+
+    ``do_without``: may a plugin with that fault be switched off? Raises InvalidRequest, saying what there is.
     """
-    known = [entry.name for entry in fields(Policy) if entry.name != "plugins"]
+    known = [entry.name for entry in fields(Policy) if entry.name not in NOT_WRITTEN]
     if unknown := set(content) - set(known):
         raise InvalidRequest(f"{what} has no {', '.join(map(repr, sorted(unknown)))}; there is: {', '.join(known)}")
     given = dict(content)
@@ -33,9 +45,15 @@ def read_policy(content: Mapping[str, Any], what: str = "the policy") -> Policy:
         given["weights"] = weights = dict(WEIGHTS[weights])
     try:
         if isinstance(weights, Mapping):
-            given["plugins"] = {name: score for name, score in load_plugins().items() if name in weights}
-        policy = _POLICY.validate_python(given)
-        build_framework(policy)  # finds unknown scores
+            given["plugins"], given["plugin_faults"] = load_scores(weights)
+        policy = _with_filters(_POLICY.validate_python(given))
+        for name in sorted(unknown_scores(policy)):
+            missing = PluginFault(kind="score", name=name, error="not installed", installed=False)
+            policy = policy.without(missing) if do_without(missing) else policy
+        for fault in policy.plugin_faults:
+            if not do_without(fault):
+                raise InvalidRequest(f"{what}: the {fault.kind} plugin {fault.name} does not work: {fault.error}")
+        build_framework(policy)  # says which scores there are
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
         raise InvalidRequest(f"{what}: {'; '.join(problems)}") from error
@@ -45,3 +63,9 @@ def read_policy(content: Mapping[str, Any], what: str = "the policy") -> Policy:
         if value not in allowed:
             raise InvalidRequest(f"{what}: there is no {name} {value!r}; there are: {', '.join(allowed)}")
     return policy
+
+
+def _with_filters(policy: Policy) -> Policy:
+    found, faults = load_filters(policy.filters)
+    filters: tuple[NamedFilter, ...] = tuple(found.values())
+    return replace(policy, site_filters=filters, plugin_faults=(*policy.plugin_faults, *faults))

@@ -501,6 +501,8 @@ class LeaderRecord(Record, table=True):
     """When a host last proved that this database is older than what it had been told."""
     restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """The last restore, as JSON: when, and how many jobs; empty: there was none."""
+    plugin_faults: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
+    """Filters and scores of other packages that it has switched off, as JSON: a list of :class:`PluginFault`."""
 
 
 _tables = Record.metadata.tables

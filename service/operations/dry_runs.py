@@ -5,21 +5,27 @@ The core is pure, so it answers as the leader's would; nothing is written, nobod
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy.orm import Session
 
 from activities.leader.job_speeds import learned_speeds
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.cluster_state import ClusterState
-from gpu_platform.domain.errors import NotFound, PlatformError
+from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
 from gpu_platform.domain.job import JobSpec
 from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.domain.rows import QueueRow, placement_shape
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.loading import load_cluster_state
+from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -30,6 +36,8 @@ from gpu_platform.store.leadership import leader
 from service.context import now
 from service.operations import checkpoints
 
+log = structlog.get_logger()
+
 PROBE = "this-job"
 """Its id in the dry run; real ids look different."""
 
@@ -38,11 +46,31 @@ _EMPTY = "empty cluster"
 _one_at_a_time = threading.Lock()
 """Each needs a core of its own, and may take a second of a big cluster's."""
 
+_T = TypeVar("_T")
+
+
+def follow(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
+    """The leader's policy without the plugins that it switched off, and those that cannot be loaded here."""
+    policy = read_policy(written, do_without=lambda fault: True)
+    for fault in off:
+        policy = policy.without(fault)
+    return policy
+
+
+def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
+    """What ``ask`` returns; a plugin that fails in it is left out, as the leader does."""
+    while True:
+        try:
+            return ask(policy)
+        except PluginFailed as error:
+            log.warning("planning.plugin_failed", plugin=error.fault.name, error=error.fault.error)
+            policy = policy.without(error.fault)
+
 
 def snapshot(store: Store) -> ClusterState:
     """The live state and the policy in force, with nothing secret in it."""
     written = leader.current_policy(store)
-    policy = read_policy(written)
+    policy = follow(written, [])
     remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.order == "fair_share" else None
     found = state.read_state(store, now(), remembered)
     return found.without_tokens().model_copy(update={"policy": written})
@@ -59,17 +87,21 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
         return DryRun(accepted=False, message=refusal.message)
     with _one_at_a_time:
         cluster = snapshot(store)
-        core = load_cluster_state(Scheduler(read_policy(cluster.policy), explains=False), cluster)
         probe = _as_if_submitted(spec, cluster.at)
-        if core.policy.uses_history and spec.spans_hosts:
-            for hosts, speed in learned_speeds(store):
-                core.record_speed(hosts, speed)
-        found = simulate_submission(core, probe, cluster.at)
+
+        def submit(policy: Policy) -> tuple[DryRunResult, int]:
+            core = load_cluster_state(Scheduler(policy, explains=False), cluster)
+            if policy.uses_history and spec.spans_hosts:
+                for hosts, speed in learned_speeds(store):
+                    core.record_speed(hosts, speed)
+            outcome = simulate_submission(core, probe, cluster.at)
+            return outcome, sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
+
+        found, ahead = _asked(follow(cluster.policy, leader.plugin_faults(store)), submit)
     if found.placement is not None:
         message = f"would start now: {found.placement.why}"
         return DryRun(accepted=True, message=message, placement=found.placement)
     assert found.reason is not None, "what has no place has a reason"
-    ahead = sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
     return DryRun(
         accepted=True,
         message=_waits(found, cluster.at),
@@ -85,19 +117,26 @@ def admission_refusal(store: Store) -> admission.Refusal:
     def refusal(session: Session, spec: JobSpec) -> str | None:
         probe = _as_if_submitted(spec, 0.0)
         with _one_at_a_time:
-            stamp = admission.hosts_version(session), leader.current_policy(session)
+            written, off = leader.current_policy(session), leader.plugin_faults(session)
+            stamp = admission.hosts_version(session), written, off
             known: tuple[object, EmptyCluster] | None = store.memo.get(_EMPTY)
-            if known is not None and known[0] == stamp and known[1].refusal(probe) is None:
-                return None
-            # Places in the fabric may have changed since: nothing is refused by what was true once.
-            cluster = _empty_cluster(session)
-            store.memo[_EMPTY] = stamp, cluster
-            return cluster.refusal(probe)
+            if known is not None and known[0] == stamp:
+                with contextlib.suppress(PluginFailed):
+                    if known[1].refusal(probe) is None:
+                        return None
+
+            def refuse(policy: Policy) -> str | None:
+                # Places in the fabric may have changed since: nothing is refused by what was true once.
+                cluster = _empty_cluster(session, policy)
+                store.memo[_EMPTY] = stamp, cluster
+                return cluster.refusal(probe)
+
+            return _asked(follow(written, off), refuse)
 
     return refusal
 
 
-def _empty_cluster(session: Session) -> EmptyCluster:
+def _empty_cluster(session: Session, policy: Policy) -> EmptyCluster:
     rows = hosts.read_hosts(session)
     vanished = admission.vanished_gpus(session)
     incomplete = {
@@ -105,7 +144,7 @@ def _empty_cluster(session: Session) -> EmptyCluster:
         for row in rows
         if row.name in vanished
     }
-    return EmptyCluster(rows, read_policy(leader.current_policy(session)), incomplete)
+    return EmptyCluster(rows, policy, incomplete)
 
 
 def _waits(found: DryRunResult, at: float) -> str:
@@ -128,9 +167,13 @@ def why(store: Store, job_id: str) -> Reason:
     job = jobs.get_job(store, job_id)
     with _one_at_a_time:
         cluster = snapshot(store)
-        core = load_cluster_state(Scheduler(read_policy(cluster.policy), explains=False), cluster)
-        core.decide(cluster.at)
-        reason = core.why(job_id, cluster.at)
+
+        def look(policy: Policy) -> Reason | None:
+            core = load_cluster_state(Scheduler(policy, explains=False), cluster)
+            core.decide(cluster.at)
+            return core.why(job_id, cluster.at)
+
+        reason = _asked(follow(cluster.policy, leader.plugin_faults(store)), look)
     if reason is not None:
         return reason.for_job(job_id, job.reason.position if job.reason else None)
     if job.reason is not None:

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import Health
 from gpu_platform.domain.errors import PlatformError, Unavailable
 from gpu_platform.store.events import last_seq
-from gpu_platform.store.leadership import leases
+from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.restoring import restoring
 from service.context import ServiceContextDep
 from service.metrics import exposition
@@ -32,7 +32,8 @@ async def healthz() -> Health:
 @router.get("/readyz")
 async def readyz(context: ServiceContextDep) -> Health:
     """Database and Temporal are reachable; else 503 that names which is not. `warnings` says, for example, that silent
-    hosts are not declared LOST, because too many are silent at once, or that an older database was restored."""
+    hosts are not declared LOST, because too many are silent at once, that an older database was restored, or that a
+    filter or score of another package is switched off because it failed."""
     database, temporal = await asyncio.gather(
         _trouble(run_in_threadpool(last_seq, context.store)), _trouble(context.workflows.ping())
     )
@@ -42,7 +43,8 @@ async def readyz(context: ServiceContextDep) -> Health:
         raise Unavailable(f"not ready: {told}", **troubles)
     held = await run_in_threadpool(leases.held_verdict, context.store)
     restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
-    return Health(warnings=[found.message for found in (held, restored) if found])
+    plugins = await run_in_threadpool(leader.plugin_faults, context.store)
+    return Health(warnings=[found.message for found in (held, restored, *plugins) if found])
 
 
 @router.get("/metrics", response_class=Response)

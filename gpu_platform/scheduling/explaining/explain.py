@@ -16,7 +16,7 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts, together
-from gpu_platform.scheduling.placing.framework import CODES, FITS
+from gpu_platform.scheduling.placing.framework import CODES, FITS, NamedFilter
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 
 NAMED = 3
@@ -47,7 +47,7 @@ def explain(
         if len(snapshot) == 0:
             code, next_step = WaitCode.NO_HOSTS, "start a node worker: no host is registered yet"
         else:
-            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot, candidates.after_health)
+            code, next_step = WaitCode.NEVER_FITS, _smaller(request, snapshot, candidates)
     elif not snapshot.ready.any():
         code, next_step = WaitCode.NO_HOSTS, "a host must become ready: start its node worker, or end its drain"
     elif kept is not None and fits >= request.hosts:
@@ -56,7 +56,7 @@ def explain(
         code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
     free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
     message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
-    parts = [_PHRASES[count.code](count) for count in counts]
+    parts = [_phrase(count, candidates) for count in counts]
     if free:
         parts.append(f"{free} free")
     return Reason(
@@ -105,8 +105,18 @@ def _counts(
     offers, counts = candidates.offers, []
     for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
         hosts = np.flatnonzero(offers.code == number)
+        left = int(offers.left[hosts].max())
+        if number >= len(CODES):
+            step = candidates.site_filters[number - len(CODES)]
+            counts.append(
+                HostCount(
+                    code=step.code, hosts=len(hosts), asked=step.text.asked, available=_gpus(left), filter=step.name
+                )
+            )
+            continue
         code = CODES[number]
-        asked, available = _ASKED[code](request), _available(code, snapshot, hosts, int(offers.left[hosts].max()))
+        asked = _ASKED.get(code, _asked)(request)
+        available = _available(code, snapshot, hosts, left)
         counts.append(HostCount(code=code, hosts=len(hosts), asked=asked, available=available))
     if kept is not None:
         hosts = int((candidates.fits & kept.hosts).sum())
@@ -114,6 +124,16 @@ def _counts(
             asked = _asked(request)
             counts.append(HostCount(code=ReasonCode.KEPT, hosts=hosts, asked=asked, available=kept.job_id))
     return counts
+
+
+def _phrase(count: HostCount, candidates: Candidates) -> str:
+    """Of a filter of another package what it says itself; of a code without a phrase the code."""
+    for step in candidates.site_filters:
+        if step.name == count.filter:
+            return f"{count.hosts} {step.text.rejected}"
+    if count.code in _PHRASES:
+        return _PHRASES[count.code](count)
+    return f"{count.hosts} {count.code.replace('_', ' ')}"
 
 
 def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
@@ -153,8 +173,10 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
         what = f"{short} more GPU{'' if short == 1 else 's'}" if short > 0 else "GPUs that are connected"
         return f"running jobs must free {what} on {'a host' if missing == 1 else f'{missing} hosts'}"
     unfit = np.flatnonzero(candidates.after_health & ~candidates.after_use)
-    first_unplaceable = {CODES[code] for code in candidates.offers.code[unfit].tolist()}
+    numbers = candidates.offers.code[unfit].tolist()
+    first_unplaceable = {CODES[number] for number in numbers if number < len(CODES)}
     steps = [step for code, step in _REMEDIES.items() if code in first_unplaceable]
+    steps += [step.text.next_step for step, _ in _counts_of_site_filters(candidates, unfit)]
     if ReasonCode.HOST_NOT_READY in first_unplaceable and (losses := snapshot.lost_domains()):
         steps = [step for step in steps if step != _REMEDIES[ReasonCode.HOST_NOT_READY]]
         steps.insert(0, f"{' and '.join(f'{loss.level} {loss.name}' for loss in losses)} must come back")
@@ -162,6 +184,15 @@ def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates)
     if healing and ReasonCode.UNHEALTHY in first_unplaceable | {ReasonCode.EXCLUDED}:
         steps.insert(0, _healing(healing))
     return " or ".join(steps) or "wait for hosts to come back"
+
+
+def _counts_of_site_filters(
+    candidates: Candidates, hosts: NDArray[np.bool_] | NDArray[np.intp]
+) -> list[tuple[NamedFilter, int]]:
+    """Which filters of other packages rejected how many of ``hosts``."""
+    numbers = candidates.offers.code[hosts].tolist()
+    counted = [(step, numbers.count(len(CODES) + place)) for place, step in enumerate(candidates.site_filters)]
+    return [(step, count) for step, count in counted if count]
 
 
 def _healing(gpus: list[str]) -> str:
@@ -179,13 +210,18 @@ def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
     return f"there is no level {level!r}: require one of {known}, or none"
 
 
-def _smaller(request: GpuRequest, snapshot: Snapshot, able: NDArray[np.bool_]) -> str:
-    """What was asked, what there is, what would do. ``able``, by host index: hosts that could hold one slice."""
+def _smaller(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+    """What was asked, what there is, what would do."""
+    able = candidates.after_health
     capacity = largest_gang([snapshot.inventory(host_index) for host_index in range(len(snapshot))], request)
     if not capacity.fits:
         return capacity.message
     count, level = int(able.sum()), request.required_level
     asked = f"asked for {describe(request)}"
+    refused = _counts_of_site_filters(candidates, ~able)
+    if refused:
+        rejected = " and ".join(f"{_plural(hosts, 'host')} {step.text.rejected}" for step, hosts in refused)
+        return f"{asked}; {rejected}: {' or '.join(step.text.next_step for step, _ in refused)}"
     if request.hosts > 1 and (unknown := unknown_level(request, snapshot)):
         return f"{asked}; {unknown}"
     if count >= request.hosts and level is not None:

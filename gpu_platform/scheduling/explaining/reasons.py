@@ -112,7 +112,13 @@ class WaitingReasons:
         return reason.model_copy(update=update)
 
     def reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
-        """Why a job waits, whatever it was told before."""
+        """Why a job waits, whatever it was told before. Names the plugins that are switched off."""
+        reason, faults = self._reason(entry, last_round, estimates), self._state.policy.plugin_faults
+        if not faults:
+            return reason
+        return reason.model_copy(update={"message": "; ".join([reason.message, *(fault.brief for fault in faults)])})
+
+    def _reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
         state, row = self._state, entry.row
         if entry.denial is not None:
             reason = over_quota(row.gpus, entry.denial)

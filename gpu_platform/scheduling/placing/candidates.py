@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
-from gpu_platform.scheduling.placing.framework import FITS, HOST_ITSELF, Framework, HostQuery, Offers, resized
+from gpu_platform.scheduling.placing.framework import (
+    FITS,
+    HOST_ITSELF,
+    Framework,
+    HostQuery,
+    NamedFilter,
+    Offers,
+    resized,
+)
 
 MAX_SHAPES = 512
 """Shapes remembered; about 40 bytes per host each."""
@@ -26,13 +34,20 @@ class Candidates:
     """Could serve once all jobs have ended."""
     after_health: NDArray[np.bool_]
     """Could serve once all hosts and GPUs are back as well."""
+    site_filters: Sequence[NamedFilter] = ()
+    """See ``Framework.site_filters``; what they say of the hosts that they reject."""
 
     @property
     def fits(self) -> NDArray[np.bool_]:
         return self.offers.code == FITS
 
     def resized(self, n: int) -> Candidates:
-        return Candidates(self.offers.resized(n), resized(self.after_use, n), resized(self.after_health, n))
+        return replace(
+            self,
+            offers=self.offers.resized(n),
+            after_use=resized(self.after_use, n),
+            after_health=resized(self.after_health, n),
+        )
 
 
 def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> HostQuery:
@@ -149,7 +164,7 @@ class _Shape:
         self._snapshot = snapshot
         self._query = HostQuery(row.gpus, tenant=row.tenant)
         self._seen = 0
-        self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool))
+        self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 
     def current(self) -> Candidates:
         snapshot, seen = self._snapshot, self._seen

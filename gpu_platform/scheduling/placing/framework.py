@@ -37,6 +37,18 @@ _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
 
 
 @dataclass(frozen=True)
+class FilterText:
+    """What a filter of another package says of hosts that it rejects."""
+
+    rejected: str
+    """Follows their number, e.g. ``in maintenance``."""
+    asked: str
+    """What it wants of a host, e.g. ``a host that is not in maintenance``."""
+    next_step: str
+    """What would make it let more through, e.g. ``the maintenance must end``."""
+
+
+@dataclass(frozen=True)
 class HostQuery:
     """A request, and what the snapshot calls the GPUs that it must not get: host index -> set."""
 
@@ -59,7 +71,7 @@ class Offers:
     """What each host offers, or why nothing; equally long arrays."""
 
     code: NDArray[np.int8]
-    """FITS, or the reason's place in CODES."""
+    """FITS, or the number of the reason: see :meth:`Framework.number_of`."""
     left: NDArray[np.int16]
     """GPUs that remained when the reason was found."""
     gpus: GpuSets
@@ -117,6 +129,15 @@ class Filter(Protocol):
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
 
 
+class NamedFilter(Filter, Protocol):
+    """A filter of another package."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> FilterText: ...
+
+
 class Score(Protocol):
     """How good each host's offer is, 0 to 1."""
 
@@ -165,6 +186,14 @@ class Framework:
     scores: Sequence[tuple[Score, float]]
     choose: ChooseHosts
     rank_domains: RankDomains
+    site_filters: Sequence[NamedFilter] = ()
+    """Those of ``filters`` that other packages brought."""
+
+    def number_of(self, step: Filter) -> int:
+        """Of its reason: the place in CODES; the filters of other packages follow, in order."""
+        if step.code is not ReasonCode.FILTER:
+            return _CODE_NUMBER[step.code]
+        return len(CODES) + next(place for place, other in enumerate(self.site_filters) if other is step)
 
     def examine(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> Offers:
         """Ask ``hosts`` for their offers."""
@@ -210,7 +239,7 @@ class Framework:
             out = (offers.code == FITS) & (left < needed)
             if step.code is not ReasonCode.TOO_FEW_GPUS:
                 out &= passed != gpus
-            offers.code[out] = _CODE_NUMBER[step.code]
+            offers.code[out] = self.number_of(step)
             offers.left[out] = left[out]
             gpus = passed
         return gpus

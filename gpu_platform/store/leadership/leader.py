@@ -8,21 +8,26 @@ in force, whatever configuration their own process was started with.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.domain.quota import Quotas
 from gpu_platform.store.database import change, insert_new, reading, writing
+from gpu_platform.store.events import append_event
 from gpu_platform.store.models import leader
 
 EPOCH = select(leader.c.epoch)
 _POLICY = select(leader.c.policy)
 _ROUND = select(leader.c.round)
+_PLUGIN_FAULTS = select(leader.c.plugin_faults)
+_FAULTS = TypeAdapter(list[PluginFault])
 
 
 @writing
@@ -33,7 +38,7 @@ def begin_epoch(session: Session, holder: str, now: datetime, policy: Mapping[st
     """
     written = json.dumps(policy or {})
     insert_new(session, leader, {"id": 1, "epoch": 0, "holder": holder, "since": now, "policy": written})
-    took = update(leader).values(epoch=leader.c.epoch + 1, holder=holder, since=now, policy=written)
+    took = update(leader).values(epoch=leader.c.epoch + 1, holder=holder, since=now, policy=written, plugin_faults="[]")
     return session.execute(took.returning(leader.c.epoch)).scalar_one()
 
 
@@ -41,6 +46,24 @@ def begin_epoch(session: Session, holder: str, now: datetime, policy: Mapping[st
 def change_policy(session: Session, epoch: int, policy: Mapping[str, Any]) -> bool:
     """The leader of ``epoch`` decides by another policy from now on. False if it leads no longer."""
     return change(session, update(leader).where(leader.c.epoch == epoch).values(policy=json.dumps(policy))) == 1
+
+
+@writing
+def switch_off_plugins(session: Session, epoch: int, faults: Sequence[PluginFault], now: datetime) -> None:
+    """The leader of ``epoch`` decides without these plugins, and with all others that its policy names."""
+    before = _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
+    written = _FAULTS.dump_json(list(faults)).decode()
+    if not change(session, update(leader).where(leader.c.epoch == epoch).values(plugin_faults=written)):
+        return
+    for fault in faults:
+        if fault not in before:
+            append_event(session, "scheduler.plugin_off", "scheduler", now, data=fault.model_dump())
+
+
+@reading
+def plugin_faults(session: Session) -> list[PluginFault]:
+    """The plugins that the leader has switched off."""
+    return _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
 
 
 @reading

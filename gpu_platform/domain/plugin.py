@@ -1,0 +1,38 @@
+"""Filters and scores of other packages: what the platform says of one that does not work."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+_LONGEST = 200
+"""Characters of an exception's text that are kept."""
+
+
+class PluginFault(BaseModel):
+    """A plugin that the policy names and that is switched off."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["filter", "score"]
+    name: str
+    error: str
+    installed: bool = True
+    """False: no installed package announces it."""
+
+    @classmethod
+    def raised(cls, kind: Literal["filter", "score"], name: str, error: Exception) -> PluginFault:
+        return cls(kind=kind, name=name, error=f"{type(error).__name__}: {error}"[:_LONGEST])
+
+    @property
+    def brief(self) -> str:
+        """For a sentence about something else."""
+        return f"the {self.kind} plugin {self.name} is switched off ({self.error})"
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.brief}: jobs are placed without it. Mend the package and restart the scheduler, "
+            f"or take {self.name} out of scheduler.policy and send the scheduler SIGHUP"
+        )
