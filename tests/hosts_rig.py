@@ -27,7 +27,8 @@ from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import Nvml, open_nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system import paths
@@ -48,7 +49,7 @@ class HostRig:
         name: str = "box",
         dev: Path = Path("/dev"),
         stages: Sequence[Stage] = (),
-        nvml: Nvml = None,
+        nvml: NvmlLibrary | None = None,
         **node: Any,
     ) -> None:
         """``node``: more of its settings; ``dev``: where nodes of its GPUs are; ``nvml``: not a simulated one."""

@@ -43,8 +43,7 @@ from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.isolation.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
 from gpu_platform.hosts.processes.logs import LogRead, read_log
@@ -83,7 +82,7 @@ class HostAgent:
     def __init__(
         self,
         settings: Settings,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         inventory: HostInventory,
         health: HealthMonitor | None = None,
         *,
@@ -114,7 +113,7 @@ class HostAgent:
         self._ports |= {key: port for key, port in found.items() if port is not None}
         plans = [plan for key in sorted(self._open, key=str) if (plan := self._plan(key)) is not None]
         for plan in plans:
-            self._occupy_simulated(plan)
+            self._show_processes(plan)
         # Whose end was run already gets it never again.
         self._stages.recover([plan for plan in plans if not self._finished(plan.key).exists()])
 
@@ -158,7 +157,7 @@ class HostAgent:
                 if (failed := rank.ended) is not None and failed.failure is not None:
                     raise _not_executable(rank.rank, failed.failure, failed.exit_code)
             started = [wait_record(rank) for rank in ranks]
-        self._occupy_simulated(plan)
+        self._show_processes(plan)
         return Launched(host=self._node.name, ranks=started, prepared=own if request.rendezvous is None else None)
 
     async def watch(self, request: WatchRequest) -> HostExits:
@@ -293,7 +292,7 @@ class HostAgent:
             raise PreflightFailed(
                 f"GPU {uuid} cannot be reset: processes {pids} hold it", kind="hardware", gpu_uuid=uuid
             )
-        pause = self._health.paused() if self._health and not self._inventory.simulated else contextlib.nullcontext()
+        pause = self._health.paused() if self._health and self._nvml.must_close_to_reset else contextlib.nullcontext()
         with pause:
             gpu_reset.reset_gpu(self._nvml, uuid, timeout_s=self._node.reset_timeout_s)
         if self._health is not None:
@@ -306,7 +305,7 @@ class HostAgent:
                 raise PreflightFailed(
                     f"the GPUs cannot be reset together: processes {pids} hold GPU {gpu.index}", kind="hardware"
                 )
-        pause = self._health.paused() if self._health and not self._inventory.simulated else contextlib.nullcontext()
+        pause = self._health.paused() if self._health and self._nvml.must_close_to_reset else contextlib.nullcontext()
         with pause:
             host_reset.reset_all_gpus(self._nvml, timeout_s=self._node.reset_timeout_s)
         if self._health is not None:
@@ -435,14 +434,13 @@ class HostAgent:
         stops = [self.stop(StopRequest(key=key, host=self.host, grace_s=0, reason=reason)) for key in ending]
         await asyncio.gather(*stops)
 
-    def _occupy_simulated(self, plan: HostPlan) -> None:
-        """What a real GPU learns from the driver, a simulated one must be told: who computes on it."""
-        if isinstance(self._nvml, SimulatedNvml):
-            for spec in plan.ranks:
-                process = self._rank(plan.key, spec.rank).main_process
-                if process is not None:
-                    for uuid in spec.gpu_uuids:
-                        self._nvml.occupy(uuid, process.pid)
+    def _show_processes(self, plan: HostPlan) -> None:
+        """Tell the library which processes have which GPUs; see :meth:`NvmlLibrary.add_process`."""
+        for spec in plan.ranks:
+            process = self._rank(plan.key, spec.rank).main_process
+            if process is not None:
+                for uuid in spec.gpu_uuids:
+                    self._nvml.add_process(uuid, process.pid)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

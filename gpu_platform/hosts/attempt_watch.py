@@ -20,7 +20,7 @@ from gpu_platform.hosts.accounting.gpu_processes import SharedGpuMeter
 from gpu_platform.hosts.accounting.watchdog import Stall, Watchdog
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
-from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.stopping import attempt_processes
 from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
@@ -41,7 +41,7 @@ class AttemptWatch:
     def __init__(
         self,
         node: NodeSettings,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         home: Path,
         accountant: Accountant,
         policy: FaultPolicy,

@@ -14,9 +14,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
+from gpu_platform.hosts.nvml.library import RealNvml
 from gpu_platform.topology.description import MachineDescription, load_description, simulated_uuid
 from gpu_platform.topology.mig import mig_model
 
@@ -60,8 +60,11 @@ class FakeNvml:
         """For another process, whose ``pynvml`` then finds this library first."""
         return {**os.environ, "LD_LIBRARY_PATH": str(self.library.parent), "FAKE_NVML_STATE": str(self.state_file)}
 
-    def load(self) -> ModuleType:
-        """A fresh, initialised module. Put ``FAKE_NVML_STATE`` into this process' environment before."""
+    def load(self) -> RealNvml:
+        """The real library over a fresh, initialised module.
+
+        Put ``FAKE_NVML_STATE`` into this process' environment before.
+        """
         spec = importlib.util.find_spec("pynvml")
         assert spec is not None
         assert spec.loader is not None
@@ -70,7 +73,7 @@ class FakeNvml:
             spec.loader.exec_module(module)
         module.__dict__["nvmlLib"] = ctypes.CDLL(str(self.library))
         module.nvmlInit()
-        return module
+        return RealNvml(module)
 
     def uuid(self, index: int) -> str:
         return simulated_uuid(self.host, index)

@@ -64,8 +64,8 @@ async def node(tmp_path: Path, temporal: str, sqlite_store: Store) -> AsyncItera
             "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.1",
         }
         # The real program, only more impatient.
-        program = "from workers import node, node_nvml; from workers.process import run_process; "
-        program += "node_nvml.CHECK_S = 0.05; run_process(node.main_with_restarts())"
+        program = "from workers.node import main as node, nvml_watch; from workers.process import run_process; "
+        program += "nvml_watch.CHECK_S = 0.05; run_process(node.main_with_restarts())"
         with (tmp_path / "node.log").open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", program, env=environ, stdout=output, stderr=output

@@ -29,7 +29,7 @@ async def test_a_gpu_in_a_strangers_hands_costs_no_try(platform: Platform) -> No
     [first_choice] = probe.placement.gpu_uuids
     stranger = await asyncio.create_subprocess_exec("sleep", "600")
     try:
-        platform.nodes["a"].nvml.occupy(first_choice, stranger.pid)
+        platform.nodes["a"].nvml.add_process(first_choice, stranger.pid)
         job = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
     finally:
         stranger.kill()

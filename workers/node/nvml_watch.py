@@ -19,7 +19,8 @@ from gpu_platform.hosts.inventory.inventory import (
     read_inventory_without_gpus,
     read_inventory_without_nvml,
 )
-from gpu_platform.hosts.nvml.opening import NoGpus, Nvml, SilentNvml, open_nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.nvml.opening import NoGpus, SilentNvml, open_nvml
 from gpu_platform.settings import NodeSettings
 
 log = structlog.get_logger()
@@ -33,7 +34,7 @@ class RestartRequired(Exception):
     """Why the node worker starts anew."""
 
 
-def open_gpus(node: NodeSettings, home: Path) -> tuple[Nvml, HostInventory]:
+def open_gpus(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventory]:
     """NVML and what it tells; where it does not answer, one that refuses everything, and what other sources tell;
     where GPU support is off, neither."""
     try:
@@ -46,7 +47,7 @@ def open_gpus(node: NodeSettings, home: Path) -> tuple[Nvml, HostInventory]:
     return nvml, read_inventory(nvml, node)
 
 
-def unusable(nvml: Nvml, inventory: HostInventory) -> dict[str, str]:
+def unusable(nvml: NvmlLibrary, inventory: HostInventory) -> dict[str, str]:
     """GPU uuid -> why it gets no work: all of them, while NVML is silent."""
     if not isinstance(nvml, SilentNvml):
         return {}
@@ -58,7 +59,7 @@ class NvmlWatch:
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         node: NodeSettings,
         home: Path,
         inventory: HostInventory,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from gpu_platform.domain.share import ShareMode
 from gpu_platform.hosts.accounting.accounting import LiveAttempt
 from gpu_platform.hosts.accounting.gpu_meter import OwnUse
-from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _SHORTEST_LOOK_S = 2.0
 """Back from now: samples come once a second at the rarest."""
@@ -47,7 +47,7 @@ class ProcessUse(NamedTuple):
 class SharedGpuMeter:
     """Measures what each attempt itself uses of the GPUs of which it has only a part."""
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml
         self._looked_at_s: dict[str, float] = {}
 

@@ -12,7 +12,7 @@ import structlog
 
 from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.hosts.nvml.gpu_signals import Nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
 
 log = structlog.get_logger(__name__)
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 class PowerCap(Stage):
     """``host_limit_w``: for every GPU of the host; a job's own limit cannot exceed it."""
 
-    def __init__(self, nvml: Nvml, uuids: Sequence[str], host_limit_w: int | None = None) -> None:
+    def __init__(self, nvml: NvmlLibrary, uuids: Sequence[str], host_limit_w: int | None = None) -> None:
         self._nvml = nvml
         self._uuids = uuids
         self._host_limit_w = host_limit_w

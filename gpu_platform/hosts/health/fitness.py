@@ -22,8 +22,7 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.share import ShareMode
 from gpu_platform.hosts.health.gpu_reset import compute_processes_on
 from gpu_platform.hosts.nvml.gpu_signals import row_remapping
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
 from gpu_platform.hosts.system.process_tree import all_processes
 from gpu_platform.hosts.system.records import boot_clock_s
@@ -42,7 +41,7 @@ class GpuFitness(Stage):
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         inventory: HostInventory,
         node: NodeSettings,
         *,
@@ -150,7 +149,7 @@ class GpuFitness(Stage):
 
     def _holders(self, uuid: str, since: int) -> set[int]:
         """Pids that have the GPU's device node open, and started after the attempt was prepared."""
-        if isinstance(self._nvml, SimulatedNvml):
+        if not self._nvml.has_device_nodes:
             return set()
         try:
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.hosts.nvml.gpu_signals import recovery_action, row_remapping, uncorrectable_ecc
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _NEEDS_ITS_PEERS = re.compile(r"nvlink|must (also )?be (reset|included)", re.IGNORECASE)
 """nvidia-smi(1), ``--gpu-reset``: before Ampere, and on NVSwitch systems of Ampere while Fabric Manager does not run,
 GPUs with NVLink connections must be reset in one command, and an error names those that are missing."""
 
 
-def reset_gpu(nvml: Nvml, uuid: str, *, timeout_s: float) -> None:
-    """``nvidia-smi --gpu-reset -i UUID`` (NVML has no such call), or the simulated reset.
+def reset_gpu(nvml: NvmlLibrary, uuid: str, *, timeout_s: float) -> None:
+    """Reset one GPU; see :meth:`NvmlLibrary.reset_gpu`.
 
     Needs root, and no process on the device. Raises :class:`PreflightFailed`, with ``details["needs_operator"]`` when
     this machine cannot reset the GPU alone: trying again does not help.
     """
-    problem = nvml.reset(uuid) if isinstance(nvml, SimulatedNvml) else nvidia_smi_reset(uuid, timeout_s)
+    problem = nvml.reset_gpu(uuid, timeout_s)
     if problem is None:
         return
     if _NEEDS_ITS_PEERS.search(problem):
@@ -36,21 +34,7 @@ def reset_gpu(nvml: Nvml, uuid: str, *, timeout_s: float) -> None:
     raise _unfit(uuid, f"reset failed: {problem}")
 
 
-def nvidia_smi_reset(uuid: str | None, timeout_s: float) -> str | None:
-    """Why it failed, or None. ``uuid`` None: all GPUs in one command."""
-    command = ["nvidia-smi", "--gpu-reset", *(["-i", uuid] if uuid else [])]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except FileNotFoundError:
-        return "nvidia-smi was not found"
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not end within {timeout_s:g} s"
-    if done.returncode != 0:
-        return f"nvidia-smi ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"
-    return None
-
-
-def verify_gpu(nvml: Nvml, uuid: str) -> None:
+def verify_gpu(nvml: NvmlLibrary, uuid: str) -> None:
     """Raise :class:`PreflightFailed` unless the GPU answers and reports nothing that forbids work.
 
     Asked are presence, temperature, volatile uncorrectable ECC, failed row remapping, the driver's own
@@ -69,17 +53,17 @@ def verify_gpu(nvml: Nvml, uuid: str) -> None:
         raise _unfit(uuid, f"the driver asks for recovery action {action}")
 
 
-def processes_on(nvml: Nvml, uuid: str) -> set[int]:
+def processes_on(nvml: NvmlLibrary, uuid: str) -> set[int]:
     """Pids with a compute or graphics context, as NVML names them; empty for a GPU that does not answer."""
     return compute_processes_on(nvml, uuid) | _pids(nvml, uuid, nvml.nvmlDeviceGetGraphicsRunningProcesses)
 
 
-def compute_processes_on(nvml: Nvml, uuid: str) -> set[int]:
+def compute_processes_on(nvml: NvmlLibrary, uuid: str) -> set[int]:
     """Pids with a compute context: a desktop's are not among them."""
     return _pids(nvml, uuid, nvml.nvmlDeviceGetComputeRunningProcesses)
 
 
-def _pids(nvml: Nvml, uuid: str, ask: Callable[[object], Iterable[Any]]) -> set[int]:
+def _pids(nvml: NvmlLibrary, uuid: str, ask: Callable[[object], Iterable[Any]]) -> set[int]:
     try:
         return {process.pid for process in ask(nvml.nvmlDeviceGetHandleByUUID(uuid))}
     except nvml.NVMLError:

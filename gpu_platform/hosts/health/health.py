@@ -29,7 +29,7 @@ from gpu_platform.hosts.health.kernel_log import KernelLog, place_of
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu, reason_against_work, telemetry_of
 from gpu_platform.hosts.nvml import gpu_signals
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, GpuReader, HardwareStatus, Reading
-from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class HealthMonitor:
 
     def __init__(
         self,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         inventory: HostInventory,
         policy: FaultPolicy,
         *,

@@ -13,26 +13,20 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.hosts.health import boot, gpu_reset
-from gpu_platform.hosts.nvml import fault_injection
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.health import boot
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 log = structlog.get_logger(__name__)
 
 _REBOOT_TIMEOUT_S = 60.0
 
 
-def reset_all_gpus(nvml: Nvml, *, timeout_s: float) -> None:
-    """``nvidia-smi --gpu-reset`` without ``-i``: every GPU, and the NVLinks and NVSwitches between them.
+def reset_all_gpus(nvml: NvmlLibrary, *, timeout_s: float) -> None:
+    """Reset every GPU, with the NVLinks and NVSwitches between them; see :meth:`NvmlLibrary.reset_all_gpus`.
 
-    Nothing may run on any of them. Raises :class:`PreflightFailed`.
+    No process may run on any of them. Raises :class:`PreflightFailed`.
     """
-    if isinstance(nvml, SimulatedNvml):
-        failed = fault_injection.reset_all_conditions(nvml.control_dir)
-        problem = "; ".join(f"GPU {index}: {why}" for index, why in failed.items()) or None
-    else:
-        problem = gpu_reset.nvidia_smi_reset(None, timeout_s)
+    problem = nvml.reset_all_gpus(timeout_s)
     if problem is not None:
         raise PreflightFailed(f"the reset of all GPUs together failed: {problem}", kind="hardware")
 

@@ -19,8 +19,7 @@ from gpu_platform.hosts.inventory.cuda_driver import find_cuda, runs_on
 from gpu_platform.hosts.inventory.driver_files import read_driver_facts
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.nvml.gpu_signals import unsupported
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.sharing.mps import PROGRAM as MPS_PROGRAM
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
@@ -29,16 +28,16 @@ from gpu_platform.topology.mig import mig_model
 log = structlog.get_logger(__name__)
 
 
-def read_inventory(nvml: Nvml, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
+def read_inventory(nvml: NvmlLibrary, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
     """GPUs, their links and places. A GPU that does not answer is left out, and the log says so.
 
     A simulated host's NUMA nodes and switches come from its machine description, since this
     machine's ``/sys`` knows nothing of them (unless ``sysfs`` is given).
     """
-    if isinstance(nvml, SimulatedNvml) and sysfs is None:
-        described = nvml.description.inventory(node.name)
-        told = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
-        return described.model_copy(update=told | _host_facts(node, described.gpus, told["cuda_version"]))
+    if nvml.described_machine is not None and sysfs is None:
+        described = nvml.described_machine.inventory(node.name)
+        driver = {"driver_version": nvml.nvmlSystemGetDriverVersion(), "cuda_version": _cuda_version(nvml)}
+        return described.model_copy(update=driver | _host_facts(node, described.gpus, driver["cuda_version"]))
     sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
     found: list[tuple[Any, GpuInfo]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -120,14 +119,14 @@ def _mig_profiles(gpus: list[GpuInfo]) -> dict[str, list[str]]:
     return {model: [profile.name for profile in known.profiles] for model, known in rules.items() if known}
 
 
-def _fabric_domain(nvml: Nvml, handles: list[Any]) -> str | None:
+def _fabric_domain(nvml: NvmlLibrary, handles: list[Any]) -> str | None:
     """``<cluster uuid>.<clique id>`` where the fabric manager has joined all GPUs to one NVLink domain (nvml.h,
     ``nvmlDeviceGetGpuFabricInfoV``); hosts of one rack tell the same."""
     domains: set[str | None] = set()
     for handle in handles:
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
-        told = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
-        joined = told is not None
+        driver = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
+        joined = driver is not None
         joined = joined and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and any(info.clusterUuid)
         domains.add(f"{uuid.UUID(bytes=bytes(info.clusterUuid))}.{info.cliqueId}" if joined else None)
     return domains.pop() if len(domains) == 1 else None
@@ -156,7 +155,7 @@ def _common(a: list[str], b: list[str]) -> int:
     return next((n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
 
 
-def _gpu_info(nvml: Nvml, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:
+def _gpu_info(nvml: NvmlLibrary, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     bus_id = _bus_id(nvml.nvmlDeviceGetPciInfo(handle))
     numa_node = sysfs.numa_node(bus_id)
@@ -174,7 +173,7 @@ def _gpu_info(nvml: Nvml, handle: Any, index: int, sysfs: Sysfs) -> GpuInfo:
     )
 
 
-def _switches(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) -> dict[int, str]:
+def _switches(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) -> dict[int, str]:
     """GPU index -> PCIe switch. GPUs that NVML finds below one switch share one; its name is its bridge's bus id."""
     names: dict[int, str] = {}
     for position, (handle, info) in enumerate(gpus):
@@ -190,7 +189,7 @@ def _switches(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) -> dict
     return {index: name for index, name in names.items() if shared[name] > 1 or not name.startswith("switch-of-")}
 
 
-def _nvlinks(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink], int | None]:
+def _nvlinks(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink], int | None]:
     """Active links for each pair; through NVSwitch every pair of its GPUs has the smaller link count of the two."""
     by_bus_id = {info.pci_bus_id: info.index for _, info in gpus}
     direct: Counter[tuple[int, int]] = Counter()
@@ -229,7 +228,7 @@ def _nvlinks(nvml: Nvml, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink],
     return [NvLink(a=a, b=b, links=count) for (a, b), count in sorted(direct.items())], generation
 
 
-def _reach_by_nvlink(nvml: Nvml, a: Any, b: Any) -> bool:
+def _reach_by_nvlink(nvml: NvmlLibrary, a: Any, b: Any) -> bool:
     """Two GPUs on NVSwitches may still sit in different partitions."""
     status = _optional(nvml, lambda: nvml.nvmlDeviceGetP2PStatus(a, b, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
     return status is None or status == nvml.NVML_P2P_STATUS_OK
@@ -240,7 +239,7 @@ def _machine(gpus: list[GpuInfo]) -> str:
     return " + ".join(f"{count}x {model}" for model, count in sorted(models.items())) or "no GPUs"
 
 
-def _cuda_version(nvml: Nvml) -> str | None:
+def _cuda_version(nvml: NvmlLibrary) -> str | None:
     """The newest CUDA that the driver can run."""
     number = _optional(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
@@ -251,7 +250,7 @@ def _bus_id(pci: Any) -> str:
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
-def _optional(nvml: Nvml, read: Callable[[], Any]) -> Any:
+def _optional(nvml: NvmlLibrary, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except unsupported(nvml):

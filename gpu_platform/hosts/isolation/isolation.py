@@ -23,8 +23,7 @@ from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, fin
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
 from gpu_platform.hosts.isolation.jail import ROOT, cgroup_name
 from gpu_platform.hosts.isolation.sandbox import Mounts
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.sysfs import Sysfs
@@ -149,7 +148,9 @@ class JailPlanner:
                 kind="user",
             )
 
-    def jail_order(self, nvml: Nvml, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> dict[str, Any]:
+    def jail_order(
+        self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision
+    ) -> dict[str, Any]:
         """See :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         if (account := account_of(self._node, plan.user)) is not None:
@@ -207,14 +208,14 @@ class JailPlanner:
         v1 = {name: path for name, path in self._hierarchies.v1.items() if name != "cpuset"}
         return self._hierarchies._replace(v1=v1)
 
-    def _device_nodes(self, nvml: Nvml, plan: HostPlan) -> list[str]:
+    def _device_nodes(self, nvml: NvmlLibrary, plan: HostPlan) -> list[str]:
         """Nodes of the attempt's GPUs, and what CUDA needs beside them; none without GPUs."""
         if not plan.gpu_uuids:
             return []
         minors = [nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByUUID(uuid)) for uuid in plan.gpu_uuids]
         wanted = [self._dev / f"nvidia{minor}" for minor in minors]
         missing = [str(path) for path in wanted if not path.exists()]
-        if missing and not isinstance(nvml, SimulatedNvml):
+        if missing and nvml.has_device_nodes:
             raise HostUnavailable(f"{plan.host} has no device node {missing[0]}: run nvidia-modprobe -u -c 0 there")
         nodes = [*wanted, *(self._dev / name for name in _CONTROL_NODES)]
         return [str(path) for path in nodes if path.exists()]

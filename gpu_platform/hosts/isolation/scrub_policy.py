@@ -20,8 +20,7 @@ import structlog
 
 from gpu_platform.domain.errors import PlatformError, PreflightFailed
 from gpu_platform.hosts.isolation import scrub_process
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.system import records
 from gpu_platform.settings import NodeSettings
 
@@ -41,14 +40,14 @@ class Scrubber:
     def __init__(
         self,
         node: NodeSettings,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         home: Path,
         *,
         reset: Callable[[str], None],
         on_failure: Callable[[str, str], None],
     ) -> None:
         self._node = node
-        self._simulated = isinstance(nvml, SimulatedNvml)
+        self._has_memory = nvml.runs_cuda
         self._directory = home / "scrub"
         self._reset = reset
         self._on_failure = on_failure
@@ -58,7 +57,7 @@ class Scrubber:
 
         Raises :class:`PreflightFailed` if an earlier tenant's data cannot be removed.
         """
-        if self._simulated:
+        if not self._has_memory:
             return
         owner = self._owner(gpu_uuid)
         if owner not in (_CLEAN, namespace) and self._policy(owner) != "never":
@@ -69,7 +68,7 @@ class Scrubber:
 
     def after(self, gpu_uuid: str) -> None:
         """Its last job has ended. A failure is reported: it must not keep the job from ending."""
-        owner = _CLEAN if self._simulated else self._owner(gpu_uuid)
+        owner = self._owner(gpu_uuid) if self._has_memory else _CLEAN
         if owner != _CLEAN and self._policy(owner) == "always":
             try:
                 self._clean(gpu_uuid)
@@ -78,7 +77,7 @@ class Scrubber:
 
     def after_instance(self, gpu_uuid: str, instance_uuid: str, namespace: str) -> None:
         """A MIG instance is to be destroyed."""
-        if self._simulated or self._policy(namespace) == "never":
+        if not self._has_memory or self._policy(namespace) == "never":
             return
         problem = self._overwrite(instance_uuid)
         if problem is not None:

@@ -6,8 +6,7 @@ import ctypes
 import time
 from typing import Any, NamedTuple
 
-Nvml = Any
-"""See ``gpu_platform.hosts.nvml.opening``."""
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _ASK_AGAIN_S = 60.0
 """What a GPU does not support may become answerable: row remapping is not while it has MIG instances."""
@@ -81,7 +80,7 @@ class HardwareStatus(NamedTuple):
 class GpuReader:
     """Readings of one GPU. A question that it does not support is asked again only once a minute."""
 
-    def __init__(self, nvml: Nvml, handle: object) -> None:
+    def __init__(self, nvml: NvmlLibrary, handle: object) -> None:
         self.handle = handle
         self._nvml = nvml
         self._unsupported = unsupported(nvml)
@@ -195,7 +194,7 @@ class GpuReader:
         )
 
 
-def _unsigned(nvml: Nvml, answer: Any) -> int:
+def _unsigned(nvml: NvmlLibrary, answer: Any) -> int:
     """The value of one field in the type that it came in; 0 when it is not supported."""
     if answer.nvmlReturn != nvml.NVML_SUCCESS:
         return 0
@@ -203,7 +202,7 @@ def _unsigned(nvml: Nvml, answer: Any) -> int:
     return answer.value.ullVal if long else answer.value.uiVal
 
 
-def uncorrectable_ecc(nvml: Nvml, handle: object) -> int:
+def uncorrectable_ecc(nvml: NvmlLibrary, handle: object) -> int:
     """Uncorrectable errors since the driver was loaded or the GPU reset; 0 where there is no ECC."""
     try:
         return nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
@@ -211,7 +210,7 @@ def uncorrectable_ecc(nvml: Nvml, handle: object) -> int:
         return 0
 
 
-def row_remapping(nvml: Nvml, handle: object) -> tuple[bool, bool]:
+def row_remapping(nvml: NvmlLibrary, handle: object) -> tuple[bool, bool]:
     """(waits for a reset, has failed). Nothing is said by GPUs before Ampere, or with MIG instances."""
     try:
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
@@ -220,7 +219,7 @@ def row_remapping(nvml: Nvml, handle: object) -> tuple[bool, bool]:
     return bool(pending), bool(failed)
 
 
-def recovery_action(nvml: Nvml, handle: object) -> int:
+def recovery_action(nvml: NvmlLibrary, handle: object) -> int:
     """What the driver itself wants: ``NVML_GPU_RECOVERY_ACTION_…``, NVML field 230; 0 is nothing."""
     try:
         value = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
@@ -229,7 +228,7 @@ def recovery_action(nvml: Nvml, handle: object) -> int:
     return value.value.uiVal if value.nvmlReturn == nvml.NVML_SUCCESS else 0
 
 
-def unsupported(nvml: Nvml) -> tuple[type[Exception], ...]:
+def unsupported(nvml: NvmlLibrary) -> tuple[type[Exception], ...]:
     """What NVML raises for a question that this GPU or this driver does not know."""
     return (
         nvml.NVMLError_NotSupported,

@@ -1,4 +1,4 @@
-"""The one seam to GPUs: the real ``pynvml``, or an object with the same functions."""
+"""Opening a host's GPU library: the real one, a simulated one, or one that says why there is none."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any, NoReturn
 
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary, RealNvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system.paths import control_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.topology.description import load_description
 
-Nvml = Any
-"""The module ``pynvml`` or a :class:`SimulatedNvml`: NVIDIA's names, constants and exceptions."""
 
-
-class SilentNvml:
-    """In the place of NVML while it does not answer: its names and constants, and every question is refused."""
+class SilentNvml(NvmlLibrary):
+    """Stands in for NVML while it does not answer: it has NVML's names and constants, and each function fails."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -31,15 +29,15 @@ class SilentNvml:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
 
 
-class NoGpus:
-    """In the place of NVML where GPU support is switched off (``node.gpus``): nothing of NVIDIA's is touched."""
+class NoGpus(NvmlLibrary):
+    """Stands in for NVML where GPU support is switched off (``node.gpus``): nothing of NVIDIA's is touched."""
 
     class NVMLError(Exception):
-        """Never raised: there is nobody who could."""
+        """Never raised. Code that handles errors of NVML needs the name."""
 
 
-def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
-    """An initialised NVML for this host, whose own directory is ``node_dir``.
+def open_nvml(node: NodeSettings, node_dir: Path) -> NvmlLibrary:
+    """Open the library of this host, whose own directory is ``node_dir``, and initialise it.
 
     Raises :class:`HostUnavailable` when there is no driver.
     """
@@ -56,11 +54,11 @@ def open_nvml(node: NodeSettings, node_dir: Path) -> Nvml:
             f"NVML of host {node.name} does not open ({error}): install the NVIDIA driver, "
             "or simulate a machine with GPU_PLATFORM_NODE__SIMULATE=dgx-h100"
         ) from error
-    return importlib.import_module("pynvml")
+    return RealNvml(importlib.import_module("pynvml"))
 
 
 def has_gpus() -> bool:
-    """Does the real NVML find a GPU here?"""
+    """True when the real NVML finds a GPU on this machine."""
     try:
         pynvml.nvmlInit()
         try:

@@ -1,12 +1,9 @@
 """A host's GPUs without the GPUs: an object with the functions of ``pynvml`` that we use.
 
-Everything above cannot tell it from the module: same names, argument order, return types,
-constants and exceptions (taken from ``pynvml`` itself). What a GPU is comes from a machine
-description; what befalls it comes from the control directory (``inject``), so that any process
-can strike it. Temperature, power and utilisation follow from whether a living process was
-given the GPU (:meth:`SimulatedNvml.occupy`).
-
-Not in NVML, and ours alone: ``occupy``, ``reset``, ``description``.
+It has the same names, argument order, return types, constants and exceptions (taken from ``pynvml`` itself), so the
+code above uses it as it uses the real library. A machine description says what the GPUs are. Faults come from files
+in the control directory (``fault_injection``), so that any process can cause one. Temperature, power and utilisation
+depend on whether a living process was given the GPU (:meth:`SimulatedNvml.add_process`).
 """
 
 from __future__ import annotations
@@ -24,10 +21,12 @@ from gpu_platform.hosts.nvml.fault_injection import (
     condition_path,
     events_dir,
     read_condition,
+    reset_all_conditions,
     reset_condition,
     write_gpu_count,
 )
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.nvml.simulated_events import SimulatedEventSet
 from gpu_platform.hosts.nvml.simulated_gpu import POWER_LIMITS_MW, SimulatedGpu
 from gpu_platform.hosts.nvml.simulated_mig import SimulatedMig, read_state, reset_state
@@ -56,8 +55,12 @@ def _on_gpu(
     return checked
 
 
-class SimulatedNvml(SimulatedMig):
+class SimulatedNvml(SimulatedMig, NvmlLibrary):
     """Thread-safe, like NVML. ``control_dir`` belongs to this host alone."""
+
+    has_device_nodes = False
+    runs_cuda = False
+    must_close_to_reset = False
 
     def __init__(self, description: MachineDescription, host: str, control_dir: Path) -> None:
         self.description = description
@@ -80,18 +83,30 @@ class SimulatedNvml(SimulatedMig):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         return value
 
-    def occupy(self, uuid: str, pid: int) -> None:
+    @property
+    def described_machine(self) -> MachineDescription:
+        return self.description
+
+    def add_process(self, uuid: str, pid: int) -> None:
         """The process computes on the GPU until it ends."""
         if (stat := read_stat(pid)) is not None:
             self._by_uuid[uuid].processes.add(stat.process)
 
-    def reset(self, uuid: str) -> str | None:
-        """``nvidia-smi --gpu-reset``: why it failed, or None."""
+    def reset_gpu(self, uuid: str, timeout_s: float = 0.0) -> str | None:
+        """Reset the simulated GPU. Returns why it failed, or None."""
         index = self._by_uuid[uuid].index
         problem = reset_condition(self.control_dir, index)
         if problem is None:
             reset_state(self.control_dir, index)
         return problem
+
+    def reset_all_gpus(self, timeout_s: float = 0.0) -> str | None:
+        """Reset all simulated GPUs. Returns why it failed for some of them, or None."""
+        failed = reset_all_conditions(self.control_dir)
+        return "; ".join(f"GPU {index}: {why}" for index, why in failed.items()) or None
+
+    def set_time_slice(self, uuid: str, setting: int) -> None:
+        """Nothing computes on a simulated GPU, so it has no time slices."""
 
     def nvmlInit(self) -> None: ...
 

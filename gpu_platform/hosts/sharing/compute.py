@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from gpu_platform.hosts.nvml.gpu_signals import unsupported
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.sharing.tools import run_tool
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 TimeSlice = Literal["default", "short", "medium", "long"]
 _SETTINGS: dict[TimeSlice, int] = {"default": 0, "short": 1, "medium": 2, "long": 3}
 
 
-def set_exclusive(nvml: Nvml, gpu_uuid: str, exclusive: bool) -> None:
+def set_exclusive(nvml: NvmlLibrary, gpu_uuid: str, exclusive: bool) -> None:
     """EXCLUSIVE_PROCESS or DEFAULT. Changes nothing where the GPU cannot, or we may not (no root)."""
     wanted = nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
     try:
@@ -24,8 +22,6 @@ def set_exclusive(nvml: Nvml, gpu_uuid: str, exclusive: bool) -> None:
         return
 
 
-def set_time_slice(nvml: Nvml, gpu_uuid: str, length: TimeSlice) -> None:
-    """``nvidia-smi compute-policy``: NVML has no such call. Raises :class:`HostUnavailable`."""
-    if isinstance(nvml, SimulatedNvml):
-        return
-    run_tool(["nvidia-smi", "compute-policy", "-i", gpu_uuid, f"--set-timeslice={_SETTINGS[length]}"])
+def set_time_slice(nvml: NvmlLibrary, gpu_uuid: str, length: TimeSlice) -> None:
+    """Set how long the turns of processes on the GPU are. Raises :class:`HostUnavailable`."""
+    nvml.set_time_slice(gpu_uuid, _SETTINGS[length])

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.hosts.nvml.gpu_signals import unsupported
-from gpu_platform.hosts.nvml.opening import Nvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _ENTIRE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Compute slices -> NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE, the one that fills such a GPU instance."""
@@ -32,7 +32,7 @@ class Instance:
     ci: int | None
 
 
-def mode(nvml: Nvml, gpu_uuid: str) -> bool | None:
+def mode(nvml: NvmlLibrary, gpu_uuid: str) -> bool | None:
     """Is MIG on now? None where the GPU cannot do it."""
     try:
         return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByUUID(gpu_uuid))[0])
@@ -40,7 +40,7 @@ def mode(nvml: Nvml, gpu_uuid: str) -> bool | None:
         return None
 
 
-def set_mode(nvml: Nvml, gpu_uuid: str, on: bool) -> bool:
+def set_mode(nvml: NvmlLibrary, gpu_uuid: str, on: bool) -> bool:
     """Ask for it. False: a reset of the GPU is needed to make it so (Ampere; Hopper and later switch at once).
 
     Raises :class:`HostUnavailable` when something uses the GPU, :class:`PreflightFailed` when the driver refuses.
@@ -52,7 +52,7 @@ def set_mode(nvml: Nvml, gpu_uuid: str, on: bool) -> bool:
     return mode(nvml, gpu_uuid) is on
 
 
-def instances(nvml: Nvml, gpu_uuid: str) -> list[Instance]:
+def instances(nvml: NvmlLibrary, gpu_uuid: str) -> list[Instance]:
     """All that exist on the GPU, whoever made them; none while MIG is off, or when the GPU must be reset."""
     try:
         if not mode(nvml, gpu_uuid):
@@ -70,7 +70,7 @@ def instances(nvml: Nvml, gpu_uuid: str) -> list[Instance]:
     return sorted(found, key=lambda instance: instance.start)
 
 
-def create(nvml: Nvml, gpu_uuid: str, profile: str, start: int, size: int) -> Instance:
+def create(nvml: NvmlLibrary, gpu_uuid: str, profile: str, start: int, size: int) -> Instance:
     """Make the instance and its compute instance. Raises :class:`PreflightFailed` (``kind="hardware"``)
     when the GPU has no such profile or the place is taken."""
     device = nvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
@@ -94,7 +94,7 @@ def create(nvml: Nvml, gpu_uuid: str, profile: str, start: int, size: int) -> In
     return made
 
 
-def destroy(nvml: Nvml, gpu_uuid: str, gi: int) -> None:
+def destroy(nvml: NvmlLibrary, gpu_uuid: str, gi: int) -> None:
     """Remove the instance and what is in it; nothing happens if it is gone, or the GPU is.
 
     Raises :class:`HostUnavailable` while something uses it.
@@ -115,7 +115,7 @@ def destroy(nvml: Nvml, gpu_uuid: str, gi: int) -> None:
         raise HostUnavailable(f"MIG instance {gi} of GPU {gpu_uuid} cannot be destroyed: {error}") from None
 
 
-def _profile(nvml: Nvml, device: Any, name: str, start: int, size: int) -> Any:
+def _profile(nvml: NvmlLibrary, device: Any, name: str, start: int, size: int) -> Any:
     """The profile of this shape. By its shape, since drivers disagree about names (3g.40gb was 3g.39gb in R535)."""
     slices = int(name.split("g.")[0])
     kinds = _MEDIA_PROFILES if name.endswith("+me") else _PLAIN_PROFILES
@@ -128,7 +128,9 @@ def _profile(nvml: Nvml, device: Any, name: str, start: int, size: int) -> Any:
     return None
 
 
-def _profiles(nvml: Nvml, device: Any, kinds: tuple[int, ...] = (*_PLAIN_PROFILES, *_MEDIA_PROFILES)) -> list[Any]:
+def _profiles(
+    nvml: NvmlLibrary, device: Any, kinds: tuple[int, ...] = (*_PLAIN_PROFILES, *_MEDIA_PROFILES)
+) -> list[Any]:
     found: list[Any] = []
     for kind in kinds:
         try:
@@ -138,7 +140,7 @@ def _profiles(nvml: Nvml, device: Any, kinds: tuple[int, ...] = (*_PLAIN_PROFILE
     return found
 
 
-def _gpu_instances(nvml: Nvml, device: Any, profile_id: int) -> list[Any]:
+def _gpu_instances(nvml: NvmlLibrary, device: Any, profile_id: int) -> list[Any]:
     return _list(nvml.c_nvmlGpuInstance_t, nvml.nvmlDeviceGetGpuInstances, device, profile_id)
 
 
@@ -149,7 +151,7 @@ def _list(kind: Any, ask: Any, of: Any, profile_id: int) -> list[Any]:
     return list(handles[: count.value])
 
 
-def _device_uuids(nvml: Nvml, device: Any) -> dict[int, tuple[int, str]]:
+def _device_uuids(nvml: NvmlLibrary, device: Any) -> dict[int, tuple[int, str]]:
     """GPU instance -> (compute instance, uuid) of its MIG device."""
     uuids: dict[int, tuple[int, str]] = {}
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(device)):
@@ -162,7 +164,7 @@ def _device_uuids(nvml: Nvml, device: Any) -> dict[int, tuple[int, str]]:
     return uuids
 
 
-def _refused(nvml: Nvml, gpu_uuid: str, what: str, error: Any) -> Exception:
+def _refused(nvml: NvmlLibrary, gpu_uuid: str, what: str, error: Any) -> Exception:
     if isinstance(error, nvml.NVMLError_InUse):
         return HostUnavailable(f"GPU {gpu_uuid}: {what}: something uses the GPU ({error})")
     return _unfit(gpu_uuid, f"{what}: {error}")

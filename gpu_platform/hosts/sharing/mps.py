@@ -18,8 +18,8 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.share import ShareGrant
-from gpu_platform.hosts.sharing.tools import run_tool
 from gpu_platform.hosts.system.process_tree import Process, all_processes, has_environ, send_signal
+from gpu_platform.hosts.system.tools import run_tool
 
 PROGRAM = "nvidia-cuda-mps-control"
 _MARK = "GPU_PLATFORM_MPS_DAEMON"

@@ -16,8 +16,7 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.share import ShareGrant, ShareMode
 from gpu_platform.hosts.isolation.isolation import JAILED, account_of
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
-from gpu_platform.hosts.nvml.opening import Nvml
-from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.hosts.sharing.capabilities import instance_nodes
 from gpu_platform.hosts.sharing.compute import set_exclusive, set_time_slice
@@ -40,7 +39,7 @@ class Sharing(Stage):
     def __init__(
         self,
         node: NodeSettings,
-        nvml: Nvml,
+        nvml: NvmlLibrary,
         inventory: HostInventory,
         home: Path,
         *,
@@ -85,7 +84,7 @@ class Sharing(Stage):
                     case ShareGrant(mode=ShareMode.MPS):
                         self._enter(uuid, plan)
                         set_exclusive(self._nvml, uuid, True)  # for the daemon: a program that evades it gets nothing
-                        if not isinstance(self._nvml, SimulatedNvml):
+                        if self._nvml.runs_cuda:
                             self._start_daemon(uuid, plan)
                     case _:
                         self._enter(uuid, plan)
@@ -112,7 +111,7 @@ class Sharing(Stage):
             if own and plan.shares[own[0]].mode is ShareMode.MPS:
                 daemon = self._daemon(plan.gpu_uuids[own[0]])
                 environ |= daemon.client_environ(plan.shares[own[0]])
-                if not isinstance(self._nvml, SimulatedNvml):  # whose daemon is only played
+                if self._nvml.runs_cuda:
                     provision += Provision(writable=daemon.writable, shm=daemon.shm)
             provision += Provision(rank_environ={spec.rank: environ})
         return provision
@@ -240,7 +239,7 @@ class Sharing(Stage):
         raise HostUnavailable(f"the MIG instance of {plan.key} on GPU {uuid} is gone")
 
     def _capability_nodes(self, uuid: str, instance: mig.Instance) -> list[str]:
-        if isinstance(self._nvml, SimulatedNvml) or not self._jailed or instance.ci is None:
+        if not self._nvml.has_device_nodes or not self._jailed or instance.ci is None:
             return []  # a plain process opens what its user may; a simulated GPU has no nodes
         minor = self._nvml.nvmlDeviceGetMinorNumber(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         return instance_nodes(minor, instance.gi, instance.ci, dev=self._dev, proc=self._proc)

@@ -43,7 +43,7 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
 def stranger(watched: Watched) -> Iterator[subprocess.Popen[bytes]]:
     """A process of nobody's job that computes on GPU 0."""
     process = subprocess.Popen(["sleep", "600"])
-    watched.host.nvml.occupy(watched.uuid, process.pid)
+    watched.host.nvml.add_process(watched.uuid, process.pid)
     yield process
     process.kill()
     process.wait()

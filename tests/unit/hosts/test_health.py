@@ -167,7 +167,7 @@ def test_row_remapping(watched: Watched) -> None:
 
 
 def test_telemetry_shows_who_works(watched: Watched) -> None:
-    watched.host.nvml.occupy(watched.uuids[0], 1)
+    watched.host.nvml.add_process(watched.uuids[0], 1)
     watched.monitor.poll_once()
     busy, idle = watched.monitor.telemetry()[:2]
     assert (busy.utilization_percent, idle.utilization_percent) == (97, 0)

@@ -264,7 +264,7 @@ def test_a_reset_fails_as_often_as_told_and_heals_what_a_reset_heals(simulated: 
     handle = simulated.nvmlDeviceGetHandleByIndex(2)
     uuid = _uuid(simulated, 2)
     inject_fault(simulated.control_dir, 2, uncorrected_ecc=2, remap_pending=True, temperature_c=90, fail_resets=2)
-    assert [simulated.reset(uuid) is None for _ in range(3)] == [False, False, True]
+    assert [simulated.reset_gpu(uuid) is None for _ in range(3)] == [False, False, True]
     assert gpu_signals.uncorrectable_ecc(simulated, handle) == 0
     assert gpu_signals.row_remapping(simulated, handle) == (False, False)
     assert simulated.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU) == 90
@@ -289,7 +289,7 @@ def test_a_gpu_is_busy_while_a_living_process_was_given_it(simulated: SimulatedN
     if pid == 0:
         time.sleep(600)
         os._exit(0)
-    simulated.occupy(_uuid(simulated, 0), pid)
+    simulated.add_process(_uuid(simulated, 0), pid)
     assert simulated.nvmlDeviceGetUtilizationRates(handle).gpu > 90
     assert gpu_reset.processes_on(simulated, _uuid(simulated, 0)) == {pid}
     os.kill(pid, 9)
@@ -404,8 +404,8 @@ def test_what_each_process_uses_of_a_gpu_is_told(nvml: Any) -> None:
 
 def test_a_process_on_a_shared_gpu_has_its_own_figures(simulated: SimulatedNvml, sleeping: int) -> None:
     uuid = _uuid(simulated, 0)
-    simulated.occupy(uuid, sleeping)
-    simulated.occupy(uuid, os.getpid())
+    simulated.add_process(uuid, sleeping)
+    simulated.add_process(uuid, os.getpid())
     use = SharedGpuMeter(simulated).read(uuid, ShareMode.TIME_SLICE)
     assert use.memory_mib is not None
     assert use.memory_mib.keys() == {sleeping, os.getpid()}

@@ -173,7 +173,7 @@ class Host:
 
     def _reset(self, uuid: str) -> None:
         self.resets.append(uuid)
-        self.nvml.reset(uuid)
+        self.nvml.reset_gpu(uuid)
 
     def uuid(self, index: int) -> str:
         return self.inventory.gpus[index].uuid
