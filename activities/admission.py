@@ -12,7 +12,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 
 
-class Admission(BaseModel):
+class AdmissionResult(BaseModel):
     admitted: bool
     withdrawn: bool = False
     """The submission was taken back: nobody was told that it was accepted."""
@@ -24,7 +24,7 @@ class AdmissionActivities:
         self._store = store
 
     @activity.defn
-    def admit_job(self, job_id: str) -> Admission:
+    def admit_job(self, job_id: str) -> AdmissionResult:
         """PENDING -> QUEUED, or the reason why not.
 
         Raises :class:`Unavailable`, to be tried again, when the database lost the job: the leader restores it.
@@ -33,9 +33,9 @@ class AdmissionActivities:
             jobs.admit_job(self._store, job_id, utc_now())
         except NotFound as error:
             if jobs.was_withdrawn(self._store, job_id):
-                return Admission(admitted=False, withdrawn=True)
+                return AdmissionResult(admitted=False, withdrawn=True)
             message = f"the database does not know job {job_id}, and nobody withdrew it: it waits to be restored"
             raise Unavailable(message) from error
         except InvalidRequest as error:
-            return Admission(admitted=False, failure=Failure(kind=FailureKind.REJECTED, message=error.message))
-        return Admission(admitted=True)
+            return AdmissionResult(admitted=False, failure=Failure(kind=FailureKind.REJECTED, message=error.message))
+        return AdmissionResult(admitted=True)

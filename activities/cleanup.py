@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, Life
+from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
@@ -64,8 +64,8 @@ class CleanupActivities:
         row: orphans.JobRow | None = await self._in_thread(orphans.job_row, self._store, key.job_id)
         if row is not None and row.attempt > key.attempt:
             return ""  # the job is at a later attempt: whoever drives it gave this one back, or never will
-        if view.life is Life.OPEN:
+        if view.life is WorkflowLife.OPEN:
             return f"the workflow of {key.job_id} is open"
-        if view.life is Life.UNKNOWN and row is not None and not row.state.is_terminal:
+        if view.life is WorkflowLife.UNKNOWN and row is not None and not row.state.is_terminal:
             return f"Temporal does not know the workflow of {key.job_id}: it is begun again, not ended"
         return ""

@@ -15,7 +15,7 @@ WORKFLOW_IS_OLDER = "WorkflowIsOlder"
 HOST_REMOVED = "HostRemoved"
 
 
-def not_ours(error: PlatformError) -> ApplicationError:
+def job_not_ours(error: PlatformError) -> ApplicationError:
     """The job's row is gone, or ended without this workflow: trying again cannot help."""
     return ApplicationError(error.message, type=NOT_OURS, non_retryable=True)
 

@@ -43,7 +43,7 @@ class CleanupInput(BaseModel):
     actor: str = "cleanup"
 
 
-class Life(Enum):
+class WorkflowLife(Enum):
     OPEN = auto()
     CLOSED = auto()
     UNKNOWN = auto()
@@ -54,7 +54,7 @@ class Life(Enum):
 class WorkflowView:
     """What Temporal says of a job's workflow."""
 
-    life: Life
+    life: WorkflowLife
     ended: str = ""
     """How it closed, e.g. ``terminated``."""
     waits_for_placement: bool = False
@@ -93,14 +93,16 @@ class TemporalJobWorkflows:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return WorkflowView(Life.UNKNOWN)
+            return WorkflowView(WorkflowLife.UNKNOWN)
         status = described.status
         # One that continued as new is closed, and its successor open: the next look sees that one.
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
         if goes_on or described.close_time is None:
             pending = described.raw_description.pending_activities
-            return WorkflowView(Life.OPEN, waits_for_placement=any(one.activity_type.name == PLACE for one in pending))
-        return WorkflowView(Life.CLOSED, status.name.lower() if status else "closed")
+            return WorkflowView(
+                WorkflowLife.OPEN, waits_for_placement=any(one.activity_type.name == PLACE for one in pending)
+            )
+        return WorkflowView(WorkflowLife.CLOSED, status.name.lower() if status else "closed")
 
     async def start(self, given: JobInput) -> bool:
         try:

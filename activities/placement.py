@@ -17,7 +17,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.restoring import older_rows
-from gpu_platform.store.restoring.older_rows import Standing
+from gpu_platform.store.restoring.older_rows import RowStanding
 
 
 class PlaceRequest(BaseModel):
@@ -36,7 +36,7 @@ class PlacementActivities:
         try:
             self._enqueue(request)
         except IllegalTransition as error:
-            if older_rows.standing(self._store, request.key) is not Standing.BEHIND:
+            if older_rows.standing(self._store, request.key) is not RowStanding.BEHIND:
                 raise workflow_is_older(request.key) from error
             older_rows.follow(self._store, request.key, utc_now())
             self._enqueue(request)

@@ -24,13 +24,13 @@ from gpu_platform.store.hosts import repairs
 REPAIR_FAILED = "RepairFailed"
 
 
-class Hold(BaseModel):
+class HoldGpuRequest(BaseModel):
     gpu_uuid: str
     reason: str
     first: bool
 
 
-class Repair(BaseModel):
+class BeginRepairRequest(BaseModel):
     host: str
     gpu_uuid: str
     step: RepairStep
@@ -48,13 +48,13 @@ class RepairReference(BaseModel):
     how: str = ""
 
 
-class Case(BaseModel):
+class ServiceCaseRequest(BaseModel):
     gpu_uuid: str
     reason: str
     tried: list[str]
 
 
-class Reboot(BaseModel):
+class RebootRequest(BaseModel):
     host: str
     boot_id: str | None
     """The boot that is to end; a host in another one has been rebooted already."""
@@ -75,13 +75,13 @@ class RepairActivities:
         return self._settings.policy
 
     @activity.defn
-    def hold_gpu(self, request: Hold) -> bool:
+    def hold_gpu(self, request: HoldGpuRequest) -> bool:
         """OFFLINE until it is repaired. False: an operator has decided otherwise."""
         with host_may_be_removed():
             return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
 
     @activity.defn
-    def begin_repair(self, request: Repair) -> RepairBegun:
+    def begin_repair(self, request: BeginRepairRequest) -> RepairBegun:
         with host_may_be_removed():
             return repairs.begin_repair(
                 self._store,
@@ -109,7 +109,7 @@ class RepairActivities:
             repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
 
     @activity.defn
-    def open_service_case(self, request: Case) -> bool:
+    def open_service_case(self, request: ServiceCaseRequest) -> bool:
         with host_may_be_removed():
             return repairs.open_service_case(self._store, request.gpu_uuid, request.reason, request.tried, utc_now())
 
@@ -127,13 +127,13 @@ class RepairActivities:
             raise _failed(f"{command[0]} cannot be run: {error}") from error
         try:
             async with asyncio.timeout(120):
-                told, _ = await process.communicate()
+                output, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             raise _failed(f"{command[0]} did not end within 120 s") from None
         if process.returncode:
             raise _failed(
-                f"{command[0]} ended with {process.returncode}: {told.decode(errors='replace').strip()[-300:]}"
+                f"{command[0]} ended with {process.returncode}: {output.decode(errors='replace').strip()[-300:]}"
             )
 
 
@@ -155,7 +155,7 @@ class HostRepairActivities:
         await self._verified(None, gpu_uuid)
 
     @activity.defn
-    async def reboot_host(self, request: Reboot) -> None:
+    async def reboot_host(self, request: RebootRequest) -> None:
         try:
             await heartbeating(asyncio.ensure_future(self._reboot(request.boot_id)))
         except PlatformError as error:

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.clock import utc_now
-from activities.errors import not_ours, workflow_is_older
+from activities.errors import job_not_ours, workflow_is_older
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import (
     IllegalTransition,
@@ -24,7 +24,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.reservations import allocations, attempts, handover
 from gpu_platform.store.restoring import older_rows
-from gpu_platform.store.restoring.older_rows import Standing
+from gpu_platform.store.restoring.older_rows import RowStanding
 
 
 class ReserveRequest(BaseModel):
@@ -101,11 +101,11 @@ class ReservationActivities:
             return self._reserve(request)
         except IllegalTransition as error:
             match older_rows.standing(self._store, request.key):
-                case Standing.ENDED:
-                    raise not_ours(error) from error
-                case Standing.PAST:
+                case RowStanding.ENDED:
+                    raise job_not_ours(error) from error
+                case RowStanding.PAST:
                     raise workflow_is_older(request.key) from error
-                case Standing.BEHIND | Standing.HOLDS:
+                case RowStanding.BEHIND | RowStanding.HOLDS:
                     older_rows.follow(self._store, request.key, utc_now())
             return self._reserve(request)
 
@@ -162,12 +162,12 @@ class ReservationActivities:
 
     def _no_such_step(self, key: AttemptKey, error: PlatformError) -> Exception:
         match older_rows.standing(self._store, key):
-            case Standing.BEHIND | Standing.HOLDS:
+            case RowStanding.BEHIND | RowStanding.HOLDS:
                 return Unavailable(f"the database is older than attempt {key}: it waits to be restored")
-            case Standing.PAST:
+            case RowStanding.PAST:
                 return workflow_is_older(key)
-            case Standing.ENDED:
-                return not_ours(error)
+            case RowStanding.ENDED:
+                return job_not_ours(error)
 
     @activity.defn
     def note_start(self, start: StartedFrom) -> str | None:

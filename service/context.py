@@ -25,7 +25,7 @@ class ServiceContext:
     feed: EventFeed
     agents: httpx.AsyncClient
 
-    def shown(self, job: Job) -> Job:
+    def with_workflow_url(self, job: Job) -> Job:
         """The job with the address of its workflow in the Temporal UI."""
         temporal = self.settings.temporal
         if temporal.ui_url:

@@ -23,7 +23,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from activities.job_workflows import Life, TemporalJobWorkflows
+from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.leader import LeaderActivities
 from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.attempt import StopRequest
@@ -287,7 +287,7 @@ class Platform:
         workflows = TemporalJobWorkflows(self.client)
 
         async def unknown() -> bool:
-            return (await workflows.look(job_id)).life is Life.UNKNOWN
+            return (await workflows.look(job_id)).life is WorkflowLife.UNKNOWN
 
         await eventually(unknown, "Temporal to forget the workflow")
 

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from activities.admission import AdmissionActivities
 from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
-from activities.job_workflows import CleanupInput, Life, WorkflowView, cleanup_id, cleanup_keys
+from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_id, cleanup_keys
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from gpu_platform.domain.attempt import AttemptKey
@@ -124,9 +124,13 @@ class World:
     async def look(self, job_id: str) -> WorkflowView:
         await self.others()
         flow = self.workflows.get(job_id)
-        view = WorkflowView(Life.UNKNOWN)
+        view = WorkflowView(WorkflowLife.UNKNOWN)
         if flow is not None and self.now >= flow.unseen_until:
-            view = WorkflowView(Life.OPEN) if flow.program is not None else WorkflowView(Life.CLOSED, flow.ended)
+            view = (
+                WorkflowView(WorkflowLife.OPEN)
+                if flow.program is not None
+                else WorkflowView(WorkflowLife.CLOSED, flow.ended)
+            )
         await self.others()
         return view
 

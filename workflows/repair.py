@@ -23,13 +23,13 @@ with workflow.unsafe.imports_passed_through():
     from activities.node.launch import node_task_queue
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import (
-        Case,
-        Hold,
+        BeginRepairRequest,
+        HoldGpuRequest,
         HostRepairActivities,
-        Reboot,
-        Repair,
+        RebootRequest,
         RepairActivities,
         RepairReference,
+        ServiceCaseRequest,
     )
     from gpu_platform.domain.attempt import FaultReport
     from gpu_platform.domain.job import Interrupt
@@ -119,10 +119,10 @@ class HostRepair:
         if begun is None:
             return End.OVERRULED
         if begun.done_before:
-            self.note(f"the host had its {step.in_words} meanwhile: checked only")
+            self.note(f"the host had its {step.description} meanwhile: checked only")
             return await self._check(step, ended=True)
         if not begun.began:
-            return self._failed(step, begun.why_not or "it is not allowed now")
+            return self._failed(step, begun.refusal or "it is not allowed now")
         end = await self._drained(step)
         if end is None:
             end = await (self._reset() if step is RepairStep.HOST_RESET else self._reboot(begun.boot_id))
@@ -133,11 +133,11 @@ class HostRepair:
     async def _hold(self, step: RepairStep) -> bool:
         waits = step in self.policy.approve
         target = f"{self.report.host}:{self.report.gpu_index}" if waits else None
-        reason = reason_with_next_step(self.problem, f"{step.in_words} of host {self.report.host}", target)
-        hold = Hold(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
+        reason = reason_with_next_step(self.problem, f"{step.description} of host {self.report.host}", target)
+        hold = HoldGpuRequest(gpu_uuid=self.report.gpu_uuid, reason=reason, first=self.first)
         self.first = False
         held = await database_step(
-            RepairActivities.hold_gpu, hold, summary=f"Take the GPU out of service before the {step.in_words}"
+            RepairActivities.hold_gpu, hold, summary=f"Take the GPU out of service before the {step.description}"
         )
         if held:
             self.note(f"OFFLINE: {reason}")
@@ -151,7 +151,7 @@ class HostRepair:
         said = self.orders.overruled or self.orders.vetoed or self.orders.approved
         assert said is not None
         if said is self.orders.approved:
-            self.note(f"{step.in_words} approved by {said.actor} {said.reason}".rstrip())
+            self.note(f"{step.description} approved by {said.actor} {said.reason}".rstrip())
             return True
         if said is self.orders.vetoed:
             self._failed(step, f"vetoed by {said.actor} {said.reason}".rstrip())
@@ -159,7 +159,7 @@ class HostRepair:
 
     async def _begin(self, step: RepairStep) -> RepairBegun | None:
         """Wait for the turn of the host. None: an operator took over."""
-        request = Repair(
+        request = BeginRepairRequest(
             host=self.report.host,
             gpu_uuid=self.report.gpu_uuid,
             step=step,
@@ -169,12 +169,12 @@ class HostRepair:
         pause, said = 1.0, None
         while self.orders.overruled is None:
             begun = await database_step(
-                RepairActivities.begin_repair, request, summary=f"May the {step.in_words} of the host begin?"
+                RepairActivities.begin_repair, request, summary=f"May the {step.description} of the host begin?"
             )
-            if begun.began or begun.done_before or begun.never:
+            if begun.began or begun.done_before or begun.is_final:
                 return begun
-            if begun.why_not != said:
-                said = begun.why_not
+            if begun.refusal != said:
+                said = begun.refusal
                 self.note(f"waits: {said}")
             await self._sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
@@ -236,7 +236,7 @@ class HostRepair:
         try:
             await workflow.execute_activity_method(
                 HostRepairActivities.reboot_host,
-                Reboot(host=self.report.host, boot_id=boot_id),
+                RebootRequest(host=self.report.host, boot_id=boot_id),
                 task_queue=node_task_queue(self.report.host),
                 summary=f"Reboot of {self.report.host}",
                 **ON_HOST,
@@ -296,7 +296,7 @@ class HostRepair:
             await self._end(problem)
         if problem is not None:
             return self._failed(step, problem)
-        self.note(f"{state}: {step.in_words} of the host done, the GPU is verified")
+        self.note(f"{state}: {step.description} of the host done, the GPU is verified")
         return End.HEALED
 
     async def _over(self, step: RepairStep, problem: str) -> End:
@@ -304,7 +304,7 @@ class HostRepair:
         return self._failed(step, problem)
 
     def _failed(self, step: RepairStep, problem: str) -> End:
-        self.tried.append(f"{step.in_words} of the host: {problem}")
+        self.tried.append(f"{step.description} of the host: {problem}")
         self.problem = f"{self.report.message}; {self.tried[-1]}"
         self.note(self.tried[-1])
         return End.FAILED
@@ -335,7 +335,7 @@ class HostRepair:
         reason = f"{self.problem}; needs service: see `gpu-platform service-case {name}`"
         opened = await database_step(
             RepairActivities.open_service_case,
-            Case(gpu_uuid=self.report.gpu_uuid, reason=reason, tried=tried),
+            ServiceCaseRequest(gpu_uuid=self.report.gpu_uuid, reason=reason, tried=tried),
             summary="Open a service case",
         )
         self.note(f"OFFLINE until an operator brings it back: {reason}")

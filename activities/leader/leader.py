@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import utc_now
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
-from activities.leader.restoring import LAST_TRY_S, Doubt
+from activities.leader.restoring import LAST_TRY_S, DatabaseDoubt
 from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.job import Interrupt
@@ -124,13 +124,13 @@ class LeaderActivities:
             await asyncio.gather(deciding, upkeep, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
 
-    async def _doubt(self) -> tuple[Doubt, int]:
+    async def _doubt(self) -> tuple[DatabaseDoubt, int]:
         """Whether the database is older than the round that the leader before this one reported in its heartbeats."""
         found = await asyncio.to_thread(leader.current_round, self._store)
         details = activity.info().heartbeat_details
         reported = int(details[1]) if len(details) > 1 else 0
         is_older = reported > found
-        return Doubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), reported
+        return DatabaseDoubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), reported
 
     async def _send_preemption(self, order: PreemptionOrder) -> None:
         """Tell the job's workflow that it is preempted. A signal that is lost is sent again: see ``preemptions``."""

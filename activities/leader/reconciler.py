@@ -27,7 +27,7 @@ from typing import Any
 
 import structlog
 
-from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, Life, WorkflowView, cleanup_keys
+from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife, WorkflowView, cleanup_keys
 from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
@@ -90,16 +90,18 @@ class Reconciler:
         before = await self._row(job_id)
         view = await self._workflows.look(job_id)
         self._looked_at[job_id] = began
-        goes_on = view.life is Life.OPEN and not (before and before.state.holds_gpus and view.waits_for_placement)
+        goes_on = view.life is WorkflowLife.OPEN and not (
+            before and before.state.holds_gpus and view.waits_for_placement
+        )
         if goes_on or await self._row(job_id) != before or before is None or before.state.is_terminal:
             self._suspicions.pop(job_id, None)
             return
-        grace_s = CLOSED_GRACE_S if view.life is Life.CLOSED else UNKNOWN_GRACE_S
+        grace_s = CLOSED_GRACE_S if view.life is WorkflowLife.CLOSED else UNKNOWN_GRACE_S
         if not self._seen_before(job_id, (before, view), began, grace_s):
             return
-        if view.life is Life.UNKNOWN:
+        if view.life is WorkflowLife.UNKNOWN:
             await self._begin_again(before)
-        elif view.life is Life.OPEN:
+        elif view.life is WorkflowLife.OPEN:
             log.warning("job.workflow_is_older", job=job_id, state=before.state.value, attempt=before.attempt)
             await self._workflows.ask_again(job_id)
         elif self._restore_end is None or not await self._restore_end(job_id):
@@ -130,7 +132,7 @@ class Reconciler:
         row = await self._row(held.key.job_id)
         view = await self._workflows.look(held.key.job_id)
         past = row is not None and row.attempt > held.key.attempt
-        waits = view.life is Life.OPEN and not past
+        waits = view.life is WorkflowLife.OPEN and not past
         if waits and row is not None and not row.state.is_terminal:
             return  # its workflow goes on with it
         if not self._seen_before(str(held.key), (row, view, held), began, ENDING_GRACE_S if waits else CLOSED_GRACE_S):

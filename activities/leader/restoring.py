@@ -3,8 +3,8 @@
 At the beginning of a term the open workflows are listed. A job that has no row, or whose row says less than its
 workflow's search attributes, is asked for its status, and restored. One such job, a host that was told of later rounds,
 or what the leader before this one said of its own, proves that the database is older: then all are asked, and jobs that
-ended since are restored as well. Until that is done nothing is placed (:meth:`Restorer.may_place`): GPUs that look free
-may be in use.
+ended since are restored as well. Until that is done nothing is placed (:meth:`JobRestorer.may_place`): GPUs that look
+free may be in use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NEVER = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
-class Doubt:
+class DatabaseDoubt:
     """What a new leader knows of its database."""
 
     is_older: bool = False
@@ -93,18 +93,22 @@ class _Status(BaseModel):
     progress: JobProgress
 
 
-class Restorer:
+class JobRestorer:
     """For one leader's term. ``clock``: seconds that only grow."""
 
     def __init__(
-        self, store: Store, client: Client, clock: Callable[[], float] = time.monotonic, doubt: Doubt | None = None
+        self,
+        store: Store,
+        client: Client,
+        clock: Callable[[], float] = time.monotonic,
+        doubt: DatabaseDoubt | None = None,
     ) -> None:
         self._store = store
         self._client = client
         self._workflows = TemporalJobWorkflows(client)
         self._clock = clock
         self._began = clock()
-        self._doubt = doubt or Doubt()
+        self._doubt = doubt or DatabaseDoubt()
         self._looked_at = -EVERY_S
         self._older = self._doubt.is_older
         self._is_proved = False

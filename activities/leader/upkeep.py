@@ -18,7 +18,7 @@ from activities.job_workflows import TemporalJobWorkflows, cleanup_id
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.leases import LeaseWatch
 from activities.leader.reconciler import Reconciler
-from activities.leader.restoring import Doubt, Restorer
+from activities.leader.restoring import DatabaseDoubt, JobRestorer
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import AttemptKey, HostLost
 from gpu_platform.domain.errors import Unavailable
@@ -46,7 +46,7 @@ class Upkeep:
         lease_ttl_s: float,
         retention_days: float | None = None,
         back_off: BackOff | None = None,
-        doubt: Doubt | None = None,
+        doubt: DatabaseDoubt | None = None,
     ) -> None:
         """``back_off``: for hosts that are lost again and again; None: they get work as soon as they are back."""
         self._store = store
@@ -55,7 +55,7 @@ class Upkeep:
         self._leases = LeaseWatch(store, lease_ttl_s)
         self._domains = DomainWatch(store)
         self._age_clock = AgeClock()
-        self.restorer = Restorer(store, client, doubt=doubt)
+        self.restorer = JobRestorer(store, client, doubt=doubt)
         self._reconciler = Reconciler(store, TemporalJobWorkflows(client), restore_end=self.restorer.restore_end)
         self._back_off = back_off
 

@@ -245,7 +245,7 @@ class Connection:
         headers = {"Last-Event-ID": last_id} if last_id else {}
         return {"params": call.params, "headers": headers, "timeout": STREAM_TIMEOUT}
 
-    def away(self, error: httpx.TransportError) -> Unavailable:
+    def unavailable_error(self, error: httpx.TransportError) -> Unavailable:
         return Unavailable(
             f"no answer from the service at {self.base_url} ({type(error).__name__}: {error}); "
             "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",

@@ -273,7 +273,7 @@ class Client:
                 response = self._http.request(call.method, call.path, **self._connection.request_options(call))
             except httpx.TransportError as error:
                 if not calls.may_repeat(call, error) or time.monotonic() + delay > deadline:
-                    raise self._connection.away(error) from error
+                    raise self._connection.unavailable_error(error) from error
             else:
                 if response.is_success:
                     return response
@@ -318,7 +318,7 @@ class Client:
                         last_id = sse.id or last_id
                         yield sse
             except httpx.TransportError as error:
-                failure = self._connection.away(error)
+                failure = self._connection.unavailable_error(error)
             except Unavailable as error:
                 failure = error
             if opened:  # the service was restarted, or the network broke

@@ -37,7 +37,7 @@ class Health(BaseModel):
     """What works, but not as it should."""
 
 
-class Why(BaseModel):
+class ReasonBody(BaseModel):
     """The optional body of what people do to jobs and hosts; the reason goes to the audit log."""
 
     model_config = {"extra": "forbid"}

@@ -22,7 +22,7 @@ class GpuTelemetry(BaseModel):
     memory_used_mib: int | None = None
 
 
-class Checkpoint(BaseModel):
+class SavedCheckpoint(BaseModel):
     """The newest complete checkpoint of an attempt, as one of its hosts sees it."""
 
     key: AttemptKey
@@ -49,7 +49,7 @@ class HostReport(BaseModel):
     inventory: HostInventory
     attempts: list[AttemptKey] = []
     """Attempts with processes on this host."""
-    checkpoints: list[Checkpoint] = []
+    checkpoints: list[SavedCheckpoint] = []
     """Of those of ``attempts`` that have one."""
     checkpoint_root: str | None = None
     """Identity of the checkpoint root: hosts that report the same one see each other's checkpoints. None: unknown."""

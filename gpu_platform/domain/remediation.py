@@ -1,12 +1,12 @@
-"""How far the platform goes to bring a broken GPU back, and what it says when it gives up."""
+"""Repair of a broken GPU: the steps, the policy, the orders of operators, and the record for the vendor."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.events import Event
@@ -15,15 +15,16 @@ from gpu_platform.domain.states import HostState
 
 
 class RepairStep(StrEnum):
-    """What follows a reset that did not help, mildest first."""
+    """The steps that follow when a reset of the GPU alone did not help, mildest first."""
 
     HOST_RESET = "host_reset"
-    """Drain the host and reset all its GPUs in one command, with what connects them."""
+    """Drain the host and reset all its GPUs and its NVSwitches in one command."""
     REBOOT = "reboot"
     """Drain the host and reboot it."""
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
+        """The step in words, for messages."""
         return "reset of all GPUs" if self is RepairStep.HOST_RESET else "reboot"
 
 
@@ -37,13 +38,13 @@ def reason_with_next_step(problem: str, step: str, target: str | None) -> str:
 
 
 def without_next_step(reason: str) -> str:
-    """The same after an operator ended the remediation: the step is still needed, but nobody takes it."""
+    """The reason after an operator ended the remediation: the step is still needed, but nobody will take it."""
     problem, found, step = reason.partition(_NEXT)
     return f"{problem}; needs: {step.partition(_ASKS)[0]}" if found else reason
 
 
 class RemediationPolicy(BaseModel):
-    """What the control worker's settings say; see :class:`gpu_platform.settings.RemediationSettings`."""
+    """The control worker's settings, as activities give them to workflows; see ``settings.RemediationSettings``."""
 
     steps: list[RepairStep]
     approve: list[RepairStep]
@@ -56,56 +57,61 @@ class RemediationPolicy(BaseModel):
 
 
 class RemediationOrder(BaseModel):
-    """An operator's word on the next step: the argument of the signals ``approve``, ``veto`` and ``overrule``."""
+    """An operator's decision on the next step: the argument of the signals ``approve``, ``veto`` and ``overrule``."""
 
     actor: str
     reason: str = ""
     host_removed: bool = False
-    """The operator removed the host: what waits for it would wait for ever."""
+    """The operator removed the host, so nothing may wait for it any longer."""
 
 
 class RemediationStatus(BaseModel):
-    """What is being done about a GPU now."""
+    """The state of a GPU's remediation."""
 
     gpu_uuid: str
     host: str
     step: RepairStep | None = None
-    """The step that goes on or comes next; None: a reset of the GPU alone, or nothing."""
+    """The step that runs or comes next; None: a reset of the GPU alone, or nothing."""
     waits_for_approval: bool = False
     notes: list[str] = []
     """What happened so far, oldest first, each with its time (UTC)."""
 
 
 class RepairBegun(BaseModel):
-    """May the whole host be repaired now?"""
+    """Whether the repair of a whole host may begin now.
+
+    ``refusal`` and ``is_final`` have older names in what Temporal keeps, which an alias holds.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     began: bool
-    why_not: str | None = None
-    """Another repair goes on in the same failure domain, say."""
-    never: bool = False
-    """Waiting does not help."""
+    refusal: Annotated[str | None, Field(alias="why_not")] = None
+    """Why it may not begin, e.g. because another host of the same failure domain is being repaired."""
+    is_final: Annotated[bool, Field(alias="never")] = False
+    """The refusal stays: waiting does not help."""
     done_before: bool = False
-    """The same was done for another GPU of the host since this one failed: only check it."""
+    """The same step was done for another GPU of the host after this one failed. So the GPU is only checked."""
     boot_id: str | None = None
 
 
 class RepairView(BaseModel):
-    """How far the repair of a host is."""
+    """The state of a host's repair."""
 
     host_state: HostState
     boot_id: str | None
     held_by: list[AttemptKey]
     overruled: bool = False
-    """An operator put the host online meanwhile."""
+    """An operator has put the host online, which ends the repair."""
 
 
 class ServiceCase(BaseModel):
-    """All that a vendor asks about a GPU, as one record."""
+    """The record of a GPU that a vendor asks for."""
 
     exported_at: datetime
     gpu: Gpu
     open: bool
-    """The platform gave up on it; false: nothing more than its record so far."""
+    """True: the platform gave up on the GPU. False: this is only its record so far."""
     serial: str | None
     driver_version: str | None
     cuda_version: str | None
@@ -114,6 +120,6 @@ class ServiceCase(BaseModel):
     """Newest last, each with XID and action."""
     resets: int
     steps: list[Event]
-    """Changes of its state, repairs of its host, and the giving up, in order."""
+    """Changes of its state, repairs of its host and the end of all attempts to repair it, in this order of time."""
     attempts: list[dict[str, Any]]
-    """Jobs that had it lately: job, attempt, from, to."""
+    """Recent jobs on it: job, attempt, from, to."""

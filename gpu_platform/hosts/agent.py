@@ -35,7 +35,7 @@ from gpu_platform.domain.cuda import newest_cuda
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.job import Failure, Fencing
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.accounting.limits import overdue_message
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
@@ -215,7 +215,7 @@ class HostAgent:
         """Attempts that were prepared or launched here and of which something is left."""
         return sorted(self._open, key=str)
 
-    def checkpoints(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+    def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """The newest complete checkpoints of ``keys``, of those that have one. One caller at a time."""
         return self.checkpointing.newest(keys)
 

@@ -84,7 +84,7 @@ def declare_lost(
     names: Annotated[list[str], typer.Argument(metavar="HOST...", help="Host names.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also a host that reports.")] = False,
-    reason: session.Why = "",
+    reason: session.ReasonOption = "",
 ) -> None:
     """Say that hosts are dead, so that their jobs start elsewhere now.
 
@@ -108,7 +108,7 @@ def drain(
     gpu_id: GpuId = None,
     force: session.Yes = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
-    reason: session.Why = "",
+    reason: session.ReasonOption = "",
     json: session.Json = False,
 ) -> None:
     """No new work for a host, or a GPU; what runs there goes on. With --force it is preempted and goes on elsewhere."""
@@ -124,7 +124,9 @@ def drain(
         raise typer.Exit(session.FAILED)
 
 
-def online(target: Target = None, gpu_id: GpuId = None, reason: session.Why = "", json: session.Json = False) -> None:
+def online(
+    target: Target = None, gpu_id: GpuId = None, reason: session.ReasonOption = "", json: session.Json = False
+) -> None:
     """Put a host, or a GPU, back into service."""
     name, is_gpu = _meant(target, gpu_id)
     with session.service() as client:
@@ -135,7 +137,7 @@ def offline(
     target: Target = None,
     gpu_id: GpuId = None,
     force: session.Yes = False,
-    reason: session.Why = "",
+    reason: session.ReasonOption = "",
     json: session.Json = False,
 ) -> None:
     """Take a host, or a GPU, out of service at once. Refused while jobs run there; --force kills them."""

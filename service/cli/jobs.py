@@ -89,21 +89,21 @@ def logs(
 
 
 @app.command()
-def cancel(job: JobId, reason: session.Why = "", json: session.Json = False) -> None:
+def cancel(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a job: SIGTERM, its grace, SIGKILL."""
     with session.service() as client:
         _told(client.cancel(job, reason), "is being cancelled", json)
 
 
 @app.command()
-def kill(job: JobId, reason: session.Why = "", json: session.Json = False) -> None:
+def kill(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a job at once: SIGKILL."""
     with session.service() as client:
         _told(client.kill(job, reason), "is being killed", json)
 
 
 @app.command()
-def preempt(job: JobId, reason: session.Why = "", json: session.Json = False) -> None:
+def preempt(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a running job with its grace to write a checkpoint, and queue it again."""
     with session.service() as client:
         _told(client.preempt(job, reason), "is being preempted", json)

@@ -36,14 +36,14 @@ def show(gpu: GpuId, json: session.Json = False) -> None:
         typer.echo(note)
 
 
-def approve(gpu: GpuId, reason: session.Why = "", json: session.Json = False) -> None:
+def approve(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Let the step happen that waits for an operator."""
     with session.service() as client:
         found = client.order_remediation(gpu, "approve", reason)
     session.print_json(found) if json else session.say(f"{gpu}: {found.step or 'the step'} is approved")
 
 
-def veto(gpu: GpuId, reason: session.Why = "", json: session.Json = False) -> None:
+def veto(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Leave out the step that waits for an operator; what comes after it follows."""
     with session.service() as client:
         found = client.order_remediation(gpu, "veto", reason)

@@ -40,7 +40,7 @@ FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
 # 130 is typer's own for Ctrl-C
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Why = Annotated[str, typer.Option("--reason", help="For the audit log.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="For the audit log.")]
 Yes = Annotated[bool, typer.Option("--force", help="Stop what runs there.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
 

@@ -37,14 +37,14 @@ AWAY_AFTER_END_S = 5.0
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """How far a follower has read."""
 
     attempt: int
     offset: int
 
     @classmethod
-    def parse(cls, event_id: str) -> Position:
+    def parse(cls, event_id: str) -> LogPosition:
         attempt, _, offset = event_id.partition(".")
         if not (attempt.isdecimal() and offset.isdecimal() and len(event_id) < 40):
             raise InvalidRequest(f"Last-Event-ID {event_id[:80]!r} is not an id of this stream")
@@ -97,10 +97,10 @@ async def _pieces(source: _LogSource) -> AsyncGenerator[bytes, None]:
 
 
 async def follow_log(
-    context: ServiceContext, job: Job, rank: int, only: int | None, start: Position | None
+    context: ServiceContext, job: Job, rank: int, only: int | None, start: LogPosition | None
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`LogChunk`s of attempt ``only``, or of one attempt after the other until the job has ended."""
-    at = start or Position(only or 1, 0)
+    at = start or LogPosition(only or 1, 0)
     with context.feed.watching(job.id) as wakeup:
         while not context.feed.closed:
             wakeup.clear()
@@ -110,7 +110,7 @@ async def follow_log(
                     yield event
                 if at.attempt == only:
                     break
-                at = Position(at.attempt + 1, 0)
+                at = LogPosition(at.attempt + 1, 0)
             elif job.state.is_terminal:
                 break
             else:
@@ -120,7 +120,7 @@ async def follow_log(
 
 
 async def _follow_attempt(
-    context: ServiceContext, job: Job, rank: int, at: Position, wakeup: asyncio.Event
+    context: ServiceContext, job: Job, rank: int, at: LogPosition, wakeup: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
     """The log of one attempt until it has ended and everything is read."""
     source: _LogSource | None = None
@@ -152,7 +152,7 @@ async def _follow_attempt(
             note = None if piece.note == reported_note else piece.note
             if used or note is not None:
                 reported_note = piece.note
-                at = Position(at.attempt, piece.offset + used)
+                at = LogPosition(at.attempt, piece.offset + used)
                 yield _event(LogChunk(attempt=at.attempt, rank=rank, next_offset=at.offset, text=text, note=note), at)
             if over and not more:
                 return
@@ -162,7 +162,7 @@ async def _follow_attempt(
                     await wakeup.wait()
 
 
-def _event(chunk: LogChunk, at: Position) -> bytes:
+def _event(chunk: LogChunk, at: LogPosition) -> bytes:
     return message(chunk.model_dump_json(exclude_none=True), str(at))
 
 

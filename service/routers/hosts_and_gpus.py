@@ -9,7 +9,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.client.wire import Page, Why
+from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
@@ -19,7 +19,7 @@ from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts
 from service.context import ActorDep, ServiceContextDep, now
 from service.http.paging import Cursor, page_of
-from service.operations import hosts_and_gpus, readings
+from service.operations import hosts_and_gpus, measurements
 from service.routers.jobs import ReasonBodyDep
 
 router = APIRouter(prefix="/v1")
@@ -122,7 +122,7 @@ def get_gpu(gpu_id: GpuId, context: ServiceContextDep) -> Gpu:
 @router.get("/gpus/{gpu_id}/health", tags=["GPUs"])
 async def get_gpu_health(gpu_id: GpuId, context: ServiceContextDep) -> GpuHealth:
     """What its host measures now: ECC, remapped rows, NVLink, PCIe, throttling, XIDs; 503 if the host is away."""
-    return await readings.gpu_health(context, gpu_id)
+    return await measurements.gpu_health(context, gpu_id)
 
 
 @router.get("/gpus/{gpu_id}/events", tags=["GPUs"])
@@ -171,5 +171,5 @@ def _actor(actor: str | None) -> str:
     return actor or "anonymous"
 
 
-def _reason(why: Why | None) -> str:
+def _reason(why: ReasonBody | None) -> str:
     return why.reason if why else ""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gpu_platform.client.wire import Page, Why
+from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.job import Job, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
@@ -22,7 +22,7 @@ from service.operations.warnings import may_need_warnings, warnings_of
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 JobId = Annotated[str, Path(description="Job id", examples=["j-1jrp3k2h0x4t7za"])]
-ReasonBodyDep = Annotated[Why | None, Body(description="Optional; the reason goes to the audit log")]
+ReasonBodyDep = Annotated[ReasonBody | None, Body(description="Optional; the reason goes to the audit log")]
 
 EXAMPLES: dict[str, Any] = {
     "one_gpu": {
@@ -86,7 +86,7 @@ def list_jobs(
     found, next_cursor = jobs.list_jobs(
         context.store, states=state, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit
     )
-    return Page(items=[context.shown(job) for job in found], next_cursor=next_cursor)
+    return Page(items=[context.with_workflow_url(job) for job in found], next_cursor=next_cursor)
 
 
 @router.get("/{job_id}")
@@ -102,36 +102,36 @@ async def get_job(
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-async def cancel_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def cancel_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
     """SIGTERM, the job's grace, SIGKILL; ends CANCELLED."""
-    return await _interrupt(context, job_id, "cancel", actor, why)
+    return await _interrupt(context, job_id, "cancel", actor, body)
 
 
 @router.post("/{job_id}/kill", status_code=202)
-async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
     """SIGKILL at once; ends CANCELLED."""
-    return await _interrupt(context, job_id, "kill", actor, why)
+    return await _interrupt(context, job_id, "kill", actor, body)
 
 
 @router.post("/{job_id}/preempt", status_code=202)
-async def preempt_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Job:
+async def preempt_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
     """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
-    return await _interrupt(context, job_id, "preempt", actor, why)
+    return await _interrupt(context, job_id, "preempt", actor, body)
 
 
 async def _warned(context: ServiceContext, job: Job) -> Job:
-    shown = context.shown(job)
+    with_url = context.with_workflow_url(job)
     if job.state.is_terminal or not may_need_warnings(job.spec):
-        return shown
+        return with_url
     found = await run_in_threadpool(warnings_of, context.store, job.spec)
-    return shown.model_copy(update={"warnings": found}) if found else shown
+    return with_url.model_copy(update={"warnings": found}) if found else with_url
 
 
 async def _interrupt(
-    context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, why: Why | None
+    context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, body: ReasonBody | None
 ) -> Job:
-    reason = why.reason if why else ""
-    return context.shown(await submission.interrupt(context, job_id, verb, actor or "anonymous", reason))
+    reason = body.reason if body else ""
+    return context.with_workflow_url(await submission.interrupt(context, job_id, verb, actor or "anonymous", reason))
 
 
 async def _ended(context: ServiceContext, job_id: str, wait_s: float) -> Job:

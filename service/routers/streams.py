@@ -74,7 +74,7 @@ async def read_logs(
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, rank)
     if follow:
-        start = logs.Position.parse(last_event_id) if last_event_id else None
+        start = logs.LogPosition.parse(last_event_id) if last_event_id else None
         return stream(logs.follow_log(context, job, rank, attempt, start))
     return StreamingResponse(await logs.whole_log(context, job, rank, attempt), media_type="text/plain; charset=utf-8")
 

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime
 from gpu_platform.domain.usage import JobUsage, UsageReport
 from gpu_platform.store.jobs import usage
 from service.context import ServiceContextDep
-from service.operations import readings
+from service.operations import measurements
 from service.routers.jobs import JobId
 
 router = APIRouter(tags=["usage"])
@@ -20,7 +20,7 @@ router = APIRouter(tags=["usage"])
 async def job_usage(job_id: JobId, context: ServiceContextDep) -> JobUsage:
     """What a job's attempts used: GPU-seconds, utilisation, memory, energy, CPU; per rank. `running`: what the one
     that runs uses now, and its ranks so far."""
-    return await readings.job_usage(context, job_id)
+    return await measurements.job_usage(context, job_id)
 
 
 @router.get("/v1/usage")

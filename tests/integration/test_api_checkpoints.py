@@ -12,7 +12,7 @@ from gpu_platform.client import AsyncClient
 from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.settings import JobDefaults, ServiceSettings
 from gpu_platform.store import Store
 from tests.hosts_rig import HostRig
@@ -72,7 +72,9 @@ async def client(hosts: Hosts, temporal: str) -> AsyncIterator[AsyncClient]:
 
 async def test_checkpoints_are_listed_and_chosen(hosts: Hosts, client: AsyncClient, tmp_path: Path) -> None:
     hosts.cluster.running("ran", {"a": [0]})
-    hosts.report("a", attempts=[key("ran")], checkpoints=[Checkpoint(key=key("ran"), written_at=5.0, name="step-1")])
+    hosts.report(
+        "a", attempts=[key("ran")], checkpoints=[SavedCheckpoint(key=key("ran"), written_at=5.0, name="step-1")]
+    )
     write(tmp_path / "shared", "ran/1/step-10", 100.0)
     (write(tmp_path / "shared", "ran/1/step-20", 200.0) / "state").write_text("damaged")
     found = await client.checkpoints("ran", verify=True)

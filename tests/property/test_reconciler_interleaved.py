@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.job_workflows import CleanupInput, Life
+from activities.job_workflows import CleanupInput, WorkflowLife
 from activities.leader.reconciler import Reconciler
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.states import JobState
@@ -27,7 +27,7 @@ class LooksOnce(Reconciler):
 
     async def _look_at_job(self, job_id: str) -> None:
         view = await self._workflows.look(job_id)
-        if view.life is Life.OPEN:
+        if view.life is WorkflowLife.OPEN:
             return
         job = await self._in_thread(jobs.get_job, self._store, job_id)
         if job.state.is_terminal or job.state is JobState.PENDING:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.hosts.checkpoints.store import CheckpointStore, marked
 from gpu_platform.hosts.system.paths import checkpoint_dir
 
@@ -27,14 +27,14 @@ class CheckpointTimes:
         self.root_id: str | None = None
         """See :meth:`CheckpointStore.identity`, as of the last look."""
 
-    def newest(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+    def newest(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """The complete checkpoints of ``keys``. What takes too long is as it was last seen."""
         if self._looking is None or not self._looking.is_alive():
             self._looking = threading.Thread(target=self._look, args=(keys,), name="checkpoints", daemon=True)
             self._looking.start()
         self._looking.join(PATIENCE_S)
         known = self._known
-        return [Checkpoint(key=key, name=known[key][0], written_at=known[key][1]) for key in keys if key in known]
+        return [SavedCheckpoint(key=key, name=known[key][0], written_at=known[key][1]) for key in keys if key in known]
 
     def _look(self, keys: Sequence[AttemptKey]) -> None:
         self.root_id = self._store.identity()

@@ -11,7 +11,7 @@ import structlog
 
 from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.checkpoint import CheckpointInfo
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
 from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester
@@ -39,7 +39,7 @@ class Checkpointing:
         """Identity of the root as of the last :meth:`newest`."""
         return self._times.root_id
 
-    def newest(self, keys: Sequence[AttemptKey]) -> list[Checkpoint]:
+    def newest(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
         """See :meth:`CheckpointTimes.newest`."""
         return self._times.newest(keys)
 

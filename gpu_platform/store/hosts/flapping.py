@@ -19,12 +19,12 @@ from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import flapping, host, repair
 
-Kind = Literal["gpu", "host"]
+FlappingKind = Literal["gpu", "host"]
 ACTOR = "quarantine"
 
 
 def note_failure(
-    session: Session, kind: Kind, name: str, policy: BackOff, now: datetime
+    session: Session, kind: FlappingKind, name: str, policy: BackOff, now: datetime
 ) -> tuple[int, datetime | None]:
     """Inside a transaction: it failed. (Failures in a row, until when it stays out of service or None)."""
     row = session.execute(_of(kind, name).with_for_update()).one_or_none()
@@ -37,7 +37,7 @@ def note_failure(
     return failures, until
 
 
-def forget(session: Session, kind: Kind, name: str) -> None:
+def forget(session: Session, kind: FlappingKind, name: str) -> None:
     """Inside a transaction: an operator has decided."""
     session.execute(delete(flapping).where(flapping.c.kind == kind, flapping.c.name == name))
 
@@ -75,7 +75,7 @@ def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now
     return out
 
 
-def due(session: Session, kind: Kind, now: datetime) -> list[str]:
+def due(session: Session, kind: FlappingKind, now: datetime) -> list[str]:
     """Inside a transaction: whose time is over; it is counted as released."""
     query = select(flapping.c.name).where(flapping.c.kind == kind, flapping.c.until <= now).order_by(flapping.c.name)
     names = list(session.scalars(query.with_for_update()))
@@ -101,5 +101,5 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
     return names
 
 
-def _of(kind: Kind, name: str) -> Any:
+def _of(kind: FlappingKind, name: str) -> Any:
     return select(flapping).where(flapping.c.kind == kind, flapping.c.name == name)

@@ -20,7 +20,7 @@ from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
-from gpu_platform.store.jobs.queue import forgive
+from gpu_platform.store.jobs.queue import clear_exclusions
 from gpu_platform.store.models import allocation, fault, gpu, host
 from gpu_platform.store.reservations.shares import grant_of
 
@@ -160,7 +160,7 @@ def finish_reset(
                 last = f"{why}; last: {row.reason}" if row.reason else why
                 take_out(session, row, GpuState.OFFLINE, flapping.ACTOR, last, "remediation", now)
                 return GpuState.OFFLINE
-        forgive(session, uuid, now)
+        clear_exclusions(session, uuid, now)
         return put_back(session, row, "remediation", now)
     if ok:
         take_out(session, row, GpuState.OFFLINE, "inventory", _VANISHED, "remediation", now)
@@ -179,7 +179,7 @@ def release_quarantined(session: Session, now: datetime) -> list[str]:
     for uuid in uuids:
         row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
         if row is not None and row.state == GpuState.OFFLINE and row.state_source == flapping.ACTOR and row.present:
-            forgive(session, uuid, now)
+            clear_exclusions(session, uuid, now)
             put_back(session, row, flapping.ACTOR, now)
     return uuids
 

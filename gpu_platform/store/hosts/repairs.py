@@ -72,11 +72,11 @@ def begin_repair(
         shared = _shared_domain(ours, rows.get(other.host))
         if other.ended_at is None and now - other.renewed_at < _SILENT and shared is not None:
             where = "it" if other.host == name else f"host {other.host}, of the same {shared},"
-            return RepairBegun(began=False, why_not=f"{where} is being repaired ({other.step}): one at a time")
+            return RepairBegun(began=False, refusal=f"{where} is being repaired ({other.step}): one at a time")
     reboots = _reboots(last, now)
     if step is RepairStep.REBOOT and len(reboots) >= reboots_per_day:
         why = f"{name} was rebooted {len(reboots)} times within 24 h (limit {reboots_per_day})"
-        return RepairBegun(began=False, never=True, why_not=why)
+        return RepairBegun(began=False, is_final=True, refusal=why)
     taken_over = last is not None and last.ended_at is None
     entry = {
         "host": name,
@@ -90,7 +90,7 @@ def begin_repair(
         "reboots": json.dumps(reboots),
     }
     upsert(session, repair, entry)
-    _cordon(session, ours, f"{step.in_words} of the host, for GPU {gpu_uuid}", now)
+    _cordon(session, ours, f"{step.description} of the host, for GPU {gpu_uuid}", now)
     data = {"step": step.value, "boot_id": ours.boot_id}
     append_event(session, "host.repair", ACTOR, now, host=name, gpu_uuid=gpu_uuid, data=data)
     return RepairBegun(began=True, boot_id=ours.boot_id)

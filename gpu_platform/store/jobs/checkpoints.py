@@ -12,16 +12,16 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.lease import Checkpoint, HostReport
+from gpu_platform.domain.lease import HostReport, SavedCheckpoint
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import checkpoint, host, job
 
-_CHECKPOINTS = TypeAdapter(list[Checkpoint])
+_CHECKPOINTS = TypeAdapter(list[SavedCheckpoint])
 
 
-def parse_checkpoints(text: str) -> list[Checkpoint]:
+def parse_checkpoints(text: str) -> list[SavedCheckpoint]:
     return _CHECKPOINTS.validate_json(text)
 
 

@@ -77,7 +77,7 @@ def enqueue(
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
 
 
-def forgive(session: Session, gpu_uuid: str, now: datetime) -> None:
+def clear_exclusions(session: Session, gpu_uuid: str, now: datetime) -> None:
     """Inside a transaction: the GPU was repaired and verified, so waiting jobs have no reason to avoid it any more."""
     for row in session.execute(_AVOIDING, {"pattern": f'%"{gpu_uuid}"%'}).all():
         excluded = sorted(_names(row.excluded_gpus) - {gpu_uuid})

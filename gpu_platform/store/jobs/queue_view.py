@@ -1,4 +1,4 @@
-"""Places in the line, by the order of the policy in force. Read for people; the scheduler keeps its own."""
+"""Positions in the queue, in the order of the policy in force. For people only; the scheduler keeps its own order."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from gpu_platform.store.models import UtcDateTime, job, queue_entry, waiting_rea
 
 _AGEING = TypeAdapter(float)
 COUNTED = 3
-"""For so many places it is cheaper to count who is ahead than to rank everybody."""
+"""For at most so many jobs it is cheaper to count the jobs ahead than to rank the whole queue."""
 
 
 @dataclass(frozen=True)
-class _Line:
+class _QueueOrder:
+    """The SQL of the queue's order."""
+
     urgency: ColumnElement[Any]
-    """More goes first; of those that are equal, who came first."""
+    """The higher value goes first. Jobs of the same value go in the order in which they came."""
     partition_by: list[ColumnElement[Any]]
-    """With fair shares nobody can say who of two namespaces is next: places are those among one's own."""
+    """With fair share there is no order between namespaces: then positions count only the user's own jobs."""
 
     @property
     def order_by(self) -> list[ColumnElement[Any]]:
@@ -35,14 +37,17 @@ class _Line:
 
 @reading
 def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
-    """Place in the line, 1 is next, of those of ``job_ids`` that wait. With ``fair_share``: among its user's jobs."""
+    """Job -> position in the queue, 1 is next. Jobs of ``job_ids`` that do not wait are left out.
+
+    With ``fair_share`` a position counts only the jobs of the same user.
+    """
     if not job_ids:
         return {}
-    line = _line(session)
+    order = _queue_order(session)
     if len(job_ids) <= COUNTED:
-        places = {job_id: _count_ahead(session, line, job_id) for job_id in job_ids}
+        places = {job_id: _count_ahead(session, order, job_id) for job_id in job_ids}
         return {job_id: ahead + 1 for job_id, ahead in places.items() if ahead is not None}
-    place = func.row_number().over(partition_by=line.partition_by or None, order_by=line.order_by)
+    place = func.row_number().over(partition_by=order.partition_by or None, order_by=order.order_by)
     ranked = select(queue_entry.c.job_id, place.label("place")).subquery()
     query = select(ranked.c.job_id, ranked.c.place).where(ranked.c.job_id.in_(job_ids))
     return {row.job_id: row.place for row in session.execute(query)}
@@ -50,13 +55,16 @@ def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
 
 @reading
 def list_queue(session: Session, offset: int, limit: int, namespace: str | None = None) -> list[QueueEntry]:
-    """Part of the line, next first, with why each job waits. ``namespace``: only its jobs; places count all."""
-    line = _line(session)
-    place = func.row_number().over(partition_by=line.partition_by or None, order_by=line.order_by).label("place")
+    """One page of the queue, next job first, each with the reason why it waits.
+
+    ``namespace``: only jobs of it; their positions still count all jobs.
+    """
+    order = _queue_order(session)
+    place = func.row_number().over(partition_by=order.partition_by or None, order_by=order.order_by).label("place")
     ranked = select(queue_entry.c.job_id, place)
-    # Only as far as the page needs: the database can stop there.
-    if not line.partition_by and namespace is None:
-        ranked = ranked.order_by(*line.order_by).limit(offset + limit)
+    # Rank only as many rows as the page needs: then the database can stop early.
+    if not order.partition_by and namespace is None:
+        ranked = ranked.order_by(*order.order_by).limit(offset + limit)
     ranked = ranked.subquery()
     query = (
         select(
@@ -79,9 +87,9 @@ def list_queue(session: Session, offset: int, limit: int, namespace: str | None 
     return [_waiting_job(row) for row in session.execute(query)]
 
 
-def _count_ahead(session: Session, line: _Line, job_id: str) -> int | None:
-    """How many go before it; None if it does not wait. Far cheaper than to rank them all."""
-    mine = [line.urgency, queue_entry.c.enqueued_at, queue_entry.c.job_id, *line.partition_by]
+def _count_ahead(session: Session, order: _QueueOrder, job_id: str) -> int | None:
+    """How many jobs are ahead of it; None if it does not wait. Far cheaper than ranking the whole queue."""
+    mine = [order.urgency, queue_entry.c.enqueued_at, queue_entry.c.job_id, *order.partition_by]
     row = session.execute(select(*mine).where(queue_entry.c.job_id == job_id)).one_or_none()
     if row is None:
         return None
@@ -89,18 +97,18 @@ def _count_ahead(session: Session, line: _Line, job_id: str) -> int | None:
     came_before = tuple_(queue_entry.c.enqueued_at, queue_entry.c.job_id) < tuple_(
         literal(at, UtcDateTime), literal(job_id)
     )
-    ahead = or_(line.urgency > urgency, (line.urgency == urgency) & came_before)
-    alike = [column == value for column, value in zip(line.partition_by, group, strict=True)]
+    ahead = or_(order.urgency > urgency, (order.urgency == urgency) & came_before)
+    alike = [column == value for column, value in zip(order.partition_by, group, strict=True)]
     return session.scalar(select(func.count()).select_from(queue_entry).where(ahead, *alike)) or 0
 
 
-def _line(session: Session) -> _Line:
+def _queue_order(session: Session) -> _QueueOrder:
     policy = current_policy(session)
     order, ageing = policy.get("order", "priority"), _AGEING.validate_python(policy.get("ageing_per_hour", 0.0))
     urgency: ColumnElement[Any] = literal(0) if order == "fcfs" else queue_entry.c.priority
     if ageing and order != "fcfs":
         urgency = urgency - ageing / 3600.0 * epoch_s(session, queue_entry.c.enqueued_at)
-    return _Line(
+    return _QueueOrder(
         urgency,
         [queue_entry.c.namespace, queue_entry.c.user] if order == "fair_share" else [],
     )

@@ -40,7 +40,7 @@ RESTORED = "job.restored"
 """Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
 
 
-class Standing(StrEnum):
+class RowStanding(StrEnum):
     """How far a job's row is, seen from an attempt of its workflow; see above."""
 
     BEHIND = "behind"
@@ -50,16 +50,16 @@ class Standing(StrEnum):
 
 
 @reading
-def standing(session: Session, key: AttemptKey) -> Standing:
+def standing(session: Session, key: AttemptKey) -> RowStanding:
     """Raises :class:`NotFound` for a job without a row: it may be restored."""
     row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
     if JobState(row.state).is_terminal:
-        return Standing.ENDED
+        return RowStanding.ENDED
     if holds(session, key):
-        return Standing.HOLDS
-    return Standing.PAST if row.attempt >= key.attempt or _is_known(session, key) else Standing.BEHIND
+        return RowStanding.HOLDS
+    return RowStanding.PAST if row.attempt >= key.attempt or _is_known(session, key) else RowStanding.BEHIND
 
 
 @writing

@@ -27,7 +27,7 @@ def gpus_table(gpus: Iterable[Gpu], wide: bool = False) -> Table:
             f"{gpu.info.memory_mib / _GIB_MIB:.0f} GiB",
             tables.gpu_state(gpu),
             "\n".join(holders(gpu)) or "-",
-            fullness(gpu),
+            taken_text(gpu),
             measured(gpu.temperature_c, "{:.0f} °C"),
             measured(gpu.power_w, "{:.0f} W"),
             measured(gpu.utilization_percent, "{:.0f} %"),
@@ -43,7 +43,7 @@ def holders(gpu: Gpu) -> list[str]:
     return [one.job_id + (f" ({one.share})" if one.share is not None else "") for one in gpu.holders]
 
 
-def fullness(gpu: Gpu) -> str:
+def taken_text(gpu: Gpu) -> str:
     """Of a GPU that is given away in parts: how much of it is taken."""
     if not any(one.share is not None for one in gpu.holders):
         return "-"
@@ -83,7 +83,7 @@ def measured(value: float | None, form: str) -> str:
 
 def _note(gpu: Gpu) -> str:
     host = "" if gpu.host_state == "READY" else f"host {gpu.host_state}"
-    return "; ".join(part for part in (gpu.reason, host) if part)
+    return "; ".join(text for text in (gpu.reason, host) if text)
 
 
 def _facts(gpu: Gpu) -> Iterable[tuple[str, RenderableType]]:
@@ -98,7 +98,7 @@ def _facts(gpu: Gpu) -> Iterable[tuple[str, RenderableType]]:
     if note := _note(gpu):
         yield "note", note
     yield "held by", "\n".join(holders(gpu)) or "nobody"
-    if (full := fullness(gpu)) != "-":
+    if (full := taken_text(gpu)) != "-":
         yield "taken", full + (f", shared by namespace {gpu.shared_by}" if gpu.shared_by else "")
     yield "faults", f"{gpu.fault_count}, resets {gpu.reset_count}"
 

@@ -47,7 +47,7 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
     yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
     yield "state", tables.state(job.state)
     yield "command", escape(" ".join(spec.command))
-    yield "asked", escape(", ".join([*wishes(spec), *_ways(spec)]))
+    yield "asked", escape(", ".join([*request_lines(spec), *_options_line(spec)]))
     if (retry := retry_text(job)) is not None:
         yield "retries", escape(retry)
     if job.reason is not None:
@@ -106,7 +106,7 @@ def retry_text(job: Job, now: datetime | None = None) -> str | None:
     return f"retry {job.user_retries} of {job.spec.max_retries} in {tables.duration(math.ceil(left_s))}{why}"
 
 
-def wishes(spec: JobSpec) -> list[str]:
+def request_lines(spec: JobSpec) -> list[str]:
     """What the gang needs, group by group."""
     if spec.groups:
         return [f"{group.name}: {', '.join(_request_line(group.gpus))}" for group in spec.groups]
@@ -133,7 +133,7 @@ def _request_line(gpus: GpuRequest) -> list[str]:
     return wants + (["cross-NUMA allowed"] if gpus.allow_cross_numa else [])
 
 
-def _ways(spec: JobSpec) -> list[str]:
+def _options_line(spec: JobSpec) -> list[str]:
     """How it is to be treated, where that is not the default."""
     ways = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
     ways += [f"priority {spec.priority}"] if spec.priority else []

@@ -14,7 +14,7 @@ from gpu_platform.domain.job import GpuRequest, JobSpec, QueueEntry
 from gpu_platform.domain.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.ranks import spare_slices
 from gpu_platform.domain.texts import counted
-from service.cli.show.tables import duration, numbers, plain_table
+from service.cli.show.tables import duration, format_indices, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
@@ -94,7 +94,7 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     if answer.placement is not None:
         slices = answer.placement.slices
         spares = spare_slices(spec, slices)
-        parts += ["", *(escape(slice_text(part) + (" (spare)" if part in spares else "")) for part in slices)]
+        parts += ["", *(escape(slice_text(one) + (" (spare)" if one in spares else "")) for one in slices)]
         if answer.placement.scores.rows:
             parts += ["", score_table(answer.placement.scores)]
     if answer.reason is not None:
@@ -111,17 +111,18 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     return Group(*parts)
 
 
-def slice_text(part: HostSlice) -> str:
+def slice_text(host_slice: HostSlice) -> str:
     """``dgx-a: GPU 0-3``, and what part of each."""
     grants = {
-        grant.mig_profile or f"{grant.percent} % and {grant.memory_mib} MiB by {grant.mode}" for grant in part.shares
+        grant.mig_profile or f"{grant.percent} % and {grant.memory_mib} MiB by {grant.mode}"
+        for grant in host_slice.shares
     }
     of = f", {' or '.join(sorted(grants))} of each" if grants else ""
-    group = f" ({part.group})" if part.group else ""
-    if not part.gpu_uuids:
-        memory = f", {part.ram_mib} MiB of memory" if part.ram_mib else ""
-        return f"{part.host}{group}: {part.cpus} CPU{'' if part.cpus == 1 else 's'}{memory}, no GPU"
-    return f"{part.host}{group}: GPU {numbers(part.gpu_indices)}{of}"
+    group = f" ({host_slice.group})" if host_slice.group else ""
+    if not host_slice.gpu_uuids:
+        memory = f", {host_slice.ram_mib} MiB of memory" if host_slice.ram_mib else ""
+        return f"{host_slice.host}{group}: {host_slice.cpus} CPU{'' if host_slice.cpus == 1 else 's'}{memory}, no GPU"
+    return f"{host_slice.host}{group}: GPU {format_indices(host_slice.gpu_indices)}{of}"
 
 
 def asked(spec: JobSpec) -> str:

@@ -201,7 +201,7 @@ def _where_or_why(job: Job) -> str:
     if job.stopped_by is not None and job.state is JobState.CANCELLED:
         return str(job.stopped_by)
     if job.placement is not None and job.state.holds_gpus:
-        return ", ".join(f"{part.host}[{numbers(part.gpu_indices)}]" for part in job.placement.slices)
+        return ", ".join(f"{one.host}[{format_indices(one.gpu_indices)}]" for one in job.placement.slices)
     return ""
 
 
@@ -221,7 +221,7 @@ def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     return line.append(told + (" and more" if more else ""), style="not bold")
 
 
-def numbers(indices: Sequence[int]) -> str:
+def format_indices(indices: Sequence[int]) -> str:
     """As people write them: 0-3,6."""
     parts: list[str] = []
     start = last = None

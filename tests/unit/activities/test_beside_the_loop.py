@@ -9,7 +9,7 @@ import pytest
 from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
-from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
+from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import jobs
@@ -122,7 +122,7 @@ def test_a_checkpoint_is_news_though_no_thermometer_moved(store: Store) -> None:
     telemetry = HostTelemetry(store)
     telemetry.look()
     assert [news.checkpoints for news in telemetry.take()] == [[]]
-    saved = Checkpoint(key=key("job"), written_at=100.0)
+    saved = SavedCheckpoint(key=key("job"), written_at=100.0)
     cluster.report("a", 1, checkpoints=[saved])
     telemetry.look()
     assert [(news.host, news.checkpoints) for news in telemetry.take()] == [("a", [saved])]

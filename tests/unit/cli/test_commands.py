@@ -19,7 +19,7 @@ import pytest
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.job import Failure, FailureKind, Job, StoppedBy
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.usage import RankUsage
@@ -253,7 +253,7 @@ async def test_describe_tells_the_whole_story(platform: Platform) -> None:
     assert story["state"] == "ALLOCATED"
     assert story["events"][0]["kind"] == "job.submitted"
     assert story["checkpoint_at"] is None
-    saved = Checkpoint(key=key("j-1"), written_at=time.time() - 130)
+    saved = SavedCheckpoint(key=key("j-1"), written_at=time.time() - 130)
     Cluster(platform.store).report("a", 2, checkpoints=[saved])
     assert re.search(r"checkpoint +2m[1-5]\ds ago", (await run("jobs", "describe", "j-1", url=platform.url)).out)
     assert "j-1" in (await run("jobs", "list", url=platform.url)).out

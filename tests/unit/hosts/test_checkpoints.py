@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.lease import Checkpoint
+from gpu_platform.domain.lease import SavedCheckpoint
 from gpu_platform.hosts.checkpoints import checkpoint_times
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from tests.store_cluster import key
@@ -30,10 +30,10 @@ def test_each_attempt_has_the_time_of_its_own_newest_checkpoint(tmp_path: Path) 
     (tmp_path / "other" / "1").mkdir(parents=True)
     (tmp_path / "other" / "1" / "part").touch()
     complete(tmp_path, first, 100.5)
-    assert times.newest([first, second, begun]) == [Checkpoint(key=first, written_at=100.5)]
+    assert times.newest([first, second, begun]) == [SavedCheckpoint(key=first, written_at=100.5)]
     complete(tmp_path, second, 200.0)
     complete(tmp_path, first, 300.0)
-    assert times.newest([second]) == [Checkpoint(key=second, written_at=200.0)]
+    assert times.newest([second]) == [SavedCheckpoint(key=second, written_at=200.0)]
     complete(tmp_path, second, 400.0).unlink()
     assert times.newest([second]) == []
 

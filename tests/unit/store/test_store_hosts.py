@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.lease import Checkpoint, GpuTelemetry
+from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, hosts
@@ -486,8 +486,10 @@ def test_checkpoints_are_read_with_the_attempts_and_cost_no_event(store: Store) 
     cluster = Cluster(store).host("a").host("b").host("c")
     gang, other = cluster.running("gang", {"a": [0], "b": [0]}), cluster.running("other", {"c": [0]})
     seq = events.last_seq(store)
-    cluster.report("a", checkpoints=[Checkpoint(key=gang, written_at=200.5)])
-    cluster.report("b", checkpoints=[Checkpoint(key=gang, written_at=100.0), Checkpoint(key=key("gone"), written_at=1)])
+    cluster.report("a", checkpoints=[SavedCheckpoint(key=gang, written_at=200.5)])
+    cluster.report(
+        "b", checkpoints=[SavedCheckpoint(key=gang, written_at=100.0), SavedCheckpoint(key=key("gone"), written_at=1)]
+    )
     assert events.last_seq(store) == seq
     assert {row.job_id: row.checkpoint_at for row in read_running(store)} == {"gang": 200.5, "other": None}
     assert [jobs.get_job(store, job_id).checkpoint_at for job_id in ("gang", "other")] == [
@@ -496,7 +498,7 @@ def test_checkpoints_are_read_with_the_attempts_and_cost_no_event(store: Store) 
     ]
     assert [row.checkpoint_at for row in read_running(store, [gang])] == [200.5]
     assert [row.checkpoint_at for row in read_running(store, [other])] == [None]
-    cluster.report("c", checkpoints=[Checkpoint(key=other, written_at=300.0)])
+    cluster.report("c", checkpoints=[SavedCheckpoint(key=other, written_at=300.0)])
     hosts.set_host_state(store, "c", HostState.LOST, reason=None, actor="ada", now=NOW)
     read = read_state(store, NOW)
     assert {row.job_id: row.checkpoint_at for row in read.running} == {"gang": 200.5, "other": 300.0}

@@ -11,7 +11,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import allocations, attempts
 from gpu_platform.store.restoring import older_rows, restoring
-from gpu_platform.store.restoring.older_rows import Standing
+from gpu_platform.store.restoring.older_rows import RowStanding
 from gpu_platform.store.restoring.restoring import RememberedJob
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, spec
 
@@ -26,14 +26,14 @@ def test_a_row_stands_behind_an_attempt_until_it_knows_of_it(cluster: Cluster) -
     with pytest.raises(NotFound):
         older_rows.standing(store, key("none"))
     cluster.queued("j")
-    assert older_rows.standing(store, key("j", 1)) is Standing.BEHIND
+    assert older_rows.standing(store, key("j", 1)) is RowStanding.BEHIND
     cluster.reserve("j", {"a": [0]})
-    assert older_rows.standing(store, key("j", 1)) is Standing.HOLDS
-    assert older_rows.standing(store, key("j", 2)) is Standing.BEHIND
+    assert older_rows.standing(store, key("j", 1)) is RowStanding.HOLDS
+    assert older_rows.standing(store, key("j", 2)) is RowStanding.BEHIND
     attempts.end_attempt(store, key("j", 1), [JobState.QUEUED], now=NOW, actor="workflow")
-    assert older_rows.standing(store, key("j", 1)) is Standing.PAST
+    assert older_rows.standing(store, key("j", 1)) is RowStanding.PAST
     attempts.end_attempt(store, key("j", 2), [JobState.CANCELLED], now=NOW, actor="workflow")
-    assert older_rows.standing(store, key("j", 2)) is Standing.ENDED
+    assert older_rows.standing(store, key("j", 2)) is RowStanding.ENDED
 
 
 def test_a_row_that_waits_already_needs_not_follow(cluster: Cluster) -> None:
@@ -52,7 +52,7 @@ def test_an_attempt_that_cannot_be_restored_where_it_runs_is_over(cluster: Clust
     progress = JobProgress(attempt=1)
     found = RememberedJob("j", spec(), JobState.QUEUED, progress, None, created_at=NOW, displaced=True)
     assert restoring.restore_job(store, found, NOW)
-    assert older_rows.standing(store, key("j", 1)) is Standing.PAST
+    assert older_rows.standing(store, key("j", 1)) is RowStanding.PAST
     assert jobs.get_job(store, "j").state is JobState.QUEUED
     cluster.enqueue("j", attempt=2)
     allocations.reserve_gang(store, key("j", 2), placement({"a": [0]}), now=NOW)

@@ -48,7 +48,7 @@ def test_never_two_hosts_of_one_failure_domain_at_once(cluster: Cluster) -> None
     assert begin(cluster, "a").began, "repeated"
     refused = begin(cluster, "b")
     assert not refused.began
-    assert "host a, of the same leaf l1, is being repaired" in (refused.why_not or "")
+    assert "host a, of the same leaf l1, is being repaired" in (refused.refusal or "")
     assert begin(cluster, "c").began
     end(cluster, "a", after(10))
     assert begin(cluster, "b", after(11)).began
@@ -84,7 +84,7 @@ def test_an_operators_drain_stays_and_an_operators_online_is_seen(cluster: Clust
 def test_what_was_done_for_another_gpu_of_the_host_is_not_done_again(cluster: Cluster) -> None:
     begin(cluster, "a")
     waiting = begin(cluster, "a", after(1), index=1)
-    assert "it is being repaired" in (waiting.why_not or "")
+    assert "it is being repaired" in (waiting.refusal or "")
     end(cluster, "a", after(2))
     assert begin(cluster, "a", after(3), index=1).done_before
     assert begin(cluster, "a", after(3), RepairStep.HOST_RESET, index=1).done_before, "a reboot is more"
@@ -106,8 +106,8 @@ def test_a_host_is_rebooted_so_often_a_day_and_no_more(cluster: Cluster) -> None
         end(cluster, "a", after(at + 50))
     again = {"since": after(200), "reboots_per_day": 2}
     refused = repairs.begin_repair(cluster.store, "a", cluster.uuid("a", 0), RepairStep.REBOOT, now=after(200), **again)
-    assert refused.never
-    assert "rebooted 2 times within 24 h (limit 2)" in (refused.why_not or "")
+    assert refused.is_final
+    assert "rebooted 2 times within 24 h (limit 2)" in (refused.refusal or "")
     later = after(2 * 86_400)
     assert repairs.begin_repair(
         cluster.store, "a", cluster.uuid("a", 0), RepairStep.REBOOT, since=later, reboots_per_day=2, now=later
