@@ -20,7 +20,7 @@ from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
 from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
-from gpu_platform.scheduling.plugins.load import (
+from gpu_platform.scheduling.plugins.live_load import (
     HistoryScore,
     RoundRobinScore,
     TemperatureFilter,

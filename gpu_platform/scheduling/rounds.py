@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
-from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
+from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
-from gpu_platform.scheduling.placing.placement_builder import place
+from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
@@ -60,7 +60,7 @@ class SchedulerState:
     candidates: CandidateIndex
     backfill: Backfill
     gangs: GangPlacer
-    gang_dates: GangBackfill
+    gang_backfill: GangBackfill
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SchedulingRound:
         """Per kind (GPUs; CPUs and memory) and host the turn of the first job that keeps it."""
         self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
         """The same, where it is kept only from jobs without a time limit."""
-        self.dated = np.zeros(shape, bool)
+        self.has_reservation = np.zeros(shape, bool)
         """What a job with a reservation could use."""
         self.turns: list[ServiceSortKey] = []
         """Who had a turn, in order."""
@@ -106,7 +106,7 @@ class SchedulingRound:
         """Of the last round, as long as this one has not made a new promise."""
         self._tentative = 0
         self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
-        self._unchanging: Counter[NeedKey] = Counter()
+        self._kept_nothing_more: Counter[NeedKey] = Counter()
         """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
 
@@ -210,9 +210,9 @@ class SchedulingRound:
         kept = self._blocking_turns_for_limited(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.gpus.hosts
         if narrowed:
-            taken = (kept != NO_TURN) | self.dated[_resources_of(row)].any(axis=0)
+            taken = (kept != NO_TURN) | self.has_reservation[_resources_of(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
-            alike = self._unchanging[state.queue.need(row)] >= GIVE_UP_AFTER
+            alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER
             return None, bool(hopeless and (alike or not (usable & ~taken).any()))
         return ALL_BLOCKED if hopeless else (row.time_limit_s or math.inf), False
 
@@ -225,11 +225,13 @@ class SchedulingRound:
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         if not self._start(row):
-            before = self._kept() if has_exclusions(row) else None
+            before = self._amount_kept() if has_exclusions(row) else None
             starts_by = self._wait(row, turn)
             if before is not None:
                 need = self.state.queue.need(row)
-                self._unchanging[need] = self._unchanging[need] + 1 if self._kept() == before else 0
+                self._kept_nothing_more[need] = (
+                    self._kept_nothing_more[need] + 1 if self._amount_kept() == before else 0
+                )
             self._waits(WaitingEntry(row, turn, starts_by=starts_by))
             return False
         return True
@@ -256,16 +258,16 @@ class SchedulingRound:
         if chosen is None:
             return None
         scores = score_table(row.gpus, snapshot, state.framework, offered.offers, chosen, open_hosts)
-        placement = place(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores)
-        for part in placement.slices:
-            snapshot.hold(part, row.namespace)
+        placement = build_placement(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores)
+        for host_slice in placement.slices:
+            snapshot.hold(host_slice, row.namespace)
         return placement
 
     def _hold_gang_place(self, row: QueueRow) -> Placement | None:
         """Hold a place for all parts of a gang."""
 
-        def lookup(part: QueueRow) -> Candidates:
-            return self._unreserved(part, self.state.candidates.of(part))
+        def lookup(request: QueueRow) -> Candidates:
+            return self._unreserved(request, self.state.candidates.of(request))
 
         return self.state.gangs.place(row, lookup, self.blocking_turns(row) != NO_TURN)
 
@@ -300,12 +302,12 @@ class SchedulingRound:
             blocked_by[blocked_by == NO_TURN] = turn
             return None
         resources = _resources_of(row)
-        first = not (usable & self.dated[resources]).any()
+        first = not (usable & self.has_reservation[resources]).any()
         reservation = self._date(row, usable, first)
         if reservation is not None:
             self.reservations.append((turn, reservation))
             self._promised.pop(row.job_id, None)
-            self.dated[resources] |= usable
+            self.has_reservation[resources] |= usable
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
                 self._block_for_unlimited(row, usable, turn)  # for those of its kind behind it, who get no turn
             return reservation.start if reservation.is_promised and reservation.start > self.now else None
@@ -316,10 +318,10 @@ class SchedulingRound:
             self._block_for_unlimited(row, usable, turn)  # its turn comes once those ahead have started
         return None
 
-    def _kept(self) -> tuple[int, ...]:
+    def _amount_kept(self) -> tuple[int, ...]:
         """How much is kept or reserved; it only grows."""
         kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
-        return (len(self.reservations), int(np.count_nonzero(self.dated)), *map(int, kept))
+        return (len(self.reservations), int(np.count_nonzero(self.has_reservation)), *map(int, kept))
 
     def _usable_hosts(self, row: QueueRow) -> NDArray[np.bool_] | None:
         """Hosts that would do once all jobs have ended; None if they are too few."""
@@ -333,8 +335,8 @@ class SchedulingRound:
         """``first``: nobody ahead has a date for hosts that it could use."""
         state = self.state
         is_promised = first or state.policy.backfill == "conservative"
-        dated = state.running_jobs.limited or self.reservations or self._promised
-        if state.policy.backfill == "keep" or not dated:
+        has_reservation = state.running_jobs.limited or self.reservations or self._promised
+        if state.policy.backfill == "keep" or not has_reservation:
             return None
         if (
             len(self.reservations) >= state.policy.backfill_depth
@@ -345,7 +347,7 @@ class SchedulingRound:
             return None  # without jobs that have no limit, nobody would be bound
         self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
-            return state.gang_dates.plan_start(row, self.now, self._others(row), is_promised)
+            return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         return state.backfill.plan_start(row, state.candidates.of(row), self.now, self._others(row), is_promised)
 
     def _block_for_unlimited(self, row: QueueRow, hosts: NDArray[np.bool_], turn: int) -> None:

@@ -17,7 +17,7 @@ from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, Running
 from gpu_platform.domain.share import ShareGrant
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
-from gpu_platform.scheduling.backfilling.gang_dates import GangBackfill
+from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -80,7 +80,7 @@ class Scheduler:
             candidates=self.candidates,
             backfill=self._backfill,
             gangs=self.gangs,
-            gang_dates=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
+            gang_backfill=GangBackfill(self.gangs, self.snapshot, self.running_jobs, self.candidates, self._backfill),
         )
         self._planner = PreemptionPlanner(self._state, self._proposals)
         self._explains = explains
@@ -295,8 +295,8 @@ class Scheduler:
             self._release(job_id, attempt)
 
     def _release_holds_of(self, proposal: Proposal) -> None:
-        for part in proposal.placement.slices:
-            self.snapshot.release_hold(part, proposal.row.namespace)
+        for host_slice in proposal.placement.slices:
+            self.snapshot.release_hold(host_slice, proposal.row.namespace)
 
     def _end_unless_proposed(self, row: RunningRow) -> None:
         """Until the store confirms, a proposal's GPUs are free there."""
@@ -317,10 +317,16 @@ class Scheduler:
 
 
 def _shares(placement: Placement) -> tuple[ShareGrant | None, ...]:
-    if not any(part.shares for part in placement.slices):
+    if not any(host_slice.shares for host_slice in placement.slices):
         return ()
-    return tuple(grant for part in placement.slices for grant in part.shares or [None] * len(part.gpu_uuids))
+    return tuple(
+        grant for host_slice in placement.slices for grant in host_slice.shares or [None] * len(host_slice.gpu_uuids)
+    )
 
 
 def _host_use(placement: Placement) -> tuple[HostUse, ...]:
-    return tuple(HostUse(part.host, part.cpus, part.ram_mib) for part in placement.slices if part.cpus or part.ram_mib)
+    return tuple(
+        HostUse(host_slice.host, host_slice.cpus, host_slice.ram_mib)
+        for host_slice in placement.slices
+        if host_slice.cpus or host_slice.ram_mib
+    )

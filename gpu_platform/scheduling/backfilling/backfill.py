@@ -66,16 +66,16 @@ def resources_of(
     ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
     """
     gpus, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
-    for part in placement.slices:
-        host_index = snapshot.host_index(part.host)
+    for host_slice in placement.slices:
+        host_index = snapshot.host_index(host_slice.host)
         assert host_index is not None, "it was just placed there"
-        for uuid in part.gpu_uuids:
+        for uuid in host_slice.gpu_uuids:
             place = snapshot.locate(uuid)
             assert place is not None, "it was just placed there"
             gpus[host_index] |= np.uint64(1 << place[1])
-        if part.cpus or part.ram_mib:
+        if host_slice.cpus or host_slice.ram_mib:
             host_resources[host_index] = True
-            if whole_hosts and part.gpu_uuids:
+            if whole_hosts and host_slice.gpu_uuids:
                 gpus[host_index] = snapshot.all_gpus[host_index]  # others would need what it needs of the host
     hosts = np.flatnonzero((gpus != 0) | host_resources)
     return hosts, gpus[hosts], host_resources[hosts]

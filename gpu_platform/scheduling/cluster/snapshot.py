@@ -241,35 +241,35 @@ class Snapshot(HostArrays):
             for host_index in alike.tolist():
                 self._touch(host_index, ChangeKind.USE)
 
-    def hold(self, part: HostSlice, namespace: str) -> None:
+    def hold(self, host_slice: HostSlice, namespace: str) -> None:
         """Keep what a proposal takes of a host."""
-        host_index = self._index_of_host[part.host]
-        self.cpus_held[host_index] += part.cpus
-        self.ram_mib_held[host_index] += part.ram_mib
+        host_index = self._index_of_host[host_slice.host]
+        self.cpus_held[host_index] += host_slice.cpus
+        self.ram_mib_held[host_index] += host_slice.ram_mib
         held = 0
-        for uuid in part.gpu_uuids:
+        for uuid in host_slice.gpu_uuids:
             held |= 1 << self._gpus[uuid].bit
         self.held[host_index] |= np.uint64(held)
-        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+        for uuid, grant in zip(host_slice.gpu_uuids, host_slice.shares, strict=bool(host_slice.shares)):
             flags = self._gpus[uuid]
             flags.promised += ((grant, namespace),)
             self._show_shares(flags)
         self.uses[host_index] += 1
         self._touch(host_index, ChangeKind.USE)
 
-    def release_hold(self, part: HostSlice, namespace: str) -> None:
+    def release_hold(self, host_slice: HostSlice, namespace: str) -> None:
         """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
-        host_index = self._index_of_host[part.host]
-        self.cpus_held[host_index] -= part.cpus
-        self.ram_mib_held[host_index] -= part.ram_mib
+        host_index = self._index_of_host[host_slice.host]
+        self.cpus_held[host_index] -= host_slice.cpus
+        self.ram_mib_held[host_index] -= host_slice.ram_mib
         self._touch(host_index, ChangeKind.USE)
-        for uuid, grant in zip(part.gpu_uuids, part.shares, strict=bool(part.shares)):
+        for uuid, grant in zip(host_slice.gpu_uuids, host_slice.shares, strict=bool(host_slice.shares)):
             self._gpus[uuid].forget(grant, namespace)
-        for uuid in part.gpu_uuids:
+        for uuid in host_slice.gpu_uuids:
             flags = self._gpus[uuid]
             if flags.host_index >= 0 and not flags.promised:
                 self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
-            if flags.host_index >= 0 and part.shares:
+            if flags.host_index >= 0 and host_slice.shares:
                 self._show_shares(flags)
                 self._touch(flags.host_index, ChangeKind.USE)
 
@@ -316,17 +316,17 @@ class Snapshot(HostArrays):
 
     def save_host_state(self, host_index: int) -> SavedHostState:
         """Who has what of a host, for :meth:`restore_host_state`."""
-        parts = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
-        return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), parts
+        shares = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
+        return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), shares
 
-    def restore_host_state(self, host_index: int, save_host_state: SavedHostState) -> None:
+    def restore_host_state(self, host_index: int, saved: SavedHostState) -> None:
         """It counts as a change: what others computed in between is not valid any more."""
-        for name, value in zip(_HOST_STATE_ARRAYS, save_host_state[0], strict=True):
+        for name, value in zip(_HOST_STATE_ARRAYS, saved[0], strict=True):
             self._arrays[name][host_index] = value
-        for uuid, parts in zip(self._uuids[host_index], save_host_state[1], strict=True):
+        for uuid, shares in zip(self._uuids[host_index], saved[1], strict=True):
             flags = self._gpus[uuid]
-            if (flags.use, flags.promised) != parts:
-                flags.use, flags.promised = parts
+            if (flags.use, flags.promised) != shares:
+                flags.use, flags.promised = shares
                 self._show_shares(flags)
         self._touch(host_index, ChangeKind.USE)
 

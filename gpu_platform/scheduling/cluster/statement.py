@@ -35,12 +35,12 @@ class Statement:
     ) -> None:
         self.rollback()
 
-    def hold(self, part: HostSlice, namespace: str) -> None:
+    def hold(self, host_slice: HostSlice, namespace: str) -> None:
         """Take a part of a host."""
-        host_index = self._snapshot.host_index(part.host)
-        assert host_index is not None, f"{part.host} is not known"
+        host_index = self._snapshot.host_index(host_slice.host)
+        assert host_index is not None, f"{host_slice.host} is not known"
         self._remember(host_index)
-        self._snapshot.hold(part, namespace)
+        self._snapshot.hold(host_slice, namespace)
         self._version = self._snapshot.version
 
     def end(self, job: RunningRow) -> None:

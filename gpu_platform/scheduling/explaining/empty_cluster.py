@@ -48,10 +48,10 @@ class EmptyCluster:
         registered yet."""
         if not len(self._snapshot):
             return None
-        for part in group_requests(row):
-            if unknown := unknown_level(part.request, self._snapshot):
-                group = f"group {part.group} " if part.group else ""
-                return f"{group}asked for {describe(part.request)}; {unknown}"
+        for asked in group_requests(row):
+            if unknown := unknown_level(asked.request, self._snapshot):
+                group = f"group {asked.name} " if asked.name else ""
+                return f"{group}asked for {describe(asked.request)}; {unknown}"
         reason = self._plain(row) if row.is_plain else self._gang(row)
         return reason.next_step if reason is not None and reason.code is WaitCode.NEVER_FITS else None
 

@@ -56,12 +56,12 @@ def explain(
         code, next_step = WaitCode.WAITING_FOR_GPUS, _unblocking(request, snapshot, candidates)
     free = fits - (int((candidates.fits & kept.hosts).sum()) if kept else 0)
     message = f"needs {_needs(request)}: {_plural(len(snapshot), 'host')}"
-    parts = [_phrase(count, candidates) for count in counts]
+    phrases = [_phrase(count, candidates) for count in counts]
     if free:
-        parts.append(f"{free} free")
+        phrases.append(f"{free} free")
     return Reason(
         code=code,
-        message=f"{message}; {', '.join(parts)}" if parts else message,
+        message=f"{message}; {', '.join(phrases)}" if phrases else message,
         counts=counts,
         next_step=next_step,
         starts_by=starts_by,

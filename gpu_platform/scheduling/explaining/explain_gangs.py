@@ -15,8 +15,8 @@ from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts
-from gpu_platform.scheduling.placing.gangs import GangPlacer, Part, group_requests
-from gpu_platform.scheduling.placing.splitting import capacities, holds, slices_of
+from gpu_platform.scheduling.placing.gangs import GangPlacer, GroupRequest, group_requests
+from gpu_platform.scheduling.placing.splitting import can_hold, capacities, slices_of
 
 
 def explain_gang(
@@ -30,15 +30,15 @@ def explain_gang(
     """Why ``row`` was not placed on ``snapshot``. ``kept`` says which hosts jobs ahead keep from a plain request."""
     first_unplaceable = placer.first_unplaceable(row)
     if first_unplaceable is not None:
-        reason = _part(first_unplaceable, snapshot, candidates, placer, kept)
-        which = f"group {first_unplaceable.group} " if first_unplaceable.group else ""
+        reason = _explain_group(first_unplaceable, snapshot, candidates, placer, kept)
+        which = f"group {first_unplaceable.name} " if first_unplaceable.name else ""
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
-    asked = " and ".join(f"{part.group} {describe(part.request)}" for part in group_requests(row))
+    asked = " and ".join(f"{group.name} {describe(group.request)}" for group in group_requests(row))
     whole = placer.fits(row)
     held_back = (
-        next((k for part in group_requests(row) if (k := kept(*_example(part, candidates)))), None) if whole else None
+        next((k for group in group_requests(row) if (k := kept(*_example(group, candidates)))), None) if whole else None
     )
     if held_back is not None:
         code = WaitCode.BEHIND_HIGHER_PRIORITY
@@ -52,27 +52,27 @@ def explain_gang(
     return Reason(code=code, message=f"needs {asked}{message}", next_step=step, starts_by=starts_by)
 
 
-def _part(
-    part: Part,
+def _explain_group(
+    group: GroupRequest,
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
     kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
 ) -> Reason:
-    if part.request.total is None:
-        answers = candidates.of(part.row)
-        return explain(part.request, snapshot, answers, kept(part.row, answers))
-    one, answers = _example(part, candidates)
+    if group.request.total is None:
+        answers = candidates.of(group.row)
+        return explain(group.request, snapshot, answers, kept(group.row, answers))
+    one, answers = _example(group, candidates)
     reason = explain(one.gpus, snapshot, answers, kept(one, answers))
-    free = capacities(part.row, snapshot, lambda row: candidates.of(row).fits)
-    able = capacities(part.row, snapshot, lambda row: candidates.of(row).after_health)
-    message = f"needs {describe(part.request)}{_where(part.request)}: {len(snapshot)} hosts; "
+    free = capacities(group.row, snapshot, lambda row: candidates.of(row).fits)
+    able = capacities(group.row, snapshot, lambda row: candidates.of(row).after_health)
+    message = f"needs {describe(group.request)}{_where(group.request)}: {len(snapshot)} hosts; "
     message += (
         f"{int(free.sum())} free on {int(np.count_nonzero(free))} hosts, at most {int(free.max(initial=0))} together"
     )
     update: dict[str, object] = {"message": message}
     if reason.code is not WaitCode.NO_HOSTS:
-        if holds(part.request, snapshot, able).any():
+        if can_hold(group.request, snapshot, able).any():
             update |= {
                 "code": WaitCode.WAITING_FOR_GPUS,
                 "next_step": f"running jobs must free GPUs, or hosts come back: {int(able.sum())} could serve in all",
@@ -80,14 +80,14 @@ def _part(
         else:
             update |= {
                 "code": WaitCode.NEVER_FITS,
-                "next_step": _less(part.request, snapshot, able),
+                "next_step": _less(group.request, snapshot, able),
             }
     return reason.model_copy(update=update)
 
 
-def _example(part: Part, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
+def _example(group: GroupRequest, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
     """A plain request of the kind, with its answers."""
-    row = part.row if part.request.total is None else replace(part.row, gpus=slices_of(part.request, 1))
+    row = group.row if group.request.total is None else replace(group.row, gpus=slices_of(group.request, 1))
     return row, candidates.of(row)
 
 

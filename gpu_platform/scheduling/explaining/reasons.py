@@ -45,7 +45,7 @@ class WaitingReasons:
     def __init__(self, state: SchedulerState, next_preemption: NextPreemption) -> None:
         self._state, self._next_preemption = state, next_preemption
         self.forecast = ReleaseForecast(state.framework, state.snapshot, state.running_jobs)
-        self._told: dict[str, Reason] = {}
+        self._published: dict[str, Reason] = {}
         self._new: deque[str] = deque()
         self._due: deque[str] = deque()
         self._estimates: Estimates | None = None
@@ -56,7 +56,7 @@ class WaitingReasons:
         self._allowance, self._at = BURST, 0.0
 
     def current(self) -> dict[str, Reason]:
-        return {key: self._told[key] for key in self._state.queue.classes() if key in self._told}
+        return {key: self._published[key] for key in self._state.queue.classes() if key in self._published}
 
     def pending(self) -> bool:
         """Is there more to say about what has happened?"""
@@ -73,7 +73,7 @@ class WaitingReasons:
             keys[self._new.popleft()] = None
         for _ in range(self._spend(idle, len(self._due))):
             keys[self._due.popleft()] = None
-        return self._tell(keys, last_round)
+        return self._publish(keys, last_round)
 
     def renew_all(self, last_round: SchedulingRound, now: float) -> None:
         """Every reason as things stand."""
@@ -84,7 +84,7 @@ class WaitingReasons:
         while self._estimates.advance(IDLE_SLICE):
             pass
         self._seen = self._stamp()
-        self._tell(dict.fromkeys(self._state.queue.classes()), last_round)
+        self._publish(dict.fromkeys(self._state.queue.classes()), last_round)
 
     def why(self, row: QueueRow, last_round: SchedulingRound, now: float) -> Reason:
         """Of one waiting job, not of its class, as things stand."""
@@ -98,10 +98,10 @@ class WaitingReasons:
             )
         reason = self.reason(given, last_round, estimates)
         if reason.code is WaitCode.WAITING_FOR_GPUS and not has_simple_estimate(row):
-            reason = self._tried(reason, row, now)
+            reason = self._with_trial_estimate(reason, row, now)
         return self._if_others_stop(reason, row, last_round, math.inf)
 
-    def _tried(self, reason: Reason, row: QueueRow, now: float) -> Reason:
+    def _with_trial_estimate(self, reason: Reason, row: QueueRow, now: float) -> Reason:
         earliest = find_earliest_start(row, self._state, now)
         if earliest is None:
             return reason
@@ -165,12 +165,12 @@ class WaitingReasons:
     def _look_ahead(self, last_round: SchedulingRound, now: float, idle: bool) -> None:
         """Begin with what has changed, once all is said about what had changed before."""
         if not self._state.queue:
-            self._told, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
+            self._published, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
             return
         if self._estimating is not None and self._facts != self._state.snapshot.facts_version:
             self._estimating = self._begin(last_round, now)
         elif self._estimating is None and not self._due and self._seen != self._stamp():
-            self._told = self.current()
+            self._published = self.current()
             self._seen = self._stamp()
             self._estimating = self._begin(last_round, now)
         if self._estimating is not None:
@@ -198,16 +198,16 @@ class WaitingReasons:
         self._promised = dict(promised)
         return changed
 
-    def _tell(self, keys: dict[str, None], last_round: SchedulingRound) -> dict[str, Reason]:
+    def _publish(self, keys: dict[str, None], last_round: SchedulingRound) -> dict[str, Reason]:
         changed, before = {}, self._stamp()
         for key in keys:
             entry = last_round.entry_of_class(key)
             if entry is None:
-                self._told.pop(key, None)
+                self._published.pop(key, None)
                 continue
             reason = self.reason(entry, last_round, self._estimates)
-            if self._told.get(key) != reason:
-                self._told[key] = changed[key] = reason
+            if self._published.get(key) != reason:
+                self._published[key] = changed[key] = reason
         if self._seen == before:
             self._seen = self._stamp()  # what was only tried counts as a change to the snapshot, too
         return changed

@@ -168,7 +168,7 @@ class DomainRanking:
     best: NDArray[np.intp]
     """The groups, best first."""
     worth: NDArray[np.float64]
-    parts: dict[str, NDArray[np.float64]]
+    score_parts: dict[str, NDArray[np.float64]]
     """What ``worth`` is the sum of, weighted."""
 
 

@@ -22,8 +22,15 @@ from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.placing.framework import Framework
-from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, level_between, place
-from gpu_platform.scheduling.placing.splitting import CandidateLookup, HostShard, capacities, holds, slices_of, split
+from gpu_platform.scheduling.placing.placement_builder import bandwidth_between, build_placement, level_between
+from gpu_platform.scheduling.placing.splitting import (
+    CandidateLookup,
+    HostShard,
+    can_hold,
+    capacities,
+    slices_of,
+    split_total,
+)
 
 MAX_DOMAINS = 16
 """Of each level, so many domains are tried, the fullest that could do first."""
@@ -32,8 +39,9 @@ MAX_ORDERS = 12
 
 
 @dataclass(frozen=True)
-class Part:
-    group: str | None
+class GroupRequest:
+    name: str | None
+    """The rank group's name; None for a gang of one group."""
     row: QueueRow
     """The job, as if this part were all of it."""
 
@@ -42,9 +50,9 @@ class Part:
         return self.row.gpus
 
 
-def group_requests(row: QueueRow) -> list[Part]:
+def group_requests(row: QueueRow) -> list[GroupRequest]:
     """In the order in which they were asked for."""
-    return [Part(group, replace(row, gpus=request, groups=())) for group, request in row.group_requests]
+    return [GroupRequest(group, replace(row, gpus=request, groups=())) for group, request in row.group_requests]
 
 
 class GangPlacer:
@@ -86,15 +94,15 @@ class GangPlacer:
     ) -> Placement | None:
         """As :meth:`place`, within a statement of the caller's; None has changed nothing."""
         lookup = lookup or self._candidates.of
-        parts = group_requests(row)
+        groups = group_requests(row)
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
-        wanted = [self._could_serve(part, lookup) & anywhere for part in parts]
-        if not all(part.any() for part in wanted):
+        wanted = [self._could_serve(group, lookup) & anywhere for group in groups]
+        if not all(group.any() for group in wanted):
             return None
-        hardest = sorted(parts, key=lambda part: self._hardest_first_key(part, wanted[parts.index(part)]))
-        placed = self._on_one_host(parts, attempt, lookup, anywhere) if len(parts) == 1 else None
+        hardest = sorted(groups, key=lambda group: self._hardest_first_key(group, wanted[groups.index(group)]))
+        placed = self._on_one_host(groups, attempt, lookup, anywhere) if len(groups) == 1 else None
         # Equal slices are kept together by ``choose`` itself.
-        for hosts in self._domains(parts, wanted) if placed is None and not row.is_plain else ():
+        for hosts in self._domains(groups, wanted) if placed is None and not row.is_plain else ():
             placed = self._place_all(hardest, attempt, lookup, hosts & anywhere)
             if placed is not None:
                 break
@@ -103,7 +111,7 @@ class GangPlacer:
                 placed = self._place_all(order, attempt, lookup, anywhere)
                 if placed is not None:
                     break
-        return None if placed is None else self._merge(parts, placed)
+        return None if placed is None else self._merge_placements(groups, placed)
 
     def usable_hosts(
         self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]
@@ -114,96 +122,103 @@ class GangPlacer:
         It says nothing about the parts getting in each other's way.
         """
         usable_hosts = np.zeros(len(self._snapshot), bool)
-        for part in group_requests(row):
-            hosts = self._enough(part, lambda row: lasting(self._candidates.of(row)))
+        for group in group_requests(row):
+            hosts = self._enough(group, lambda row: lasting(self._candidates.of(row)))
             if not hosts.any():
                 return None
             usable_hosts |= hosts
         return usable_hosts
 
-    def first_unplaceable(self, row: QueueRow) -> Part | None:
+    def first_unplaceable(self, row: QueueRow) -> GroupRequest | None:
         """The first part that has no place even without the others; None if they are in each other's way."""
-        for part in group_requests(row):
-            if not self.fits(part.row):
-                return part
+        for group in group_requests(row):
+            if not self.fits(group.row):
+                return group
         return None
 
     # -- seating ---------------------------------------------------------------------------------
 
     def _place_all(
-        self, order: list[Part], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self, order: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         before = attempt.checkpoint()
         placed: dict[str | None, list[Placement]] = {}
-        for part in (_apart(part, placed) for part in order):
-            pieces = self._host_shards(part, lookup, hosts)
-            if pieces is None:
+        for group in (_one_share_per_gpu(group, placed) for group in order):
+            shards = self._host_shards(group, lookup, hosts)
+            if shards is None:
                 attempt.rollback(before)
                 return None
-            placed[part.group] = [self._hold(part, piece, attempt, lookup, hosts) for piece in pieces]
+            placed[group.name] = [self._hold(group, shard, attempt, lookup, hosts) for shard in shards]
         return placed
 
     def _on_one_host(
-        self, parts: list[Part], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self, groups: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         """One host anywhere is closer than any number of hosts."""
-        [part] = parts
-        piece = self._whole(part, lookup, hosts)
-        return None if piece is None else {part.group: [self._hold(part, piece, attempt, lookup, hosts)]}
+        [group] = groups
+        shard = self._whole(group, lookup, hosts)
+        return None if shard is None else {group.name: [self._hold(group, shard, attempt, lookup, hosts)]}
 
-    def _host_shards(self, part: Part, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> list[HostShard] | None:
-        if part.request.total is not None:
-            whole = self._whole(part, lookup, hosts)
-            return [whole] if whole is not None else split(part.row, self._snapshot, lookup, hosts)
-        offers = lookup(part.row)
+    def _host_shards(
+        self, group: GroupRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+    ) -> list[HostShard] | None:
+        if group.request.total is not None:
+            whole = self._whole(group, lookup, hosts)
+            return [whole] if whole is not None else split_total(group.row, self._snapshot, lookup, hosts)
+        offers = lookup(group.row)
         open_hosts = np.flatnonzero(offers.fits & hosts)
-        chosen = self._framework.choose(part.request, self._snapshot, offers.offers, open_hosts)
-        return None if chosen is None else [HostShard(part.request, chosen)]
+        chosen = self._framework.choose(group.request, self._snapshot, offers.offers, open_hosts)
+        return None if chosen is None else [HostShard(group.request, chosen)]
 
-    def _whole(self, part: Part, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
+    def _whole(self, group: GroupRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
         """A total on one host."""
-        if part.request.total is None or part.request.gpus > int(self._snapshot.size.max(initial=0)):
+        if group.request.total is None or group.request.gpus > int(self._snapshot.size.max(initial=0)):
             return None
-        request = slices_of(part.request, part.request.gpus)
-        offers = lookup(replace(part.row, gpus=request))
+        request = slices_of(group.request, group.request.gpus)
+        offers = lookup(replace(group.row, gpus=request))
         chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
         return None if chosen is None else HostShard(request, chosen)
 
     def _hold(
-        self, part: Part, piece: HostShard, attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self,
+        group: GroupRequest,
+        shard: HostShard,
+        attempt: Statement,
+        lookup: CandidateLookup,
+        hosts: NDArray[np.bool_],
     ) -> Placement:
-        offers = lookup(replace(part.row, gpus=piece.request))
+        offers = lookup(replace(group.row, gpus=shard.request))
         considered = int(np.count_nonzero(offers.fits & hosts))
-        placement = place(piece.request, self._snapshot, offers.offers, piece.hosts, considered, self._epoch)
+        placement = build_placement(shard.request, self._snapshot, offers.offers, shard.hosts, considered, self._epoch)
         for taken in placement.slices:
-            attempt.hold(taken, part.row.namespace)
+            attempt.hold(taken, group.row.namespace)
         return placement
 
     # -- where to look ---------------------------------------------------------------------------
 
-    def _could_serve(self, part: Part, lookup: CandidateLookup) -> NDArray[np.bool_]:
+    def _could_serve(self, group: GroupRequest, lookup: CandidateLookup) -> NDArray[np.bool_]:
         """Hosts that could take a slice now, if there are enough of them for the part."""
-        return self._enough(part, lambda row: lookup(row).fits)
+        return self._enough(group, lambda row: lookup(row).fits)
 
-    def _enough(self, part: Part, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-        request, snapshot = part.request, self._snapshot
+    def _enough(self, group: GroupRequest, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        request, snapshot = group.request, self._snapshot
         if request.total is not None:
-            return holds(request, snapshot, capacities(part.row, snapshot, answers))
-        hosts = together(request, snapshot, answers(part.row))
+            return can_hold(request, snapshot, capacities(group.row, snapshot, answers))
+        hosts = together(request, snapshot, answers(group.row))
         return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
 
-    def _hardest_first_key(self, part: Part, hosts: NDArray[np.bool_]) -> tuple[int, int]:
+    def _hardest_first_key(self, group: GroupRequest, hosts: NDArray[np.bool_]) -> tuple[int, int]:
         """Sorts the hardest first: large slices, then little choice."""
-        needed = 1 if part.request.total is not None else part.request.hosts
-        return (-(part.request.total or part.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
+        needed = 1 if group.request.total is not None else group.request.hosts
+        return (-(group.request.total or group.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
 
-    def _domains(self, parts: list[Part], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
+    def _domains(self, groups: list[GroupRequest], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
         """Hosts of one domain, nearest levels first; of a level the smallest that could do, by name."""
         for numbers in self._snapshot.domains.values():
             counts = [np.bincount(numbers, weights=hosts, minlength=1) for hosts in wanted]
             enough = np.ones(len(counts[0]), bool)
-            for part, count in zip(parts, counts, strict=True):
-                enough &= count >= (1 if part.request.total is not None else part.request.hosts)
+            for group, count in zip(groups, counts, strict=True):
+                enough &= count >= (1 if group.request.total is not None else group.request.hosts)
             able = np.flatnonzero(enough)
             if not len(able):
                 continue
@@ -215,17 +230,17 @@ class GangPlacer:
 
     # -- what comes of it ------------------------------------------------------------------------
 
-    def _merge(self, parts: list[Part], placed: dict[str | None, list[Placement]]) -> Placement:
-        pieces = [(part.group, placement) for part in parts for placement in placed[part.group]]
-        if len(pieces) == 1 and pieces[0][0] is None:
-            return pieces[0][1]
+    def _merge_placements(self, groups: list[GroupRequest], placed: dict[str | None, list[Placement]]) -> Placement:
+        named = [(group.name, placement) for group in groups for placement in placed[group.name]]
+        if len(named) == 1 and named[0][0] is None:
+            return named[0][1]
         slices = [
-            HostSlice.model_validate({**piece.model_dump(), "group": group})
-            for group, placement in pieces
-            for piece in placement.slices
+            HostSlice.model_validate({**host_slice.model_dump(), "group": group})
+            for group, placement in named
+            for host_slice in placement.slices
         ]
-        host_indices = np.array(sorted({self._host_index(piece.host) for piece in slices}), np.intp)
-        placements = [placement for _, placement in pieces]
+        host_indices = np.array(sorted({self._host_index(host_slice.host) for host_slice in slices}), np.intp)
+        placements = [placement for _, placement in named]
         level = level_between(self._snapshot, host_indices) if len(host_indices) > 1 else TopologyLevel.HOST
         inside = [p.bandwidth_gb_s for p in placements if len(p.gpu_uuids) > 1]
         network = [bandwidth_between(self._snapshot, host_indices, level)] if len(host_indices) > 1 else []
@@ -234,7 +249,7 @@ class GangPlacer:
             level=level,
             bandwidth_gb_s=min([*inside, *network], default=0.0),
             score=round(float(np.mean([placement.score for placement in placements])), 6),
-            why=_why(pieces),
+            why=_why(named),
             epoch=self._epoch,
         )
 
@@ -244,24 +259,28 @@ class GangPlacer:
         return host_index
 
 
-def _apart(part: Part, placed: dict[str | None, list[Placement]]) -> Part:
+def _one_share_per_gpu(group: GroupRequest, placed: dict[str | None, list[Placement]]) -> GroupRequest:
     """Of one GPU, a gang has one part at most: its ranks there would not know whose is whose."""
-    if part.request.share is None or not placed:
-        return part
-    taken = frozenset(uuid for placements in placed.values() for place_in in placements for uuid in place_in.gpu_uuids)
-    return Part(part.group, replace(part.row, excluded_gpus=part.row.excluded_gpus | taken))
+    if group.request.share is None or not placed:
+        return group
+    taken = frozenset(
+        uuid for placements in placed.values() for placement in placements for uuid in placement.gpu_uuids
+    )
+    return GroupRequest(group.name, replace(group.row, excluded_gpus=group.row.excluded_gpus | taken))
 
 
-def _orders(hardest: list[Part]) -> Iterator[list[Part]]:
+def _orders(hardest: list[GroupRequest]) -> Iterator[list[GroupRequest]]:
     """Hardest first, then other orders; then all that again with every part on the emptiest hosts."""
     yield from (list(order) for order in islice(permutations(hardest), MAX_ORDERS))
-    spread = [Part(p.group, replace(p.row, gpus=p.request.model_copy(update={"strategy": _other(p)}))) for p in hardest]
+    spread = [
+        GroupRequest(p.name, replace(p.row, gpus=p.request.model_copy(update={"strategy": _other(p)}))) for p in hardest
+    ]
     yield from (list(order) for order in islice(permutations(spread), MAX_ORDERS))
 
 
-def _other(part: Part) -> Strategy:
-    return Strategy.PACK if part.request.strategy is Strategy.SPREAD else Strategy.SPREAD
+def _other(group: GroupRequest) -> Strategy:
+    return Strategy.PACK if group.request.strategy is Strategy.SPREAD else Strategy.SPREAD
 
 
-def _why(pieces: list[tuple[str | None, Placement]]) -> str:
-    return "; ".join(f"{group}: {placement.why}" if group else placement.why for group, placement in pieces)
+def _why(shards: list[tuple[str | None, Placement]]) -> str:
+    return "; ".join(f"{group}: {placement.why}" if group else placement.why for group, placement in shards)

@@ -28,7 +28,7 @@ _IN_WORDS = {
 }
 
 
-def place(
+def build_placement(
     request: GpuRequest,
     snapshot: Snapshot,
     offers: Offers,
@@ -47,7 +47,7 @@ def place(
                 host=snapshot.names[host_index],
                 gpu_uuids=[uuid for uuid, _ in gpus],
                 gpu_indices=[index for _, index in gpus],
-                shares=grants(request.share, snapshot, host_index, int(offers.gpus[host_index]))
+                shares=choose_shares(request.share, snapshot, host_index, int(offers.gpus[host_index]))
                 if request.share
                 else [],
                 cpus=request.cpus_per_host,
@@ -71,7 +71,7 @@ def place(
     )
 
 
-def grants(share: Share, snapshot: Snapshot, host_index: int, gpus: int) -> list[ShareGrant]:
+def choose_shares(share: Share, snapshot: Snapshot, host_index: int, gpus: int) -> list[ShareGrant]:
     """What of each GPU of a set that has room for ``share``."""
     if share.mig_profile is None:
         mps = snapshot.mps[host_index] and share.mode is not ShareMode.TIME_SLICE

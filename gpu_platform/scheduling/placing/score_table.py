@@ -71,7 +71,7 @@ def _of_domains(
         ScoreRow(
             candidate=label if labels.count(label) == 1 else f"{label}, {_model(snapshot, host_index)}",
             total=round(float(ranking.worth[number]), 6),
-            parts={name: round(float(values[number]), 6) for name, values in ranking.parts.items()},
+            parts={name: round(float(values[number]), 6) for name, values in ranking.score_parts.items()},
         )
         for label, host_index, number in zip(labels, firsts, shown, strict=True)
     ]

@@ -50,7 +50,7 @@ def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], 
     return most
 
 
-def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
+def can_hold(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Of hosts with ``capacity`` (by host index) those in a domain that together could hold the total."""
     if request.required_level in INSIDE_ONE_HOST:
         return capacity >= request.gpus
@@ -59,7 +59,7 @@ def holds(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -
     return (capacity > 0) & (together[domain] >= request.gpus)
 
 
-def split(
+def split_total(
     row: QueueRow, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
 ) -> list[HostShard] | None:
     """The total over more than one of the ``usable`` hosts (by host index), largest slices first; None if they cannot.
@@ -74,7 +74,7 @@ def split(
     capacity = np.zeros(len(snapshot), np.intp)
     for size in sizes:
         capacity[fits[size]] = size
-    hosts = np.flatnonzero(holds(request, snapshot, capacity))
+    hosts = np.flatnonzero(can_hold(request, snapshot, capacity))
     domain = domains_of(request, snapshot, hosts)
     best: tuple[tuple[int, int, int], dict[int, int]] | None = None
     for number in np.unique(domain).tolist():

@@ -35,7 +35,7 @@ class FragmentationScore:
         """``tasks``: what is expected, with parts of GPUs, CPUs and memory; then ``sizes`` do not count."""
         self._stranding = StrandedGpus(tasks) if tasks else None
         total = sum(sizes.values())
-        self._sizes = {size: part / total for size, part in sizes.items()}
+        self._sizes = {size: frequency / total for size, frequency in sizes.items()}
         self._known: dict[tuple[Machine, int], float] = {}
 
     def __call__(
@@ -56,6 +56,8 @@ class FragmentationScore:
         """Expected number of ``free`` GPUs that the next task cannot use."""
         key = (machine, free)
         if key not in self._known:
-            lost = sum(part for size, part in self._sizes.items() if best_subset(machine, free, size, False) is None)
+            lost = sum(
+                frequency for size, frequency in self._sizes.items() if best_subset(machine, free, size, False) is None
+            )
             self._known[key] = lost * free.bit_count()
         return self._known[key]

@@ -116,16 +116,16 @@ def _rank_groups(
         return (total[starts + request.hosts] - total[starts]) / request.hosts
 
     filled = request.hosts / sizes
-    parts = {
+    score_parts = {
         "resources": weights.resources * (filled if request.strategy is Strategy.PACK else 1.0 - filled),
         "topology": weights.topology * mean((closeness(offers) + speed_of_links(offers)) / 2.0),
         "utilisation": weights.utilisation * mean(1.0 - snapshot.load),
         "history": weights.history * mean(np.clip(snapshot.speed / 2.0, 0.0, 1.0)),
     }
     # Sums round differently at different places of the array: equal must stay equal.
-    worth = np.round(sum(parts.values(), np.zeros(len(starts))), 9)
+    worth = np.round(sum(score_parts.values(), np.zeros(len(starts))), 9)
     best = np.lexsort((name[order[starts]], -worth))
-    return DomainRanking(in_order, starts, sizes, best, worth, parts)
+    return DomainRanking(in_order, starts, sizes, best, worth, score_parts)
 
 
 def _closest(

@@ -228,7 +228,7 @@ class _Simulation:
 
     def _runs(self, record: SimulatedJob) -> None:
         self._running[record.job.id] = record
-        record.gpu_fraction = self._cluster.part_of(record.job.id)
+        record.gpu_fraction = self._cluster.gpu_fraction_of(record.job.id)
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         if lasts_s < math.inf:
             self._unfinished += 1

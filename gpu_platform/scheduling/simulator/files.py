@@ -88,10 +88,10 @@ def _override(content: dict[str, Any], text: str) -> None:
         raise InvalidRequest(f"{text!r} sets nothing: write key=value, e.g. order=fcfs or weights.topology=3")
     *above, last = key.split(".")
     target = content
-    for part in above:
-        below = target.setdefault(part, {})
+    for key in above:
+        below = target.setdefault(key, {})
         if not isinstance(below, dict):
-            raise InvalidRequest(f"{text!r}: {part} is a value and has nothing below it")
+            raise InvalidRequest(f"{text!r}: {key} is a value and has nothing below it")
         target = below
     try:
         target[last] = yaml.safe_load(value)

@@ -127,21 +127,21 @@ class _Frame:
         shapes: str,
         grid: bool = True,
     ) -> str:
-        bottom, parts = HEIGHT - _BOTTOM, []
+        bottom, axes = HEIGHT - _BOTTOM, []
         for value, text in marks:
             y = self.y(value)
-            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+            axes.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            axes.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
         for value, text in ticks:
             x = self.x(value)
             if grid:
-                parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+                axes.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
             anchor = "end" if x > WIDTH - 2 * _RIGHT else "middle"
-            parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>')
+            axes.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>')
         axis = f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>'
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-            f"{''.join(parts)}{shapes}{axis}</svg>"
+            f"{''.join(axes)}{shapes}{axis}</svg>"
         )
 
 

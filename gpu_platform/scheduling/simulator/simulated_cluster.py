@@ -66,8 +66,8 @@ class SimulatedCluster:
     def adopt(self, state: ClusterState) -> None:
         """Who has what already, and what is broken; the scheduler was told."""
         for job in state.running:
-            parts: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
-            grants = dict(zip(job.gpu_uuids, parts, strict=True))
+            grants_of_gpus: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
+            grants = dict(zip(job.gpu_uuids, grants_of_gpus, strict=True))
             self._hold(job.job_id, job.namespace, _SimulatedAllocation(grants, job.host_use))
         for row in state.gpus:
             if not row.free and row.uuid not in self._holders:
@@ -91,10 +91,12 @@ class SimulatedCluster:
         """All of a placement. Raises AssertionError if a part of it cannot be had."""
         grants: dict[str, ShareGrant | None] = {}
         amounts: dict[str, HostUse] = {}
-        for part in placement.slices:
-            shares: Iterable[ShareGrant | None] = part.shares or [None] * len(part.gpu_uuids)
-            grants.update(zip(part.gpu_uuids, shares, strict=True))
-            amounts[part.host] = _plus(amounts.get(part.host), HostUse(part.host, part.cpus, part.ram_mib))
+        for host_slice in placement.slices:
+            shares: Iterable[ShareGrant | None] = host_slice.shares or [None] * len(host_slice.gpu_uuids)
+            grants.update(zip(host_slice.gpu_uuids, shares, strict=True))
+            amounts[host_slice.host] = _plus(
+                amounts.get(host_slice.host), HostUse(host_slice.host, host_slice.cpus, host_slice.ram_mib)
+            )
         for uuid, grant in grants.items():
             holders = ", ".join(self._holders.get(uuid, ()))
             assert self._usable(uuid, grant), f"{uuid} was given to {job_id} but {holders} has it, or it is broken"
@@ -113,7 +115,7 @@ class SimulatedCluster:
                 before = self._use.get(uuid)
                 use = self._use[uuid] = first_use(grant, namespace) if before is None else before.plus(grant)
                 assert use.percent <= 100 and use.memory_mib <= self._memory_mib[uuid], f"too much of {uuid} is taken"  # noqa: PT018
-            self.held += _part(grant)
+            self.held += _gpu_fraction(grant)
         for use in hold.host_use:
             self._host_use[use.host] = _plus(self._host_use.get(use.host), use)
 
@@ -129,15 +131,15 @@ class SimulatedCluster:
                 left = self._use.pop(uuid).minus(grant)
                 if left is not None:
                     self._use[uuid] = left
-            self.held -= _part(grant)
+            self.held -= _gpu_fraction(grant)
         for use in hold.host_use:
             self._host_use[use.host] = _plus(self._host_use[use.host], HostUse(use.host, -use.cpus, -use.ram_mib))
         self._tell(hold.grants)
 
-    def part_of(self, job_id: str) -> float:
+    def gpu_fraction_of(self, job_id: str) -> float:
         """How much the job has of each of its GPUs, on average."""
         grants = self._holds[job_id].grants
-        return sum(map(_part, grants.values())) / len(grants)
+        return sum(map(_gpu_fraction, grants.values())) / len(grants)
 
     def fail(self, host: str, gpu: int | None) -> set[str]:
         """A GPU or a whole host fails; returns the jobs that ran there and must be stopped."""
@@ -204,7 +206,7 @@ class SimulatedCluster:
         return uuid not in self._holders or (grant is not None and uuid in self._use)
 
 
-def _part(grant: ShareGrant | None) -> float:
+def _gpu_fraction(grant: ShareGrant | None) -> float:
     return 1.0 if grant is None else grant.percent / 100
 
 

@@ -64,9 +64,9 @@ class GangBackfill:
         end = math.inf if row.time_limit_s is None else start + row.time_limit_s
         meanwhile = [other for other in others if other.start < end and start < other.end]
 
-        def lookup(part: QueueRow) -> Candidates:
-            candidates = self._candidates.of(part)
-            return self._backfill.without_reserved(meanwhile, part, candidates) if meanwhile else candidates
+        def lookup(request: QueueRow) -> Candidates:
+            candidates = self._candidates.of(request)
+            return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 
         with Statement(self._snapshot) as attempt:
             for job in ended:
