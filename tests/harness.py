@@ -153,7 +153,7 @@ class SimulatedNode:
         lease = leases.read_leases(store, LEASE_TTL_S).stamps[self.name]
         upkeep = Upkeep(store, self._platform.client, LEASE_TTL_S)
         for lost in await asyncio.to_thread(leases.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
-            await upkeep._tell(lost)
+            await upkeep.tell_jobs(lost)
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
         inject_fault(control_dir(self._home), gpu_index, **fault)

@@ -102,7 +102,7 @@ class Upkeep:
             await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
         for lost in expired:
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
-            await self._tell(lost)
+            await self.tell_jobs(lost)
 
     def _release_quarantined(self) -> None:
         """GPUs and hosts that failed again and again, once their time is over."""
@@ -114,9 +114,10 @@ class Upkeep:
     async def _tell_lost_hosts(self) -> None:
         """Again, for a leader that died between declaring a host lost and telling its jobs."""
         for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
-            await self._tell(lost)
+            await self.tell_jobs(lost)
 
-    async def _tell(self, lost: leases.LostHost) -> None:
+    async def tell_jobs(self, lost: leases.LostHost) -> None:
+        """Signal each job that had ranks on a lost host; one that wants proof of their end hears it only with proof."""
         for key in lost.jobs:
             if not lost.is_proved and await self._wants_proof(key):
                 continue

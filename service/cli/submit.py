@@ -213,9 +213,7 @@ def submit(
             session.say(f"job {job.id}")
             job = follow_job(client, job.id, json)
         elif wait:
-            if not json:
-                typer.echo(job.id)
-            job = wait_for(client, job.id)
+            job = wait_for(client, job.id, print_id=not json)
         elif not json:
             typer.echo(job.id)
             session.say(f"submitted; see it with: gpu-platform jobs watch {job.id}")
@@ -261,9 +259,11 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
         raise invalid_request(error.errors(), "the job") from None
 
 
-def wait_for(client: Client, job_id: str) -> Job:
-    """Wait with a spinner on stderr; Ctrl-C leaves the job running."""
+def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:
+    """Wait with a spinner on stderr; Ctrl-C leaves the job running, and says so from the moment its id is printed."""
     try:
+        if print_id:
+            typer.echo(job_id)
         with session.err().status(f"{job_id} …") as spinner:
             for event in client.events(job_id, follow=True):
                 if event.kind.startswith("job."):

@@ -21,6 +21,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
 from gpu_platform.hosts.system import paths
 from tests.fake_nvml import FakeNvml, has_compiler
+from tests.harness import eventually
 from tests.hosts_rig import HostRig, kill, parent_of, until
 
 
@@ -79,6 +80,13 @@ async def looked(tmp_path: Path) -> AsyncIterator[Looked]:
     await rig.host.aclose()
 
 
+def _on_the_second_gpu(looked: Looked, plan: HostPlan) -> HostPlan:
+    """The plan there; that GPU does nothing."""
+    second = [looked.host.inventory.gpus[1].uuid]
+    looked.host.strike(1, utilization_percent=0)
+    return plan.model_copy(update={"gpu_uuids": second, "ranks": [RankSpec(rank=0, local_rank=0, gpu_uuids=second)]})
+
+
 async def test_a_job_that_stands_still_is_reported_once_with_what_was_watched(looked: Looked) -> None:
     looked.host.strike(0, utilization_percent=0)
     plan = looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1))
@@ -109,18 +117,10 @@ async def test_a_job_that_moves_in_any_way_does_not_hang(looked: Looked, script:
     looked.host.strike(0, utilization_percent=utilization)
     moving = looked.host.plan("sh", "-c", script, limits=RankLimits(hang_limit_s=1))
     looked.host.launch(moving)
-    second = [looked.host.inventory.gpus[1].uuid]
-    still = looked.host.plan(
-        "sleep",
-        "600",
-        limits=RankLimits(hang_limit_s=1),
-    ).model_copy(
-        update={"gpu_uuids": second, "ranks": [RankSpec(rank=0, local_rank=0, gpu_uuids=second)]},
-    )
-    looked.host.strike(1, utilization_percent=0)
+    still = _on_the_second_gpu(looked, looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1)))
     looked.host.launch(still)
+    # It began later: when its limit is over, so is that of the one that moves.
     faults = await looked.until_told(still)
-    await asyncio.sleep(0.3)
     looked.monitor.poll_once()
     looked.watch.sample()
     assert [fault.attempt for fault in faults] == [still.key]
@@ -141,12 +141,13 @@ async def test_a_gpu_that_does_not_answer_makes_no_job_hang(looked: Looked) -> N
     plan = looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1))
     looked.host.launch(plan)
     looked.host.strike(0, lost=True)
-    ended = asyncio.get_running_loop().time() + 1.5
-    while asyncio.get_running_loop().time() < ended:
-        looked.monitor.poll_once()
-        looked.watch.sample()
-        await asyncio.sleep(0.05)
-    assert looked.faults == []
+    # It began later: when its limit is over, so is that of the one whose GPU is silent.
+    heard = _on_the_second_gpu(looked, looked.host.plan("sleep", "600", limits=RankLimits(hang_limit_s=1)))
+    looked.host.launch(heard)
+    faults = await looked.until_told(heard)
+    looked.monitor.poll_once()
+    looked.watch.sample()
+    assert [fault.attempt for fault in faults] == [heard.key]
 
 
 async def test_the_warning_reaches_those_who_can_take_it_and_the_host_ends_what_is_overdue(looked: Looked) -> None:
@@ -310,18 +311,30 @@ async def test_where_nobody_can_tell_what_a_job_computes_it_hangs_only_if_the_op
     fake.set(gpu__0__mig=1, gpu__0__gi__3="9 0 4 0", gpu__0__process__0=f"{pid} 5000 0 3")
     looked.monitor.poll_once()
     looked.watch.sample()
-    await asyncio.sleep(1.2)
+    [attempt] = looked.accountant.live()
+
+    async def stands_still() -> bool:
+        before = attempt.counters[0]
+        await asyncio.sleep(0.1)
+        looked.monitor.poll_once()
+        looked.watch.sample()
+        return attempt.counters[0] == before
+
+    await eventually(stands_still, "the program to have started")
+    await asyncio.sleep(1.2)  # its limit passes, as the report that comes at once proves
     looked.monitor.poll_once()
     looked.watch.sample()
     assert looked.faults == []
     looked.host.settings.node.hang_without_utilization = True
-    [fault] = await looked.until_told(plan)
+    looked.watch.sample()
+    [fault] = looked.faults
+    assert fault.attempt == plan.key
     assert "its 1 GPU (whose utilisation NVML does not tell) had unchanged memory" in fault.message
     [rank] = (await looked.host.stop(plan.key)).usage
     assert (rank.peak_utilization_percent, rank.peak_gpu_memory_mib) == (None, 5000)
 
 
-async def test_a_hosts_own_hang_limit_counts_what_ranks_read_and_write(tmp_path: Path) -> None:
+async def test_a_hosts_own_hang_limit_spares_who_reads_and_ends_who_stands_still(tmp_path: Path) -> None:
     looked = Looked(tmp_path, hang_limit_s=1)
     looked.host.strike(0, utilization_percent=0)
     moving = looked.host.plan("sh", "-c", "while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.5; done")
@@ -330,8 +343,13 @@ async def test_a_hosts_own_hang_limit_counts_what_ranks_read_and_write(tmp_path:
     looked.watch.sample()
     [attempt] = looked.accountant.live()
     before = attempt.counters[0].io_bytes
+    still = _on_the_second_gpu(looked, looked.host.plan("sleep", "600"))
     try:
         await until(lambda: (looked.watch.sample(), attempt.counters[0].io_bytes > before)[1], "it reads")
+        looked.host.launch(still)
+        [fault] = await looked.until_told(still)
+        assert (fault.attempt, fault.action) == (still.key, "retry_job")
+        assert "(hang limit 1 s)" in fault.message
     finally:
         await looked.host.aclose()
 

@@ -239,11 +239,11 @@ async def test_a_rank_that_obeys_sigterm_ends_the_grace(host: HostRig) -> None:
 
 
 async def test_a_kill_overtakes_a_stop_that_waits_out_its_grace(host: HostRig) -> None:
-    plan = host.plan("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    plan = host.plan("sh", "-c", "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done")
     host.launch(plan)
     await until(lambda: "ready" in host.log(plan), "ready")
     patient = asyncio.create_task(host.stop(plan.key, grace_s=600))
-    await asyncio.sleep(0.05)
+    await until(lambda: "told" in host.log(plan), "its grace to begin")
     kills = await asyncio.gather(*[host.stop(plan.key, grace_s=0) for _ in range(3)])
     assert {kill.exits[0].exit_code for kill in kills} == {137}
     assert (await patient).exits[0].exit_code == 137

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -195,18 +196,24 @@ async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
     await eventually(back_and_clean, "the host to be back and the stale rank to be dead", within_s=30)
 
 
-async def test_what_was_accepted_is_started_even_if_the_service_died_first(
+async def test_while_temporal_stands_still_submissions_get_503_and_who_insists_gets_one_job(
     cluster: LocalCluster, client: AsyncClient
 ) -> None:
-    """Temporal away: 503 and nothing accepted; a client that insists gets exactly one job."""
-    os.kill(cluster.temporal.pid or 0, signal.SIGSTOP)
+    frozen = cluster.temporal.pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
     try:
         submission = asyncio.create_task(
             client.submit(JobSpec(command=["true"], name="insist", gpus=GpuRequest(gpus_per_host=1)))
         )
-        await asyncio.sleep(1)
+        async with httpx.AsyncClient(base_url=cluster.api_url, timeout=30) as http:
+            refused = await http.post("/v1/jobs", json={"command": ["true"], "name": "once"})
+        assert refused.status_code == 503
+        assert refused.json()["retryable"] is True
+        assert not submission.done()
     finally:
-        os.kill(cluster.temporal.pid or 0, signal.SIGCONT)
+        os.kill(frozen, signal.SIGCONT)
+    assert [found async for found in client.list(name="once")] == []
     job = await submission
     assert (await client.wait(job.id, timeout_s=60)).state is JobState.COMPLETED
     assert len([found async for found in client.list(name="insist")]) == 1

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
+from gpu_platform.store.reservations import allocations
 from tests.harness import Platform, eventually
 
 SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=GpuRequest(gpus_per_host=1))
@@ -43,6 +47,13 @@ async def pending_activities(platform: Platform, job_id: str) -> list[str]:
     return [activity.activity_type.name for activity in description.raw_description.pending_activities]
 
 
+async def has_heard(platform: Platform, job_id: str) -> bool:
+    """Has its code run since the last signal?"""
+    kinds = [event.event_type for event in (await platform.workflow(job_id).fetch_history()).events]
+    heard_at = max(at for at, kind in enumerate(kinds) if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    return EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in kinds[heard_at:]
+
+
 async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, schedule=False) as platform:
         early = await platform.submit(SLEEP)
@@ -56,13 +67,30 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
         await platform.nothing_leaked()
 
 
-async def test_during_reserve(platform: Platform) -> None:
+async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
+    reserve = allocations.reserve_gang
+    began, locked, reserved = threading.Event(), threading.Event(), threading.Event()
+
+    def reserve_when_locked(*args: Any, **options: Any) -> allocations.Taken:
+        began.set()
+        assert locked.wait(20)
+        taken = reserve(*args, **options)
+        reserved.set()
+        return taken
+
+    monkeypatch.setattr(allocations, "reserve_gang", reserve_when_locked)
     job_id = await platform.submit(SLEEP.model_copy(update={"gpus": GpuRequest(gpus_per_host=8)}))
+    await eventually(began.is_set, "the reservation to begin")
     with locked_database(platform.store):
-        # Whatever database step comes next waits: place's answer, or the reservation itself.
+        locked.set()
         await platform.signal(job_id, "cancel")
-        await asyncio.sleep(0.3)
+        assert not reserved.is_set(), "the cancel came while the reservation waited"
     await platform.ends(job_id, JobState.CANCELLED)
+    assert reserved.is_set()
+    kinds = platform.kinds(job_id)
+    assert kinds.index("gang.reserved") < kinds.index("gang.released"), "what it took is given back"
+    assert "job.running" not in kinds
     await platform.nothing_leaked()
 
 
@@ -76,7 +104,8 @@ async def test_during_prepare_of_a_gang(temporal: Client, sqlite_store: Store, t
 
         await eventually(only_b_is_missing, "host a to be prepared and b to wait")
         await platform.signal(job_id, "cancel")
-        await asyncio.sleep(0.2)
+        await eventually(lambda: has_heard(platform, job_id), "the workflow to hear of the cancel")
+        assert not (await platform.workflow(job_id).describe()).close_time, "it waits for b"
         async with platform.listening("b"):
             await platform.ends(job_id, JobState.CANCELLED)
             await platform.nothing_leaked()
@@ -91,6 +120,7 @@ async def test_during_launch(temporal: Client, sqlite_store: Store, tmp_path: Pa
 
         await eventually(launching, "the launch to wait for the host")
         await platform.signal(job_id, "cancel")
+        await eventually(lambda: has_heard(platform, job_id), "the workflow to hear of the cancel")
         async with platform.listening("a"):
             await platform.ends(job_id, JobState.CANCELLED)
             await platform.nothing_leaked()

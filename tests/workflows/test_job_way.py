@@ -214,13 +214,14 @@ async def test_a_job_ends_at_its_time_limit(platform: Platform) -> None:
 
 
 async def test_a_kill_cuts_the_grace_of_a_cancel_short(platform: Platform) -> None:
-    job_id = await platform.submit(shell("trap '' TERM; echo ready; while :; do sleep 0.1; done", grace_s=3600))
+    script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.1; done"
+    job_id = await platform.submit(shell(script, grace_s=3600))
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     host = job.placement.hosts[0]
     await eventually(lambda: "ready" in log_of(platform, job_id, 1, 0, host), "the rank to be ready")
     await platform.signal(job_id, "cancel")
-    await asyncio.sleep(0)
+    await eventually(lambda: "told" in log_of(platform, job_id, 1, 0, host), "the grace to begin")
     await platform.signal(job_id, "kill")
     await platform.ends(job_id, JobState.CANCELLED)
     await platform.nothing_leaked()

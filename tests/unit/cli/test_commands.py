@@ -219,8 +219,7 @@ async def test_interrupting_the_wait_leaves_the_job(platform: Platform) -> None:
     process = await _start(("submit", "--wait", "--", "x"), platform.url)
     assert process.stdout is not None
     job_id = (await process.stdout.readline()).decode().strip()
-    await asyncio.sleep(0.3)  # it may be anywhere after its first output
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # it may be anywhere after its first output
     _, err = await asyncio.wait_for(process.communicate(), 10)
     assert process.returncode == 130
     assert f"gpu-platform jobs cancel {job_id}" in err.decode()

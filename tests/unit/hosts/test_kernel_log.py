@@ -64,9 +64,13 @@ def test_an_xid_in_the_real_kernel_log_is_reported_once(tmp_path: Path) -> None:
     watched = Watched(tmp_path, kernel_log=device)
     watched.health.start()
     try:
-        time.sleep(0.2)  # the log has no signal for "somebody listens"; a line before that is rightly not ours
-        device.write_text("<6>NVRM: Xid (PCI:ffff:03:00): 31, pid=1, name=test of gpu-platform\n")
-        _until(lambda: watched.faults)
+
+        def heard() -> bool:
+            """The log has no signal for "somebody listens"; a line before that is rightly not ours."""
+            device.write_text("<6>NVRM: Xid (PCI:ffff:03:00): 31, pid=1, name=test of gpu-platform\n")
+            return bool(watched.faults)
+
+        _until(heard)
         watched.host.strike(2, xid=31)  # and NVML tells the same
         watched.host.strike(4, xid=13)
         _until(lambda: len(watched.faults) == 2)

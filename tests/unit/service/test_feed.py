@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from gpu_platform.domain.events import Event
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
+from gpu_platform.store import events as store_events
 from gpu_platform.store.jobs import jobs
 from service import feed as feed_module
 from service.feed import EventFeed
@@ -62,16 +65,28 @@ async def test_a_slow_follower_falls_back_to_the_store(
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_BEHIND", 3)
     monkeypatch.setattr(feed_module, "PAGE", 4)
+    read_events = store_events.read_events
+    handed_out: list[int] = []
+    looked_up: list[int] = []
+
+    def read(*args: Any) -> list[Event]:
+        found = read_events(*args)
+        # A follower says whose events it wants; the shared task, which reads for all, does not.
+        (looked_up if len(args) == 4 else handed_out).extend(event.seq for event in found)
+        return found
+
+    monkeypatch.setattr(store_events, "read_events", read)
     submit(store, "j-first")
     seqs: list[int] = []
     async for event in feed.follow(0):
         seqs.append(event.seq)
         if len(seqs) == 1:
             await asyncio.to_thread(submit, store, *(f"j-{number}" for number in range(20)))
-        await asyncio.sleep(0.02)  # slower than they come
+            await eventually(lambda: 21 in handed_out, "every event to be handed out")
         if len(seqs) == 21:
             break
     assert seqs == list(range(1, 22))
+    assert looked_up == list(range(1, 22)), "it fell behind, and read on in the store"
 
 
 async def test_a_job_is_followed_to_its_end_also_when_it_has_ended(feed: EventFeed, store: Store) -> None:
@@ -104,10 +119,13 @@ async def test_a_database_that_comes_back_is_read_on(store: Store, monkeypatch: 
     os.rename(path, f"{path}.away")
     os.mkdir(path)
     monkeypatch.setattr(feed_module, "RETRY_S", 0.01)
+    last_seq = store_events.last_seq
+    tries: list[Store] = []
+    monkeypatch.setattr(store_events, "last_seq", lambda asked: (tries.append(asked), last_seq(asked))[1])
     feed = EventFeed(store, poll_s=0.005)
     reading = asyncio.create_task(feed.run())
     following = asyncio.create_task(take(feed, 1))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: len(tries) >= 3, "the feed to try again and again")
     assert not following.done()
     os.rmdir(path)
     os.rename(f"{path}.away", path)
