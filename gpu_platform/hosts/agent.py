@@ -15,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -43,6 +42,7 @@ from gpu_platform.hosts.health import gpu_reset, host_reset
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.isolation.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
+from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
@@ -383,24 +383,24 @@ class HostAgent:
         shown = self.checkpointing.shown(plan, rendezvous.resume_from)
         provision = self._stages.provides(plan) + Provision(readable=shown)
         account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
-        orders: list[dict[str, Any]] = [
-            {
-                "rank_dir": str(paths.rank_dir(self._home, plan.key, spec.rank)),
-                "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
-                "argv": plan.program(spec).command,
-                "env": rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
+        orders = [
+            RankOrder(
+                rank_dir=str(paths.rank_dir(self._home, plan.key, spec.rank)),
+                attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
+                argv=plan.program(spec).command,
+                env=rank_environ(plan, spec, rendezvous, home=self._home, checkpoint_dir=checkpoint_dir)
                 | self.checkpointing.environ(plan)
                 | provision.environ
                 | provision.of_rank(spec.rank)
                 | account,
-                "workdir": plan.workdir,
-                "host": plan.host,
-                "log": [self._node.log_file_bytes, self._node.log_files],
-                "kind": "rank",
-                "lease": self._lease_of(plan),
-                "fence": None if self._jail_planner is None else self._jail_planner.rank_order(plan, spec, provision),
-                "cpus": plain_affinity(plan, spec, provision, self._inventory) if self._jail_planner is None else None,
-            }
+                workdir=plan.workdir,
+                host=plan.host,
+                log_file_bytes=self._node.log_file_bytes,
+                log_files=self._node.log_files,
+                lease=self._lease_of(plan),
+                jail=None if self._jail_planner is None else self._jail_planner.rank_order(plan, spec, provision),
+                cpus=plain_affinity(plan, spec, provision, self._inventory) if self._jail_planner is None else None,
+            )
             for spec in plan.ranks
         ]
         if self._jail_planner is not None:
@@ -420,11 +420,11 @@ class HostAgent:
                 case "failed":
                     raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
 
-    def _lease_of(self, plan: HostPlan) -> dict[str, Any] | None:
+    def _lease_of(self, plan: HostPlan) -> LeaseTerms | None:
         """What the supervisor of a rank needs of the lease: to start the rank only under it, and to end it with it."""
         if self._lease is None:
             return None
-        return {"path": self._lease, "term": plan.term, "ends_rank": plan.fencing is not Fencing.RELAXED}
+        return LeaseTerms(self._lease, plan.term, ends_rank=plan.fencing is not Fencing.RELAXED)
 
     async def end_ranks_without_lease(self) -> None:
         """The lease has ended: end every rank here, but those of jobs that are to go on (``fencing: relaxed``)."""

@@ -13,7 +13,6 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
@@ -21,7 +20,8 @@ from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.hosts.isolation import device_filter, privileges
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
-from gpu_platform.hosts.isolation.jail import ROOT, cgroup_name
+from gpu_platform.hosts.isolation.jail import cgroup_name
+from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.sandbox import Mounts
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
@@ -93,7 +93,7 @@ def _probe() -> tuple[list[str], Hierarchies | None]:
         return [f"the system call filter does not know {os.uname().machine}"], None
     try:
         hierarchies = find_hierarchies()
-        probe = Cgroup(hierarchies, f"{ROOT}/probe-{os.getpid()}")
+        probe = Cgroup(hierarchies, f"{CGROUP_ROOT}/probe-{os.getpid()}")
         if not device_filter.is_supported(probe):
             return ["the kernel takes no device filter (CONFIG_CGROUP_BPF, or the v1 devices controller)"], None
         if device_filter.has_bpf() and hierarchies.unified is not None:
@@ -116,7 +116,7 @@ def _try_bubblewrap() -> str | None:
 
 
 class JailPlanner:
-    """What the jail of an attempt, and of each of its ranks, is to be. Orders survive JSON."""
+    """Decides what the jail of an attempt is, and that of each of its ranks. Makes the orders for them."""
 
     def __init__(
         self,
@@ -148,10 +148,8 @@ class JailPlanner:
                 kind="user",
             )
 
-    def jail_order(
-        self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision
-    ) -> dict[str, Any]:
-        """See :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
+    def jail_order(self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> JailOrder:
+        """The order to make the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         if (account := account_of(self._node, plan.user)) is not None:
             os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
@@ -165,18 +163,17 @@ class JailPlanner:
             tmp_mib=self._node.rank_tmp_mib,
             shm=provision.shm,
         )
-        return {
-            "kind": "fence",
-            "attempt_dir": str(paths.attempt_dir(self._home, plan.key)),
-            "hierarchies": list(self._trees(provision)),
-            "cgroup": cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
-            "devices": [list(device_filter.device_of(node)) for node in nodes],
-            "mounts": list(mounts),
-            "limits": list(Limits(memory_bytes=plan.limits.ram_mib << 20 or None)),
-        }
+        return JailOrder(
+            attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
+            hierarchies=self._trees(provision),
+            cgroup=cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
+            devices=[device_filter.device_of(node) for node in nodes],
+            mounts=mounts,
+            limits=Limits(memory_bytes=plan.limits.ram_mib << 20 or None),
+        )
 
-    def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> dict[str, Any]:
-        """See :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
+    def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
+        """What the jail of one rank is to be; see :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
         account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
         bound = provision.rank_cpus.get(spec.rank)
@@ -187,12 +184,12 @@ class JailPlanner:
             cpus=cpus,
             mems=mems,
         )
-        return {
-            "rank": spec.rank,
-            "limits": list(limits),
-            "uid": None if account is None else account.pw_uid,
-            "gid": None if account is None else account.pw_gid,
-        }
+        return RankJailOrder(
+            rank=spec.rank,
+            limits=limits,
+            uid=None if account is None else account.pw_uid,
+            gid=None if account is None else account.pw_gid,
+        )
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
         """What the account that the ranks run as adds to their environment."""

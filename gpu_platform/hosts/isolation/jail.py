@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_platform.hosts.isolation import device_filter, privileges, sandbox
-from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits
+from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies
+from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 
-ROOT = "gpu-platform"
 _HOLDER = "holder"
 _LOG = "fence.log"
 _GONE_PATIENCE_S = 10.0
@@ -35,7 +35,7 @@ _GONE_PATIENCE_S = 10.0
 def cgroup_name(home: str, host: str, job_id: str, attempt: int) -> str:
     """Unique on this machine, which may run several simulated hosts and several platforms."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:8]
-    return f"{ROOT}/{digest}.{host}.{job_id}.{attempt}"
+    return f"{CGROUP_ROOT}/{digest}.{host}.{job_id}.{attempt}"
 
 
 class Jail:
@@ -85,15 +85,14 @@ class Jail:
         return empty
 
 
-def create_jail(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> None:
     """Make the jail unless it is there already.
 
-    ``order``: attempt_dir, hierarchies, cgroup (its name), devices, mounts, limits (of all ranks together).
     ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
     """
     os.setsid()
     os.umask(0o022)
-    attempt_dir = order["attempt_dir"]
+    attempt_dir = order.attempt_dir
     try:
         with jail_lock(attempt_dir):
             if os.path.exists(os.path.join(attempt_dir, records.CLOSED)):
@@ -106,23 +105,21 @@ def create_jail(order: dict[str, Any], reply: Callable[[dict[str, Any]], None]) 
     return reply({"status": "started"})
 
 
-def _create(order: dict[str, Any]) -> None:
-    path = os.path.join(order["attempt_dir"], records.JAIL)
+def _create(order: JailOrder) -> None:
+    path = os.path.join(order.attempt_dir, records.JAIL)
     record = {
-        "cgroup": order["cgroup"],
-        "hierarchies": order["hierarchies"],
+        "cgroup": order.cgroup,
+        "hierarchies": list(order.hierarchies),
         "holder": None,
         "boot_id": boot_id(),
     }
     records.write_record(path, record, durable=False)
-    cgroup = Cgroup(Hierarchies(*order["hierarchies"]), order["cgroup"])
-    cgroup.create(Limits(*order["limits"]), domain=True)
-    device_filter.admit_only(
-        cgroup, [*device_filter.HARMLESS, *(device_filter.Device(*device) for device in order["devices"])]
-    )
+    cgroup = Cgroup(order.hierarchies, order.cgroup)
+    cgroup.create(order.limits, domain=True)
+    device_filter.admit_only(cgroup, [*device_filter.HARMLESS, *order.devices])
     inside = cgroup.child(_HOLDER)
     inside.create()
-    holder = sandbox.start_sandbox(sandbox.Mounts(*order["mounts"]), inside, os.path.join(order["attempt_dir"], _LOG))
+    holder = sandbox.start_sandbox(order.mounts, inside, os.path.join(order.attempt_dir, _LOG))
     records.write_record(path, {**record, "holder": list(holder)}, durable=False)
 
 
@@ -139,25 +136,24 @@ def jail_lock(attempt_dir: str) -> Iterator[None]:
 
 
 class RankJail:
-    """A supervisor's side: its rank's cgroup, and the way in. ``order["fence"]``: rank, limits, uid, gid.
+    """The cgroup of one rank in its attempt's jail, and the way into the jail. For supervisors.
 
-    ``join``: the cgroup must be there already; nothing new comes into being for an attempt that ends meanwhile.
+    ``join``: the cgroup must be there already. So nothing new is made for an attempt that ends meanwhile.
     """
 
-    def __init__(self, order: dict[str, Any], *, join: bool = False) -> None:
-        wanted = order["fence"]
-        jail = Jail.of(order["attempt_dir"])
+    def __init__(self, attempt_dir: str, order: RankJailOrder, *, join: bool = False) -> None:
+        jail = Jail.of(attempt_dir)
         process = None if jail is None else jail.holder
         holder = None if process is None else open_process(process)
         if jail is None or process is None or holder is None:
-            raise OSError(3, "the jail is gone", order["attempt_dir"])
+            raise OSError(3, "the jail is gone", attempt_dir)
         self._holder_fd = holder
         self.root = f"/proc/{process.pid}/root"
         """The file system that the rank sees."""
-        self.user: tuple[int | None, int | None] = wanted["uid"], wanted["gid"]
-        self.cgroup = jail.cgroup.child(f"rank-{wanted['rank']}")
+        self.user: tuple[int | None, int | None] = order.uid, order.gid
+        self.cgroup = jail.cgroup.child(f"rank-{order.rank}")
         if not join:
-            self.cgroup.create(Limits(*wanted["limits"]))
+            self.cgroup.create(order.limits)
         sandbox.share_pids(holder)
 
     def fork(self) -> int:

@@ -25,6 +25,7 @@ import gpu_platform
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, InUse, InvalidRequest, NotFound
 from gpu_platform.domain.exec import ExecChunk, ExecRequest
+from gpu_platform.hosts.isolation.orders import ExecOrder
 from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES
 from gpu_platform.hosts.system import paths
 
@@ -160,17 +161,17 @@ class ExecProcess:
             self._read_from(pipes[1][0], "stdout")
             self._read_from(pipes[2][0], "stderr")
         self._loop.add_reader(ours.fileno(), self._hear)
-        order = {
-            "id": self.id,
-            "rank_dir": str(paths.rank_dir(home, self.key, self.rank)),
-            "attempt_dir": str(paths.attempt_dir(home, self.key)),
-            "argv": request.command,
-            "tty": request.tty,
-            "rows": request.rows,
-            "columns": request.columns,
-            "term": request.term if request.tty else None,
-        }
-        data = json.dumps(order).encode()
+        order = ExecOrder(
+            id=self.id,
+            rank_dir=str(paths.rank_dir(home, self.key, self.rank)),
+            attempt_dir=str(paths.attempt_dir(home, self.key)),
+            argv=request.command,
+            tty=request.tty,
+            rows=request.rows,
+            columns=request.columns,
+            term=request.term if request.tty else None,
+        )
+        data = json.dumps(order.to_json()).encode()
         if len(data) > MESSAGE_BYTES // 4:
             raise InvalidRequest(f"the command has {len(data)} bytes: put it into a script")
         await self._loop.sock_sendall(ours, data)

@@ -21,6 +21,7 @@ import traceback
 from typing import Any, NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation.jail import RankJail
+from gpu_platform.hosts.isolation.orders import BadOrder, ExecOrder, RankOrder
 from gpu_platform.hosts.processes.supervisor import (
     become_subreaper,
     execute,
@@ -42,9 +43,14 @@ def main(control_fd: int) -> None:
     name_process(b"gpu-exec")
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
-    order = json.loads(control.recv(MESSAGE_BYTES))
-    name = f"{records.EXEC_PREFIX}{order['id']}"
-    claim = records.take_claim(order["rank_dir"], name)
+    message = json.loads(control.recv(MESSAGE_BYTES))
+    try:
+        order = ExecOrder.parse(message)
+    except BadOrder as error:
+        _tell(control, {"status": "error", "message": f"the order was refused: {error}"})
+        return
+    name = f"{records.EXEC_PREFIX}{order.id}"
+    claim = records.take_claim(order.rank_dir, name)
     me = read_stat(os.getpid())
     assert me is not None
     if claim is None:
@@ -55,13 +61,15 @@ def main(control_fd: int) -> None:
         _run(order, control)
     except OSError as error:  # no more processes, or the jail was removed while we entered it
         _tell(control, {"status": "error", "message": error.strerror or str(error)})
+    except BadOrder as error:
+        _tell(control, {"status": "error", "message": f"the record of the rank's order is refused: {error}"})
     except Exception:
-        with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
+        with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         _tell(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
     # With a control that reached another program the lock would outlive us; the file is what counts.
     if kill_descendants():
-        os.unlink(os.path.join(order["rank_dir"], name))
+        os.unlink(os.path.join(order.rank_dir, name))
 
 
 class _ExecProgram(NamedTuple):
@@ -72,22 +80,23 @@ class _ExecProgram(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _run(order: dict[str, Any], control: socket.socket) -> None:
-    rank_dir = order["rank_dir"]
+def _run(order: ExecOrder, control: socket.socket) -> None:
+    rank_dir = order.rank_dir
     started = records.read_record(os.path.join(rank_dir, records.STARTED))
     rank = None
     if started is not None and started["boot_id"] == boot_id():
         rank = open_process(Process(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
     # Looked for after the claim was taken, as a supervisor does: stop sees our claim, or we see that it closed.
-    closed = os.path.exists(os.path.join(order["attempt_dir"], records.CLOSED))
+    closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))
     if rank is None or of_rank is None or closed:
         _tell(control, {"status": "ended"})
         return
-    env = {**of_rank["env"], **({"TERM": order["term"]} if order["term"] else {})}
-    wanted = {**of_rank, "argv": order["argv"], "env": env}
-    jail = RankJail(wanted, join=True) if wanted["fence"] else None
-    terminal = _open_terminal(jail, order["rows"], order["columns"]) if order["tty"] else None
+    rank_order = RankOrder.read(of_rank)
+    env = {**rank_order.env, **({"TERM": order.term} if order.term else {})}
+    wanted = rank_order._replace(argv=order.argv, env=env)
+    jail = None if wanted.jail is None else RankJail(wanted.attempt_dir, wanted.jail, join=True)
+    terminal = _open_terminal(jail, order.rows, order.columns) if order.tty else None
     program = _fork(wanted, jail, terminal)
     if program.start_error is not None:
         message = explain(wanted, *program.start_error)["message"]
@@ -127,7 +136,7 @@ def _open_terminal(jail: RankJail | None, rows: int, columns: int) -> _Terminal:
     return _Terminal(master, slave)
 
 
-def _fork(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
+def _fork(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
     hear, tell = os.pipe()
     pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
@@ -139,7 +148,7 @@ def _fork(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | No
     return _ExecProgram(pid, fd, tuple(json.loads(start_error)) if start_error else None)
 
 
-def _become_program(order: dict[str, Any], jail: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
+def _become_program(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
     try:
         os.setsid()
         if jail is not None:

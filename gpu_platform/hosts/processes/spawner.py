@@ -1,8 +1,8 @@
 """A small fork server: starting a rank costs a fork, not the start of a Python program.
 
 It is single-threaded and imports little, so its forks are quick, small and safe; the node
-worker (threads, Temporal, NVML) must not fork. Orders come on stdin, each a length of four
-bytes and JSON; answers go to stdout, one line each, written by the supervisors themselves.
+worker (threads, Temporal, NVML) must not fork. Orders (``isolation/orders.py``) come on stdin, each a length of
+four bytes and JSON; answers go to stdout, one line each, written by the supervisors themselves.
 It ends when the node worker is gone. Supervisors do not need it once they run.
 """
 
@@ -16,10 +16,11 @@ import select
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from gpu_platform.hosts.isolation.jail import create_jail
-from gpu_platform.hosts.processes.supervisor import name_process, supervise
+from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, RankOrder, parse_order
+from gpu_platform.hosts.processes.supervisor import Reply, name_process, supervise
 from gpu_platform.hosts.system.process_tree import boot_id
 
 ORDERS, ANSWERS = 0, 1
@@ -39,14 +40,15 @@ def main() -> None:
     while True:
         for fd, _ in poll.poll():
             if fd == ORDERS:
-                order = _read_order()
-                if order is None:
+                message = _read_message()
+                if message is None:
                     return
+                number, order = message
                 pid = os.fork()
                 if pid == 0:
-                    _become_supervisor(order)
+                    _become_supervisor(number, order)
                 pidfd = os.pidfd_open(pid)
-                running[pidfd] = (pid, order["number"])
+                running[pidfd] = (pid, number)
                 poll.register(pidfd, select.POLLIN)
             else:
                 poll.unregister(fd)
@@ -56,11 +58,14 @@ def main() -> None:
                 _answer(number, {"status": "ended"})
 
 
-def _read_order() -> dict[str, Any] | None:
-    """None when the node worker is gone."""
+def _read_message() -> tuple[int, object] | None:
+    """The number of an order, and the order as it came. None when the node worker is gone."""
     head = _read_exactly(4)
     body = _read_exactly(int.from_bytes(head)) if head else None
-    return json.loads(body) if body else None
+    if not body:
+        return None
+    message = json.loads(body)
+    return int(message["number"]), message["order"]
 
 
 def _read_exactly(size: int) -> bytes | None:
@@ -79,26 +84,37 @@ def _answer(number: int, answer: dict[str, Any]) -> None:
         os.write(ANSWERS, line)
 
 
-def _become_supervisor(order: dict[str, Any]) -> None:
+def _become_supervisor(number: int, message: object) -> NoReturn:
     def reply(answer: dict[str, Any]) -> None:
         if "failure" in answer:
             answer = {
                 **answer,
                 "failure": {**answer["failure"], "message": answer["failure"]["message"][:_MESSAGE_CHARACTERS]},
             }
-        _answer(order["number"], answer)
+        if "message" in answer:
+            answer = {**answer, "message": answer["message"][:_MESSAGE_CHARACTERS]}
+        _answer(number, answer)
         for fd in (0, 1, 2):  # hold nothing of the node worker's any longer
             os.dup2(null, fd)
 
+    os.closerange(3, 1 << 20)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.closerange(3, 1 << 20)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        if order["kind"] == "fence":
+        order = parse_order(message)
+    except BadOrder as error:
+        reply({"status": "error", "message": f"the order was refused: {error}"})
+        os._exit(1)
+    _carry_out(order, reply)
+
+
+def _carry_out(order: RankOrder | JailOrder, reply: Reply) -> NoReturn:
+    try:
+        if isinstance(order, JailOrder):
             create_jail(order, reply)
         else:
             supervise(order, reply)
     except BaseException:
-        with open(os.path.join(order["attempt_dir"], "supervisor-error.txt"), "a") as file:
+        with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(1)
     os._exit(0)

@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import gpu_platform
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.hosts.isolation.orders import JailOrder, RankOrder
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpu_platform.hosts.processes.spawner import main; main()"
 _ANSWER_TIMEOUT_S = 30.0
@@ -27,7 +29,7 @@ class SpawnerClient:
         self._lock = threading.Lock()
         self._connection: _SpawnerConnection | None = None
 
-    def start_ranks(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def start_ranks(self, orders: Sequence[RankOrder | JailOrder]) -> list[dict[str, Any]]:
         """One answer for each order; see :func:`gpu_platform.hosts.processes.supervisor.supervise`.
 
         Raises :class:`HostUnavailable` when spawner after spawner dies or stays silent.
@@ -96,12 +98,12 @@ class _SpawnerConnection:
         self._reader = threading.Thread(target=self._read, name="spawner", daemon=True)
         self._reader.start()
 
-    def send(self, order: dict[str, Any]) -> Future[dict[str, Any]]:
+    def send(self, order: RankOrder | JailOrder) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             self._count += 1
             number = self._count
-            body = json.dumps({**order, "number": number}).encode()
+            body = json.dumps({"number": number, "order": order.to_json()}).encode()
             if self.gone:
                 future.set_exception(_Gone())
                 return future

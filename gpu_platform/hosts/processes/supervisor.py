@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation.jail import RankJail
+from gpu_platform.hosts.isolation.orders import RankOrder
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
 from gpu_platform.hosts.system import lease_file, records
 from gpu_platform.hosts.system.process_tree import all_processes, boot_id, descendants, read_stat, send_signal
@@ -48,12 +49,9 @@ _LEASE_LOOK_S = 5.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def supervise(order: dict[str, Any], reply: Reply) -> None:
+def supervise(order: RankOrder, reply: Reply) -> None:
     """Run one rank to its end.
 
-    ``order``: rank_dir, attempt_dir, argv, env, workdir (or None), host, log (its bounds), jail (or None),
-    lease (or None: ranks run without one): ``{"path", "term", "ends_rank"}``, see ``lease_file``,
-    cpus (that a rank without a jail is bound to; or None).
     ``reply`` is called once, as soon as the rank executes or cannot:
     ``{"status": "started" | "taken" | "closed" | "failed" | "error"}``.
     """
@@ -62,7 +60,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     name_process(b"gpu-supervisor")
     become_subreaper()
 
-    rank_dir = order["rank_dir"]
+    rank_dir = order.rank_dir
     try:
         os.makedirs(rank_dir, exist_ok=True)
         claim = records.take_claim(rank_dir)
@@ -71,17 +69,17 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
         me = read_stat(os.getpid())
         assert me is not None
         records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
-        closed = os.path.join(order["attempt_dir"], records.CLOSED)
+        closed = os.path.join(order.attempt_dir, records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
-        lease = order.get("lease")
+        lease = order.lease
         # The node worker may have been frozen since it sent the order.
-        if lease is not None and (why := lease_file.why_not_start(lease["path"], lease["term"])) is not None:
+        if lease is not None and (why := lease_file.why_not_start(lease.path, lease.term)) is not None:
             return reply({"status": "error", "message": why})
         # It holds the job's environment, which may be secret.
-        records.write_record(os.path.join(rank_dir, records.ORDER), order, durable=False, mode=0o600)
-        jail = RankJail(order) if order["fence"] else None
-        writer = LogWriter(rank_dir, LogBounds(*order["log"]))
+        records.write_record(os.path.join(rank_dir, records.ORDER), order.to_json(), durable=False, mode=0o600)
+        jail = None if order.jail is None else RankJail(order.attempt_dir, order.jail)
+        writer = LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files))
         pump = LogPump(writer)
         child = _fork(order, jail, pump.write_end)
     except OSError as error:  # disk full, no permission, no more processes
@@ -96,7 +94,7 @@ def supervise(order: dict[str, Any], reply: Reply) -> None:
     else:
         reply({"status": "started", "pid": child.pid})
 
-    status = _wait_for(child.pid, lease["path"] if lease and lease["ends_rank"] else None)
+    status = _wait_for(child.pid, lease.path if lease is not None and lease.ends_rank else None)
     if status is None:
         failure = _lease_ended(order)
         writer.write(f"gpu-platform: {failure['message']}\n".encode())
@@ -143,7 +141,7 @@ class _ForkedRank(NamedTuple):
     """The step and errno at which it failed to execute."""
 
 
-def _fork(order: dict[str, Any], jail: RankJail | None, log: int) -> _ForkedRank:
+def _fork(order: RankOrder, jail: RankJail | None, log: int) -> _ForkedRank:
     """Fork, and wait until the child executes its program or tells why it cannot."""
     if jail is not None and jail.user[0] is not None and jail.user[1] is not None:
         os.fchown(log, jail.user[0], jail.user[1])  # so that it can open its /dev/stdout
@@ -157,31 +155,31 @@ def _fork(order: dict[str, Any], jail: RankJail | None, log: int) -> _ForkedRank
     return _ForkedRank(pid, tuple(json.loads(start_error)) if start_error else None)
 
 
-def _become_rank(order: dict[str, Any], jail: RankJail | None, log: int, tell: int) -> NoReturn:
+def _become_rank(order: RankOrder, jail: RankJail | None, log: int, tell: int) -> NoReturn:
     step = _JAIL
     try:
         os.setsid()
         if jail is not None:
             jail.cgroup.enter()
         step = _LEASE
-        lease = order.get("lease")
+        lease = order.lease
         # Once more: on a busy host the jail and the fork may have taken longer than the lease lasted.
-        if lease is not None and lease_file.why_not_start(lease["path"], lease["term"]) is not None:
+        if lease is not None and lease_file.why_not_start(lease.path, lease.term) is not None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         step = _RECORD
         me = read_stat("self")
         assert me is not None
         record = {**me.process._asdict(), "boot_id": boot_id(), "started_at_ms": time.time_ns() // 1_000_000}
         # Not fsynced: only a power loss could undo it, and that ends the rank as well.
-        records.write_record(os.path.join(order["rank_dir"], records.STARTED), record, durable=False)
+        records.write_record(os.path.join(order.rank_dir, records.STARTED), record, durable=False)
     except OSError as error:
         os.write(tell, json.dumps([step, error.errno]).encode())
         os._exit(126)
     execute(order, jail, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
 
 
-def execute(order: dict[str, Any], jail: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
-    """Become the program ``order["argv"]`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
+def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
+    """Become the program ``order.argv`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
     step = "sandbox"
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
@@ -191,14 +189,14 @@ def execute(order: dict[str, Any], jail: RankJail | None, stdio: tuple[int, int,
             os.dup2(source, target)
         if jail is not None:
             jail.enter()
-        bind_to(order.get("cpus"))
+        bind_to(order.cpus)
         step = "workdir"
-        if order["workdir"] is not None:
-            os.chdir(order["workdir"])
-        elif os.path.isdir(order["env"].get("HOME", "")):
-            os.chdir(order["env"]["HOME"])
+        if order.workdir is not None:
+            os.chdir(order.workdir)
+        elif os.path.isdir(order.env.get("HOME", "")):
+            os.chdir(order.env["HOME"])
         step = "command"
-        os.execvpe(order["argv"][0], order["argv"], order["env"])
+        os.execvpe(order.argv[0], order.argv, order.env)
     except OSError as error:
         os.write(tell, json.dumps([step, error.errno]).encode())
         os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
@@ -212,19 +210,19 @@ def bind_to(cpus: list[int] | None) -> None:
         os.sched_setaffinity(0, allowed)
 
 
-def explain(order: dict[str, Any], step: str, number: int) -> dict[str, Any]:
+def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
-    host, reason = order["host"], os.strerror(number)
-    inside = ", inside the jail" if order["fence"] else ""
+    host, reason = order.host, os.strerror(number)
+    inside = ", inside the jail" if order.jail is not None else ""
     if step == "sandbox":
         return {"kind": "hardware", "message": f"the rank could not be jailed on {host}: {reason}", "host": host}
     if step == "workdir":
-        message = f"the working directory {order['workdir']!r} cannot be entered on {host}{inside}: {reason}"
+        message = f"the working directory {order.workdir!r} cannot be entered on {host}{inside}: {reason}"
     else:
-        program = order["argv"][0]
+        program = order.argv[0]
         texts = {
             errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found "
-            f"on {host}{inside} (PATH is {order['env'].get('PATH', '')!r})",
+            f"on {host}{inside} (PATH is {order.env.get('PATH', '')!r})",
             errno.EACCES: f"the program {program!r} is not executable on {host}",
             errno.ENOEXEC: f"the program {program!r} cannot run on {host}: "
             "it is no binary of this machine and has no '#!' line",
@@ -281,9 +279,9 @@ def _end_rank(child: int, jail: RankJail | None) -> int:
         signal.sigtimedwait({signal.SIGCHLD}, 0.05)
 
 
-def _lease_ended(order: dict[str, Any]) -> dict[str, Any]:
+def _lease_ended(order: RankOrder) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
-    host = order["host"]
+    host = order.host
     message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
     return {"kind": "hardware", "message": message, "host": host}
 

@@ -1,0 +1,357 @@
+"""Orders from the node worker to the processes that start ranks: typed here, JSON between the two.
+
+The node worker builds them and :meth:`to_json` writes them. The privileged side (spawner, supervisor, helper of
+``jobs exec``) reads them with :meth:`parse`, which refuses a field that is missing, unknown or of another type, and a
+path or a cgroup outside the attempt. Standard library only: the spawner imports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from gpu_platform.hosts.isolation.cgroup import Hierarchies, Limits
+from gpu_platform.hosts.isolation.device_filter import Device
+from gpu_platform.hosts.isolation.sandbox import Mounts
+
+CGROUP_ROOT = "gpu-platform"
+"""Every cgroup of ranks is below this one."""
+
+_T = TypeVar("_T")
+_Check = Callable[[object], bool]
+
+
+class BadOrder(ValueError):
+    """An order that is refused. The message names the order, the field and what is wrong with it."""
+
+
+class LeaseTerms(NamedTuple):
+    """The lease under which a rank starts and runs; see ``lease_file``."""
+
+    path: str
+    term: int
+    ends_rank: bool
+    """The rank is ended when the lease ends. False for jobs with ``fencing: relaxed``."""
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+    @classmethod
+    def parse(cls, value: object) -> LeaseTerms:
+        """Raises :class:`BadOrder`."""
+        fields = _Fields("the lease of a rank", value)
+        terms = cls(
+            path=fields.path("path"), term=fields.take("term", _is_int, "a number"), ends_rank=fields.flag("ends_rank")
+        )
+        fields.refuse_others()
+        return terms
+
+
+class RankJailOrder(NamedTuple):
+    """What the jail of one rank is: its cgroup's limits, and the account that it runs as."""
+
+    rank: int
+    limits: Limits
+    uid: int | None
+    """None: the node worker's own account."""
+    gid: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "limits": list(self.limits)}
+
+    @classmethod
+    def parse(cls, value: object) -> RankJailOrder:
+        """Raises :class:`BadOrder`."""
+        fields = _Fields("the jail of a rank", value)
+        order = cls(
+            rank=fields.count("rank"),
+            limits=_limits(fields),
+            uid=fields.maybe_count("uid"),
+            gid=fields.maybe_count("gid"),
+        )
+        fields.refuse_others()
+        return order
+
+
+class RankOrder(NamedTuple):
+    """Start one rank, and supervise it to its end."""
+
+    rank_dir: str
+    attempt_dir: str
+    argv: list[str]
+    env: dict[str, str]
+    workdir: str | None
+    host: str
+    log_file_bytes: int
+    """The log is cut into files of this size, ..."""
+    log_files: int
+    """... and so many of them are kept."""
+    lease: LeaseTerms | None = None
+    """None: the rank runs without a lease."""
+    jail: RankJailOrder | None = None
+    """None: the rank is a plain process."""
+    cpus: list[int] | None = None
+    """CPUs that a plain process is bound to. None: all."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent, and kept in ``order.json``. The jail is called ``fence`` there, as in earlier releases."""
+        order: dict[str, Any] = {"kind": "rank", **self._asdict(), "log": [self.log_file_bytes, self.log_files]}
+        for name in ("log_file_bytes", "log_files", "jail"):
+            del order[name]
+        order["lease"] = None if self.lease is None else self.lease.to_json()
+        order["fence"] = None if self.jail is None else self.jail.to_json()
+        return order
+
+    @classmethod
+    def parse(cls, value: object) -> RankOrder:
+        """Raises :class:`BadOrder`."""
+        fields = _Fields("the order of a rank", value)
+        fields.kind("rank")
+        attempt_dir = fields.path("attempt_dir")
+        rank_dir = fields.path("rank_dir")
+        if os.path.dirname(rank_dir) != attempt_dir:
+            raise BadOrder(f"rank_dir {rank_dir!r} is not in the attempt's directory {attempt_dir!r}")
+        log = fields.take("log", _is_pair, "two numbers")
+        order = cls(
+            rank_dir=rank_dir,
+            attempt_dir=attempt_dir,
+            argv=fields.take("argv", lambda found: _is_list(found, _is_text) and bool(found), "a list of texts"),
+            env=fields.take("env", _is_environ, "an object of texts"),
+            workdir=fields.maybe("workdir", fields.text),
+            host=fields.text("host"),
+            log_file_bytes=log[0],
+            log_files=log[1],
+            lease=fields.maybe("lease", lambda name: LeaseTerms.parse(fields.take(name, _is_object, "an object"))),
+            jail=fields.maybe("fence", lambda name: RankJailOrder.parse(fields.take(name, _is_object, "an object"))),
+            cpus=fields.maybe("cpus", lambda name: fields.take(name, _is_counts, "a list of numbers")),
+        )
+        fields.refuse_others()
+        return order
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> RankOrder:
+        """From ``order.json``, which may be of another release: fields that this one does not know are left out.
+
+        Raises :class:`BadOrder`.
+        """
+        known = ("kind", "rank_dir", "attempt_dir", "argv", "env", "workdir", "host", "log", "lease", "fence", "cpus")
+        return cls.parse({"kind": "rank", **{name: record[name] for name in known if name in record}})
+
+
+class JailOrder(NamedTuple):
+    """Make the jail of one attempt on this host, before any of its ranks starts."""
+
+    attempt_dir: str
+    hierarchies: Hierarchies
+    cgroup: str
+    """Name of the cgroup, below :data:`CGROUP_ROOT`."""
+    devices: list[Device]
+    mounts: Mounts
+    limits: Limits
+    """Of all ranks together."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {
+            "kind": "fence",
+            "attempt_dir": self.attempt_dir,
+            "hierarchies": list(self.hierarchies),
+            "cgroup": self.cgroup,
+            "devices": [list(device) for device in self.devices],
+            "mounts": list(self.mounts),
+            "limits": list(self.limits),
+        }
+
+    @classmethod
+    def parse(cls, value: object) -> JailOrder:
+        """Raises :class:`BadOrder`."""
+        fields = _Fields("the order of a jail", value)
+        fields.kind("fence")
+        devices = fields.take("devices", lambda found: _is_list(found, _is_device), "a list of [major, minor]")
+        cgroup = fields.text("cgroup")
+        if os.path.normpath(cgroup) != cgroup or not cgroup.startswith(f"{CGROUP_ROOT}/"):
+            raise BadOrder(f"cgroup {cgroup!r} of the order of a jail is not below {CGROUP_ROOT!r}")
+        order = cls(
+            attempt_dir=fields.path("attempt_dir"),
+            hierarchies=Hierarchies(*fields.take("hierarchies", _is_hierarchies, "[mount point, list, object]")),
+            cgroup=cgroup,
+            devices=[Device(*device) for device in devices],
+            mounts=Mounts(*fields.take("mounts", _is_mounts, "[4 lists of absolute paths, a number, a path or null]")),
+            limits=_limits(fields),
+        )
+        fields.refuse_others()
+        return order
+
+
+class ExecOrder(NamedTuple):
+    """Run one program beside a rank (``jobs exec``)."""
+
+    id: str
+    rank_dir: str
+    attempt_dir: str
+    argv: list[str]
+    tty: bool
+    rows: int
+    columns: int
+    term: str | None
+    """``TERM`` of the program. None: as the rank has it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is sent."""
+        return self._asdict()
+
+    @classmethod
+    def parse(cls, value: object) -> ExecOrder:
+        """Raises :class:`BadOrder`."""
+        fields = _Fields("the order of a command", value)
+        name = fields.text("id")
+        if not name.isalnum():
+            raise BadOrder(f"id {name!r} of the order of a command has other characters than letters and digits")
+        order = cls(
+            id=name,
+            rank_dir=fields.path("rank_dir"),
+            attempt_dir=fields.path("attempt_dir"),
+            argv=fields.take("argv", lambda found: _is_list(found, _is_text) and bool(found), "a list of texts"),
+            tty=fields.flag("tty"),
+            rows=fields.count("rows"),
+            columns=fields.count("columns"),
+            term=fields.maybe("term", fields.text),
+        )
+        fields.refuse_others()
+        return order
+
+
+def parse_order(value: object) -> RankOrder | JailOrder:
+    """An order to the spawner. Raises :class:`BadOrder`."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind == "rank":
+        return RankOrder.parse(value)
+    if kind == "fence":
+        return JailOrder.parse(value)
+    raise BadOrder(f"an order is of the kind 'rank' or 'fence', not {kind!r}")
+
+
+class _Fields:
+    """The fields of one JSON object, taken one after the other."""
+
+    def __init__(self, what: str, value: object) -> None:
+        if not isinstance(value, dict):
+            raise BadOrder(f"{what} must be an object, not {type(value).__name__}")
+        self._what = what
+        self._left: dict[str, Any] = dict(value)
+
+    def take(self, name: str, check: _Check, expected: str) -> Any:
+        if name not in self._left:
+            raise BadOrder(f"{self._what} has no field {name!r}")
+        found = self._left.pop(name)
+        if not check(found):
+            raise BadOrder(f"{name} of {self._what} must be {expected}, not {type(found).__name__} {str(found)[:80]!r}")
+        return found
+
+    def maybe(self, name: str, take: Callable[[str], _T]) -> _T | None:
+        """None when the field is null or missing."""
+        if self._left.get(name) is None:
+            self._left.pop(name, None)
+            return None
+        return take(name)
+
+    def kind(self, wanted: str) -> None:
+        self.take("kind", lambda found: found == wanted, repr(wanted))
+
+    def text(self, name: str) -> str:
+        return self.take(name, _is_text, "a text")
+
+    def path(self, name: str) -> str:
+        return self.take(name, _is_path, "an absolute path")
+
+    def flag(self, name: str) -> bool:
+        return self.take(name, lambda found: isinstance(found, bool), "true or false")
+
+    def count(self, name: str) -> int:
+        return self.take(name, _is_count, "a number from 0 on")
+
+    def maybe_count(self, name: str) -> int | None:
+        return self.maybe(name, self.count)
+
+    def refuse_others(self) -> None:
+        if self._left:
+            raise BadOrder(f"{self._what} has unknown fields: {', '.join(sorted(map(str, self._left)))}")
+
+
+def _limits(fields: _Fields) -> Limits:
+    return Limits(*fields.take("limits", _is_limits, "[bytes, tasks, CPUs, NUMA nodes], each or null"))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value and os.path.isabs(value)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object, check: _Check) -> bool:
+    return isinstance(value, list) and all(map(check, value))
+
+
+def _is_counts(value: object) -> bool:
+    return _is_list(value, _is_count)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_counts(value)
+
+
+def _is_environ(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_text(k) and k and "=" not in k and _is_text(v) for k, v in value.items())
+
+
+def _is_or_null(value: object, check: _Check) -> bool:
+    return value is None or check(value)
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_or_null(value[1], _is_count)
+
+
+def _is_limits(value: object) -> bool:
+    checks = (_is_count, _is_count, _is_text, _is_text)
+    return (
+        isinstance(value, list)
+        and len(value) == len(checks)
+        and all(_is_or_null(one, check) for one, check in zip(value, checks, strict=True))
+    )
+
+
+def _is_hierarchies(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and _is_or_null(value[0], _is_path)
+        and _is_list(value[1], _is_text)
+        and isinstance(value[2], dict)
+        and all(_is_text(name) and _is_path(path) for name, path in value[2].items())
+    )
+
+
+def _is_mounts(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 6
+        and all(_is_list(paths, _is_path) for paths in value[:4])
+        and _is_count(value[4])
+        and _is_or_null(value[5], _is_path)
+    )

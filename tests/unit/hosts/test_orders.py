@@ -1,0 +1,147 @@
+"""Orders to the privileged side: what is built arrives as it was, and what is wrong is refused with a clear message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_platform.hosts.isolation.cgroup import Hierarchies, Limits
+from gpu_platform.hosts.isolation.device_filter import Device
+from gpu_platform.hosts.isolation.orders import (
+    BadOrder,
+    ExecOrder,
+    JailOrder,
+    LeaseTerms,
+    RankJailOrder,
+    RankOrder,
+    parse_order,
+)
+from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.processes.spawner_client import SpawnerClient
+
+RANK = RankOrder(
+    rank_dir="/state/jobs/j/1/rank-0",
+    attempt_dir="/state/jobs/j/1",
+    argv=["sleep", "1"],
+    env={"PATH": "/bin"},
+    workdir=None,
+    host="box",
+    log_file_bytes=1 << 20,
+    log_files=3,
+    lease=LeaseTerms("/state/lease.json", 4, ends_rank=True),
+    jail=RankJailOrder(0, Limits(1 << 30, 100, "0-3", "0"), 1000, None),
+    cpus=[0, 1],
+)
+JAIL = JailOrder(
+    attempt_dir="/state/jobs/j/1",
+    hierarchies=Hierarchies("/sys/fs/cgroup", ["memory", "pids"], {"devices": "/sys/fs/cgroup/devices"}),
+    cgroup="gpu-platform/abc.box.j.1",
+    devices=[Device(195, 0), Device(195, None)],
+    mounts=Mounts(["/scratch"], ["/state"], [], ["/dev/nvidia0"], 1024, None),
+    limits=Limits(),
+)
+EXEC = ExecOrder(
+    "00ff", "/state/jobs/j/1/rank-0", "/state/jobs/j/1", ["sh"], tty=True, rows=24, columns=80, term="xterm"
+)
+
+
+def _sent(order: RankOrder | JailOrder | ExecOrder) -> Any:
+    return json.loads(json.dumps(order.to_json()))
+
+
+def test_an_order_arrives_as_it_was_built() -> None:
+    plain = RANK._replace(lease=None, jail=None, cpus=None, workdir="/home/ada")
+    for order in (RANK, plain, JAIL):
+        assert parse_order(_sent(order)) == order
+    assert ExecOrder.parse(_sent(EXEC)) == EXEC
+
+
+@pytest.mark.parametrize(
+    ("order", "change", "says"),
+    [
+        (RANK, {"argv": "rm -rf /"}, "argv of the order of a rank must be a list of texts, not str 'rm -rf /'"),
+        (RANK, {"argv": []}, "argv .* must be a list of texts"),
+        (RANK, {"argv": ["a\0b"]}, "argv .* must be a list of texts"),
+        (RANK, {"env": {"A": 1}}, "env .* must be an object of texts"),
+        (RANK, {"env": {"A=B": "c"}}, "env .* must be an object of texts"),
+        (RANK, {"rank_dir": "rank-0"}, "rank_dir .* must be an absolute path"),
+        (RANK, {"rank_dir": "/etc/cron.d"}, "rank_dir '/etc/cron.d' is not in the attempt's directory"),
+        (RANK, {"rank_dir": "/state/jobs/j/1/../../rank-0"}, "is not in the attempt's directory"),
+        (RANK, {"log": [1, -1]}, "log .* must be two numbers"),
+        (RANK, {"log": [True, 1]}, "log .* must be two numbers"),
+        (RANK, {"cpus": ["0"]}, "cpus .* must be a list of numbers"),
+        (RANK, {"host": None}, "host .* must be a text, not NoneType"),
+        (RANK, {"lease": "none"}, "lease .* must be an object"),
+        (
+            RANK,
+            {"lease": {"path": "/l", "term": "4", "ends_rank": True}},
+            "term of the lease of a rank must be a number",
+        ),
+        (RANK, {"lease": {"path": "/l", "term": 4}}, "the lease of a rank has no field 'ends_rank'"),
+        (RANK, {"fence": {"rank": 0, "limits": [None] * 4, "uid": -1, "gid": 0}}, "uid of the jail of a rank must be"),
+        (
+            RANK,
+            {"fence": {"rank": 0, "limits": [None] * 3, "uid": 1, "gid": 0}},
+            "limits of the jail of a rank must be",
+        ),
+        (RANK, {"root": True}, "the order of a rank has unknown fields: root"),
+        (RANK, {"kind": "shell"}, "an order is of the kind 'rank' or 'fence', not 'shell'"),
+        (JAIL, {"cgroup": "system.slice/sshd.service"}, "is not below 'gpu-platform'"),
+        (JAIL, {"cgroup": "gpu-platform/../init.scope"}, "is not below 'gpu-platform'"),
+        (JAIL, {"devices": [[8, "0"]]}, "devices .* must be a list of \\[major, minor\\]"),
+        (JAIL, {"hierarchies": ["/sys", []]}, "hierarchies .* must be"),
+        (JAIL, {"mounts": [["scratch"], [], [], [], 1, None]}, "mounts .* must be"),
+        (JAIL, {"limits": ["1G", None, None, None]}, "limits of the order of a jail must be"),
+    ],
+)
+def test_a_bad_order_is_refused_and_says_what_is_wrong(
+    order: RankOrder | JailOrder, change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadOrder, match=says):
+        parse_order(_sent(order) | change)
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    sent = _sent(RANK)
+    for name in ("rank_dir", "attempt_dir", "argv", "env", "host", "log"):
+        with pytest.raises(BadOrder, match=f"the order of a rank has no field '{name}'"):
+            parse_order({key: value for key, value in sent.items() if key != name})
+    with pytest.raises(BadOrder, match="not None"):
+        parse_order([sent])
+
+
+@pytest.mark.parametrize("change", [{"id": "../claim"}, {"tty": 1}, {"rows": -1}, {"argv": [1]}, {"as": "root"}])
+def test_a_bad_order_of_a_command_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadOrder):
+        ExecOrder.parse(_sent(EXEC) | change)
+
+
+def test_the_record_of_an_order_may_be_of_another_release() -> None:
+    sent = _sent(RANK)
+    assert RankOrder.read(sent | {"number": 7, "of_a_later_release": 1}) == RANK
+    earlier = {key: value for key, value in sent.items() if key not in ("kind", "lease", "cpus")}
+    assert RankOrder.read(earlier) == RANK._replace(lease=None, cpus=None)
+
+
+@pytest.fixture
+def spawner() -> Iterator[SpawnerClient]:
+    client = SpawnerClient()
+    yield client
+    client.close()
+
+
+def test_the_spawner_answers_a_bad_order_and_goes_on(spawner: SpawnerClient, tmp_path: Path) -> None:
+    attempt = tmp_path / "attempt"
+    good = RANK._replace(
+        rank_dir=str(attempt / "rank-0"), attempt_dir=str(attempt), argv=["true"], lease=None, jail=None, cpus=None
+    )
+    before = spawner.pid
+    [refused, started] = spawner.start_ranks([good._replace(rank_dir="/etc/cron.d"), good])
+    assert refused["status"] == "error"
+    assert "the order was refused: rank_dir '/etc/cron.d' is not in the attempt's directory" in refused["message"]
+    assert started["status"] == "started"
+    assert spawner.pid == before
