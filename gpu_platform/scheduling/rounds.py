@@ -204,12 +204,12 @@ class SchedulingRound:
         state = self.state
         if not row.is_plain:
             return None if has_exclusions(row) else (row.time_limit_s or math.inf), False
-        narrowed = has_exclusions(row)
-        pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if narrowed else row
+        excludes = has_exclusions(row)
+        pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if excludes else row
         candidates = state.candidates.of(pure)
         kept = self._blocking_turns_for_limited(row)
         hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.gpus.hosts
-        if narrowed:
+        if excludes:
             taken = (kept != NO_TURN) | self.has_reservation[_resources_of(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
             alike = self._kept_nothing_more[state.queue.need(row)] >= GIVE_UP_AFTER

@@ -1,4 +1,4 @@
-"""The arrays of a snapshot: one element per host, by host index."""
+"""The arrays of a snapshot. Each array has one element per host, at the host's index."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _HOST_AMOUNTS = ("cpus", "cpus_used", "cpus_held", "ram_mib", "ram_mib_used", "r
 
 
 class ChangeKind(IntEnum):
-    """What changed; a coarser change includes the finer ones."""
+    """The kind of a change. A coarser kind includes the finer ones."""
 
     USE = 0
-    """Who has which GPU: jobs start and end."""
+    """Somebody took or released GPUs: jobs start and end."""
     HEALTH = 1
-    """What is in working order: hosts and GPUs go and come back."""
+    """Hosts or GPUs stopped working, or work again."""
     FACTS = 2
-    """The machines and where they stand."""
+    """Machines changed, or their place in the fabric is not known any more."""
 
 
 class HostArrays:
-    """Public names are views of the used part of longer arrays, pointed anew whenever hosts are added."""
+    """Holds all arrays. The public names are views of longer arrays; they are replaced whenever hosts are added."""
 
     def __init__(self, levels: Sequence[str], capacity: int) -> None:
         self._arrays: dict[str, NDArray[np.generic]] = {
@@ -42,24 +42,24 @@ class HostArrays:
         self._point(0, levels)
 
     def _point(self, hosts: int, levels: Sequence[str]) -> None:
-        """Point the public names at the part that ``hosts`` use."""
+        """Let the public names show the first ``hosts`` elements of the arrays."""
         arrays = {name: array[:hosts] for name, array in self._arrays.items()}
         self.all_gpus = cast(GpuSets, arrays["all_gpus"])
         """All GPUs of each host."""
         self.working = cast(GpuSets, arrays["working"])
-        """Those in working order: not DEGRADED, RESETTING or OFFLINE."""
+        """The GPUs in working order: not DEGRADED, RESETTING or OFFLINE."""
         self.free = cast(GpuSets, arrays["free"])
-        """Those that nobody has, as far as the store told; see :meth:`available`."""
+        """The GPUs that are free in the store. Some of them may be in ``held``."""
         self.held = cast(GpuSets, arrays["held"])
-        """Those that proposals on their way to the store will take."""
+        """The GPUs of proposals that the store has not confirmed yet."""
         self.hot = cast(GpuSets, arrays["hot"])
-        """Those above the temperature limit."""
+        """The GPUs above the temperature limit."""
         self.load = cast(NDArray[np.float64], arrays["load"])
-        """Mean measured utilisation of each host's GPUs, 0 to 1, in steps of LOAD_STEP."""
+        """Mean measured utilisation of each host's GPUs, 0 to 1, rounded to LOAD_STEP."""
         self.heat = cast(NDArray[np.float64], arrays["heat"])
-        """Hottest GPU of each host, degrees Celsius, in steps of HEAT_STEP_C; 0 is unknown."""
+        """Temperature of each host's hottest GPU in degrees Celsius, rounded to HEAT_STEP_C. 0: unknown."""
         self.speed = cast(NDArray[np.float64], arrays["speed"])
-        """How fast jobs ran on this kind of GPU in this leaf, against what was expected; 1 is as expected."""
+        """How fast jobs ran on this kind of GPU under this leaf, relative to what was expected. 1: as expected."""
         self.uses = cast(HostIndices, arrays["uses"])
         """How often each host was chosen."""
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
@@ -69,17 +69,19 @@ class HostArrays:
         self.cpus = cast(NDArray[np.int64], arrays["cpus"])
         self.ram_mib = cast(NDArray[np.int64], arrays["ram_mib"])
         self.cpus_used = cast(NDArray[np.int64], arrays["cpus_used"])
-        """CPUs that jobs have; ``cpus_held``: that proposals will take. Likewise memory."""
+        """CPUs that running jobs have. ``cpus_held``: CPUs of proposals that are not confirmed yet. The same for
+        memory.
+        """
         self.cpus_held = cast(NDArray[np.int64], arrays["cpus_held"])
         self.ram_mib_used = cast(NDArray[np.int64], arrays["ram_mib_used"])
         self.ram_mib_held = cast(NDArray[np.int64], arrays["ram_mib_held"])
         self.machine = cast(HostIndices, arrays["machine"])
         """Index into ``machines``."""
         self.kind = cast(HostIndices, arrays["kind"])
-        """Equal for hosts whose GPUs are of the same models."""
+        """A number that is equal for hosts with GPUs of the same models."""
         self.size = cast(HostIndices, arrays["size"])
         """Number of GPUs."""
         self.domains = {level: cast(HostIndices, arrays[f"in_{level}"]) for level in levels}
-        """Level -> number of each host's domain; levels nearest first."""
+        """Level -> the number of each host's domain. The nearest level is first."""
         self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
         self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in ChangeKind}

@@ -1,4 +1,6 @@
-"""Placements on their way to the store: until it confirms, or time is up, their GPUs are held."""
+"""Proposals: placements that the store has not confirmed yet. Their GPUs are held until it confirms, or until they
+expire.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,18 @@ from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 
 @dataclass(slots=True)
 class Proposal:
+    """One placement that was proposed to the store."""
+
     row: QueueRow
     placement: Placement
     expires_at: float
     wanted: bool = True
-    """Does the job wait again if nobody confirms?"""
+    """True if the job waits again when nobody confirms the proposal."""
 
 
 class Proposals:
+    """All proposals that are not answered yet, by job and attempt."""
+
     def __init__(self) -> None:
         self._of: dict[AttemptId, Proposal] = {}
 
@@ -26,22 +32,29 @@ class Proposals:
         return key in self._of
 
     def keys(self) -> list[AttemptId]:
+        """Return (job id, attempt) of every proposal."""
         return list(self._of)
 
     def get(self, key: AttemptId) -> Proposal | None:
+        """Return the proposal for an attempt, or None."""
         return self._of.get(key)
 
     def add(self, proposal: Proposal) -> None:
+        """Remember a proposal. It replaces an earlier one for the same attempt."""
         self._of[proposal.row.job_id, proposal.row.attempt] = proposal
 
     def pop(self, key: AttemptId) -> Proposal | None:
+        """Remove and return the proposal for an attempt, or None."""
         return self._of.pop(key, None)
 
     def forget(self, job_id: str) -> None:
-        """The job waits no longer, whatever becomes of what was proposed."""
+        """Note that the job does not wait any more. Its proposals stay, but the job is not queued again if they
+        expire.
+        """
         for proposal in self._of.values():
             if proposal.row.job_id == job_id:
                 proposal.wanted = False
 
     def expired(self, now: float) -> list[AttemptId]:
+        """Return the attempts whose proposals nobody confirmed before ``now``."""
         return [key for key, proposal in self._of.items() if proposal.expires_at <= now]

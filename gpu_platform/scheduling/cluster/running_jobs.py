@@ -1,4 +1,4 @@
-"""Who has which GPUs, since when and until when: jobs that run, and those that are about to."""
+"""Which job has which GPUs, since when, and until when. Jobs with a proposal count, too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunningJobs:
         self._rows: dict[AttemptId, RunningRow] = {}
         self._of_gpu: dict[str, dict[AttemptId, None]] = {}
         self.limited = 0
-        """How many of the jobs have a time limit."""
+        """The number of these jobs that have a time limit."""
 
     def __iter__(self) -> Iterator[RunningRow]:
         return iter(self._rows.values())
@@ -28,6 +28,7 @@ class RunningJobs:
         return len(self._rows)
 
     def begin(self, row: RunningRow) -> None:
+        """Add a job. It replaces an earlier entry for the same attempt."""
         self.end((row.job_id, row.attempt))
         self._rows[row.job_id, row.attempt] = row
         self.limited += row.time_limit_s is not None
@@ -35,6 +36,7 @@ class RunningJobs:
             self._of_gpu.setdefault(uuid, {})[row.job_id, row.attempt] = None
 
     def end(self, key: AttemptId) -> RunningRow | None:
+        """Remove a job and return its entry. Return None if there is none."""
         row = self._rows.pop(key, None)
         self.limited -= row is not None and row.time_limit_s is not None
         for uuid in row.gpu_uuids if row else ():
@@ -42,29 +44,34 @@ class RunningJobs:
         return row
 
     def checkpoint_saved(self, key: AttemptId, at: float) -> None:
-        """A job has saved its work; the newest counts, whichever host of a gang wrote it. Unknown ones are ignored."""
+        """Note when a job saved its work. Only the newest time counts, whichever host reported it. Unknown jobs are
+        ignored.
+        """
         row = self._rows.get(key)
         if row is not None and (row.checkpoint_at is None or at > row.checkpoint_at):
             self._rows[key] = replace(row, checkpoint_at=at)
 
     def get(self, key: AttemptId) -> RunningRow | None:
+        """Return the entry of an attempt, or None."""
         return self._rows.get(key)
 
     def holders(self, gpu_uuid: str) -> list[RunningRow]:
-        """Who has it, or parts of it."""
+        """Return the jobs that have the GPU or a share of it."""
         return [self._rows[key] for key in self._of_gpu.get(gpu_uuid, ())]
 
     def on(self, gpu_uuids: Iterable[str]) -> list[RunningRow]:
-        """Who has any of these GPUs, each once."""
+        """Return the jobs that have any of these GPUs, each job once."""
         keys = dict.fromkeys(key for uuid in gpu_uuids for key in self._of_gpu.get(uuid, ()))
         return [self._rows[key] for key in keys]
 
     def with_host_resources_on(self, host: str) -> list[RunningRow]:
-        """Who has CPUs or memory of the host."""
+        """Return the jobs that have CPUs or memory of the host."""
         return [row for row in self._rows.values() if any(use.host == host for use in row.host_use)]
 
     def free_at(self, gpu_uuid: str) -> float:
-        """When all its jobs must have ended; never for one without a time limit or a holder that nobody told of."""
+        """Return when all jobs on the GPU must have ended. Infinity if one has no time limit, or if no holder is
+        known.
+        """
         return max((latest_end(row) for row in self.holders(gpu_uuid)), default=math.inf)
 
 

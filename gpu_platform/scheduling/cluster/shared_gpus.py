@@ -1,7 +1,7 @@
-"""GPUs that are given away in parts, as arrays over hosts and GPU positions, [hosts, width].
+"""Arrays for GPUs that are shared by several jobs. Their shape is [hosts, width], by host index and GPU position.
 
-Only GPUs of which a part is taken have entries other than zero: one that is free, or taken whole, is a bit in the
-snapshot's sets and nothing here.
+Only shared GPUs have entries other than zero. A GPU that is free, or that one job has as a whole, is only a bit in
+the snapshot's sets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 Promised = tuple[tuple[ShareGrant, str], ...]
-"""Parts and the namespaces that ask."""
+"""Shares of one GPU in proposals, each with the namespace that asks for it."""
 
 
 @dataclass(slots=True)
 class GpuFlags:
-    """What is known of one GPU."""
+    """What the snapshot knows about one GPU."""
 
     working: bool = False
     free: bool = False
@@ -37,23 +37,26 @@ class GpuFlags:
     bit: int = 0
     use: GpuUse | None = None
     promised: Promised = ()
-    """Parts that proposals will take, and the namespaces that ask."""
+    """Shares in proposals that are not confirmed yet, with the namespaces that ask for them."""
 
     def forget(self, grant: ShareGrant, namespace: str) -> None:
-        """A promise ends."""
+        """Remove a promised share."""
         promised = list(self.promised)
         promised.remove((grant, namespace))
         self.promised = tuple(promised)
 
     def without(self, grant: ShareGrant, namespace: str) -> None:
-        """A part ends, promised or taken."""
+        """Remove a share, whether it is promised or taken."""
         if (grant, namespace) in self.promised:
             self.forget(grant, namespace)
         elif self.use is not None:
             self.use = self.use.minus(grant)
 
     def total(self, free: bool) -> GpuUse | None:
-        """What is taken in parts, with what is promised; all of it where the two do not go together."""
+        """Return what is taken and promised together, or None if nothing is.
+
+        If the promised shares have another mode or tenant than the taken ones, the GPU counts as full.
+        """
         total = self.use
         for grant, namespace in self.promised:
             added = first_use(grant, namespace)
@@ -67,25 +70,28 @@ class GpuFlags:
 
 
 class SharedGpuArrays:
+    """The arrays over hosts and GPU positions."""
+
     def __init__(self) -> None:
         self.partly = np.zeros(0, np.uint64)
-        """Per host the GPUs of which a part is taken."""
+        """The shared GPUs of each host, as sets."""
         self.percent = np.zeros((0, _START_WIDTH), np.int16)
-        """Of the SMs, what is taken."""
+        """How many percent of the SMs are taken."""
         self.memory_mib = np.zeros((0, _START_WIDTH), np.int64)
         self.mig = np.zeros((0, _START_WIDTH), np.int16)
-        """States as ``topology.mig`` has them."""
+        """The MIG state of the GPU, as numbered by ``topology.mig``."""
         self.mode = np.zeros((0, _START_WIDTH), np.int8)
-        """Place in MODES."""
+        """Index into MODES."""
         self.tenant = np.zeros((0, _START_WIDTH), np.int32)
         self._tenants: dict[str, int] = {"": 0}
 
     @property
     def width(self) -> int:
+        """The number of GPU positions for which there is space."""
         return self.percent.shape[1]
 
     def resize(self, hosts: int, width: int) -> None:
-        """Make room; never less than there is."""
+        """Make the arrays larger, if they must be. They never become smaller."""
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 shape = (max(hosts, array.shape[0]), *(max(width, size) for size in array.shape[1:]))
@@ -95,6 +101,7 @@ class SharedGpuArrays:
                     setattr(self, name, larger)
 
     def show(self, host_index: int, position: int, use: GpuUse | None) -> None:
+        """Write the use of one GPU into the arrays. None: the GPU is not shared."""
         bit = np.uint64(1 << position)
         if use is None:
             if self.partly[host_index] & bit:
@@ -110,25 +117,27 @@ class SharedGpuArrays:
         self.tenant[host_index, position] = self.tenant_number(use.tenant)
 
     def clear(self, host_index: int) -> None:
+        """Mark all GPUs of a host as not shared."""
         self.partly[host_index] = 0
         for array in (self.percent, self.memory_mib, self.mig, self.mode, self.tenant):
             array[host_index] = 0
 
     def tenant_number(self, name: str) -> int:
+        """Return the number that stands for a tenant in the arrays."""
         return self._tenants.setdefault(name, len(self._tenants))
 
 
 class GpuFacts:
-    """What parts depend on, per machine and position, [machines, width]."""
+    """Facts about GPUs that matter for shares. The arrays have the shape [machines, width]."""
 
     def __init__(self) -> None:
         self.memory_mib = np.zeros((0, _START_WIDTH), np.int64)
         self.mig_model = np.zeros((0, _START_WIDTH), np.int16)
-        """Place in ``mig_models()``, or _NO_MODEL."""
+        """Index into ``mig_models()``, or _NO_MODEL."""
         self._starts: dict[str, NDArray[np.int8]] = {}
 
     def add(self, gpus: tuple[GpuInfo, ...], width: int) -> None:
-        """The next machine; ``width`` is that of all arrays from now on."""
+        """Add the next machine. All arrays have ``width`` columns from now on."""
         models = mig_models()
         known = [mig_model(gpu.model) if gpu.mig_capable else None for gpu in gpus]
         numbers = [_NO_MODEL if model is None else models.index(model) for model in known]
@@ -136,7 +145,9 @@ class GpuFacts:
         self.mig_model = _with_row(self.mig_model, numbers, width, _NO_MODEL)
 
     def mig_starts(self, profile: str) -> NDArray[np.int8]:
-        """By MIG model (the last row: none) and state the best start, negative if there is none."""
+        """Return a table: by MIG model and state, the best start for an instance. Negative: no start. The last row is
+        for GPUs without MIG.
+        """
         table = self._starts.get(profile)
         if table is None:
             nowhere = np.full(STATES, -1, np.int8)
@@ -147,16 +158,17 @@ class GpuFacts:
 
 
 def mig_state(use: GpuUse) -> int:
+    """Return the number of the MIG state that a use means."""
     return state_of([(use.mig_mask, use.mig_compute_slices, bool(use.mig_media))])
 
 
 def as_sets(wanted: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """[hosts, width] of bool as one set of GPUs per host."""
+    """Turn booleans of the shape [hosts, width] into one set of GPUs per host."""
     return (wanted * (np.uint64(1) << np.arange(wanted.shape[1], dtype=np.uint64))).sum(axis=1, dtype=np.uint64)
 
 
 def as_rows(sets: NDArray[np.uint64], width: int) -> NDArray[np.bool_]:
-    """The opposite of :func:`as_sets`."""
+    """Turn one set of GPUs per host into booleans of the shape [hosts, width]."""
     return (sets[:, None] >> np.arange(width, dtype=np.uint64) & np.uint64(1)).astype(bool)
 
 

@@ -1,8 +1,8 @@
 """The cluster as the scheduler sees it: arrays over hosts, updated in place from the change feed.
 
 Each host has a *host index*: 0, 1, 2, … in the order in which hosts were registered. Array element ``i`` belongs to
-the host with index ``i``. The GPUs of a host are bits of a uint64, bit ``p`` for the GPU at position ``p`` of its
-:class:`~gpu_platform.topology.machine.Machine`. An update costs its own size, whatever the cluster's.
+the host with index ``i``. The GPUs of a host are the bits of a uint64: bit ``p`` is the GPU at position ``p`` of its
+:class:`~gpu_platform.topology.machine.Machine`. The cost of an update depends on the update, not on the cluster.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ MAX_GPUS = 64
 MAX_QUESTIONS = 10_000
 LOAD_STEP, HEAT_STEP_C, SPEED_STEP = 0.1, 5.0, 0.05
 SPEED_WEIGHT = 0.2
-"""Of the newest job in the average."""
+"""The weight of the newest job in the moving average."""
 _FIRST_CAPACITY = 64
 _HOST_STATE_ARRAYS = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib_used", "ram_mib_held")
-"""What trying things changes."""
+"""The arrays that a trial may change. They are saved before it."""
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
 SavedHostState = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
-"""What jobs and proposals have of one host."""
+"""What jobs and proposals have of one host: values of the arrays, and the use of each GPU."""
 
 
 class Snapshot(HostArrays):
-    """Read the arrays; write only through the methods.
+    """Other code reads the arrays and writes only through the methods.
 
-    ``version`` grows with every change; ``changed_at[change]`` holds each host's version of its last such change.
+    ``version`` grows with every change. ``changed_at[kind]`` holds, for each host, the version of its last change of
+    that kind.
     """
 
     def __init__(self, fabric: FabricConfig | None = None) -> None:
         self.version = 0
         self.facts_version = 0
-        """``version`` at the last change of any machine's facts."""
+        """The ``version`` after the last change of any machine's facts."""
         self.names: list[str] = []
         self.machines: list[Machine] = []
         self.states: list[HostState] = []
         self._index_of_host: dict[str, int] = {}
         self._mean_speed: dict[tuple[int, int], float] = {}
-        """Of jobs that ran on this (leaf, kind of GPU), against what was expected of them."""
+        """The mean speed of jobs by (leaf, kind of GPU), relative to what was expected."""
         self._inventories: list[HostInventory] = []
         self._uuids: list[list[str]] = []
         self._gpus: dict[str, GpuFlags] = {}
@@ -81,39 +82,43 @@ class Snapshot(HostArrays):
 
     @property
     def by_name(self) -> NDArray[np.int64]:
-        """Each host's place in alphabetical order: what decides between equals, whatever order hosts came in."""
+        """Each host's place in alphabetical order. It decides between equal hosts, so that their order of arrival
+        does not.
+        """
         if self._ranks is None:
             self._ranks = np.empty(len(self.names), np.int64)
             self._ranks[sorted(range(len(self.names)), key=self.names.__getitem__)] = np.arange(len(self.names))
         return self._ranks
 
     def host_index(self, host: str) -> int | None:
+        """Return the index of a host, or None if the host is not known."""
         return self._index_of_host.get(host)
 
     def locate(self, gpu_uuid: str) -> tuple[int, int] | None:
-        """(host_index, bit) of a GPU; None while its host is unknown."""
+        """Return (host index, bit) of a GPU, or None while its host is not known."""
         flags = self._gpus.get(gpu_uuid)
         return None if flags is None or flags.host_index < 0 else (flags.host_index, flags.bit)
 
     def gpus_of(self, host_index: int, gpus: int) -> list[tuple[str, int]]:
-        """(uuid, index in the host's inventory) of a set of a host's GPUs."""
+        """Return (uuid, index in the host's inventory) for each GPU of a set."""
         machine = self.machines[self.machine[host_index]]
         return [(self._uuids[host_index][p], machine.gpus[p].index) for p in members(gpus)]
 
     def is_free(self, gpu_uuid: str) -> bool:
-        """As far as the store told."""
+        """Tell whether the GPU is free in the store. It may be held by a proposal."""
         flags = self._gpus.get(gpu_uuid)
         return flags is not None and flags.free
 
     def domain_name(self, level: str, host_index: int) -> str:
-        """Of the host's domain of that level, in words."""
+        """Return the name of the host's domain at that level."""
         return self._fabric.name(int(self.domains[level][host_index]))
 
     def host_row(self, host: str) -> HostRow:
+        """Return what the store last said of the host."""
         return self._rows[self._index_of_host[host]]
 
     def being_reset(self, hosts: HostIndices) -> list[str]:
-        """GPUs of ``hosts`` that remediation is healing, as ``host:index``."""
+        """Return the GPUs of ``hosts`` that are being reset, as ``host:index``."""
         places = (place for uuid in self._resetting if (place := self.locate(uuid)) is not None)
         wanted, machines = set(hosts.tolist()), self.machines
         return sorted(
@@ -123,7 +128,7 @@ class Snapshot(HostArrays):
         )
 
     def lost_domains(self) -> list[DomainLoss]:
-        """What explains that hosts are LOST, where one thing does."""
+        """Return the domains whose failure explains why hosts are LOST. Single lost hosts are left out."""
         if self._lost_domains is None:
             lost = {name for name, state in zip(self.names, self.states, strict=True) if state is HostState.LOST}
             known = failure_domains(self._rows, self._fabric.config) if len(lost) > 1 else {}
@@ -131,13 +136,15 @@ class Snapshot(HostArrays):
         return self._lost_domains
 
     def uuid(self, host_index: int, position: int) -> str:
+        """Return the uuid of the GPU at that position."""
         return self._uuids[host_index][position]
 
     def inventory(self, host_index: int) -> HostInventory:
+        """Return the inventory of a host."""
         return self._inventories[host_index]
 
     def matching(self, question: Hashable, accepts: Callable[[GpuInfo], bool]) -> GpuSets:
-        """Per machine the GPUs whose facts ``accepts``; remembered under ``question``."""
+        """Return, per machine, the GPUs that ``accepts`` lets through. The answer is remembered under ``question``."""
         if len(self._matching) > MAX_QUESTIONS:
             self._matching.clear()
         known = self._matching.setdefault(question, [])
@@ -146,7 +153,7 @@ class Snapshot(HostArrays):
         return np.array(known, np.uint64)
 
     def configure_fabric(self, config: FabricConfig) -> None:
-        """The fabric is another one. Costs one look at each host; what was computed stays where a host did not move."""
+        """Set another fabric. Each host is located again; a host that did not move causes no new computation."""
         self._fabric = self._fabric.reconfigured(config)
         self._lost_domains = None
         kept = {key: array for key, array in self._arrays.items() if key.startswith("in_")}
@@ -160,7 +167,7 @@ class Snapshot(HostArrays):
             self._locate(host_index)
 
     def upsert_host(self, row: HostRow) -> None:
-        """Raises ValueError for a host with more than 64 GPUs."""
+        """Add or update a host. Raises ValueError for a host with more than 64 GPUs."""
         host_index = self._index_of_host.get(row.name)
         if host_index is None:
             host_index = self._append(row)
@@ -176,7 +183,7 @@ class Snapshot(HostArrays):
             self._touch(host_index, ChangeKind.HEALTH)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
-        """A GPU whose host is not known yet is remembered until it is."""
+        """Update GPUs. If the host of a GPU is not known yet, the GPU is remembered until it is."""
         for row in rows:
             flags = self._gpus.setdefault(row.uuid, GpuFlags())
             if (row.state is GpuState.RESETTING) != (row.uuid in self._resetting):
@@ -194,7 +201,7 @@ class Snapshot(HostArrays):
                 self._touch(flags.host_index, ChangeKind.HEALTH if changed_health else ChangeKind.USE)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
-        """What jobs have of hosts' CPUs and memory. Hosts that are not known yet are left out: tell of them first."""
+        """Set how much of the hosts' CPUs and memory jobs have. Unknown hosts are ignored, so add hosts first."""
         for row in rows:
             host_index = self._index_of_host.get(row.host)
             if host_index is None or (self.cpus_used[host_index], self.ram_mib_used[host_index]) == (
@@ -206,7 +213,7 @@ class Snapshot(HostArrays):
             self._touch(host_index, ChangeKind.USE)
 
     def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
-        """What a host's GPUs do. Small changes cost nothing: values are rounded to steps."""
+        """Note load and temperature of a host's GPUs. Values are rounded, so that small changes cost nothing."""
         host_index = self._index_of_host.get(host)
         if host_index is None:
             return
@@ -227,7 +234,9 @@ class Snapshot(HostArrays):
             self._touch(host_index, ChangeKind.USE)
 
     def remember_speed(self, hosts: Iterable[str], speed: float) -> None:
-        """A job ran on ``hosts`` at ``speed`` times what was expected: a moving average per leaf and kind of GPU."""
+        """Note that a job ran on ``hosts`` at ``speed`` times what was expected. Kept as a moving average per leaf
+        and kind of GPU.
+        """
         host_indices = [host_index for host in hosts if (host_index := self._index_of_host.get(host)) is not None]
         for leaf, kind in sorted(
             {(int(self.leaf[host_index]), int(self.kind[host_index])) for host_index in host_indices}
@@ -235,14 +244,14 @@ class Snapshot(HostArrays):
             mean = self._mean_speed.get((leaf, kind), 1.0)
             mean = self._mean_speed[leaf, kind] = mean + SPEED_WEIGHT * (speed - mean)
             shown = round(mean / SPEED_STEP) * SPEED_STEP
-            # In steps, as a change makes every host under the leaf be looked at again.
+            # Rounded, because each change makes the scheduler look again at every host under the leaf.
             alike = np.flatnonzero((self.leaf == leaf) & (self.kind == kind) & (self.speed != shown))
             self.speed[alike] = shown
             for host_index in alike.tolist():
                 self._touch(host_index, ChangeKind.USE)
 
     def hold(self, host_slice: HostSlice, namespace: str) -> None:
-        """Keep what a proposal takes of a host."""
+        """Hold what a proposal takes of a host, until :meth:`release_hold`."""
         host_index = self._index_of_host[host_slice.host]
         self.cpus_held[host_index] += host_slice.cpus
         self.ram_mib_held[host_index] += host_slice.ram_mib
@@ -258,7 +267,7 @@ class Snapshot(HostArrays):
         self._touch(host_index, ChangeKind.USE)
 
     def release_hold(self, host_slice: HostSlice, namespace: str) -> None:
-        """End :meth:`hold`. By uuid: positions may have changed meanwhile."""
+        """End :meth:`hold`. GPUs are found by uuid, because positions may have changed meanwhile."""
         host_index = self._index_of_host[host_slice.host]
         self.cpus_held[host_index] -= host_slice.cpus
         self.ram_mib_held[host_index] -= host_slice.ram_mib
@@ -274,13 +283,15 @@ class Snapshot(HostArrays):
                 self._touch(flags.host_index, ChangeKind.USE)
 
     def host_indices_of(self, job: RunningRow) -> set[int]:
-        """Of the known hosts, those where the job has something."""
+        """Return the hosts on which the job has GPUs, CPUs or memory. Unknown hosts are left out."""
         there = (self._gpus[uuid].host_index for uuid in job.gpu_uuids if uuid in self._gpus)
         with_resources = (self._index_of_host.get(use.host, -1) for use in job.host_use)
         return {host_index for host_index in (*there, *with_resources) if host_index >= 0}
 
     def simulate_release(self, job: RunningRow) -> None:
-        """As if the job had ended: only between :meth:`save_host_state` and :meth:`restore_host_state`."""
+        """Free everything that the job has, as if it had ended. Only between :meth:`save_host_state` and
+        :meth:`restore_host_state`.
+        """
         for place, uuid in enumerate(job.gpu_uuids):
             flags = self._gpus.get(uuid)
             if flags is None or flags.host_index < 0:
@@ -315,12 +326,14 @@ class Snapshot(HostArrays):
         self._touch(host_index, ChangeKind.USE)
 
     def save_host_state(self, host_index: int) -> SavedHostState:
-        """Who has what of a host, for :meth:`restore_host_state`."""
+        """Return a copy of what jobs and proposals have of a host, for :meth:`restore_host_state`."""
         shares = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
         return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), shares
 
     def restore_host_state(self, host_index: int, saved: SavedHostState) -> None:
-        """It counts as a change: what others computed in between is not valid any more."""
+        """Put back what was saved. This counts as a change, because answers that were computed in between are not
+        valid.
+        """
         for name, value in zip(_HOST_STATE_ARRAYS, saved[0], strict=True):
             self._arrays[name][host_index] = value
         for uuid, shares in zip(self._uuids[host_index], saved[1], strict=True):
@@ -337,20 +350,20 @@ class Snapshot(HostArrays):
         if domains != tuple(int(array[host_index]) for array in self.domains.values()):
             for array, domain in zip(self.domains.values(), domains, strict=True):
                 array[host_index] = domain
-            # What the host can offer stays the same; what that is worth may not.
+            # The host offers the same GPUs, but the scores of its domain may differ.
             self._touch(host_index, ChangeKind.USE)
 
     def cuda_bits(self, wanted: str) -> np.uint64:
-        """The bits of ``cuda`` of all installations that meet ``wanted``."""
+        """Return the bits of ``cuda`` for all installations that meet ``wanted``."""
         bits = {self._cuda_bit(version) for version in list(self._cuda_bits) if accepts_cuda(wanted, version)}
         return np.uint64(sum(1 << bit for bit in bits))
 
     def _cuda_bit(self, version: str) -> int:
-        """Which bit of ``cuda`` stands for this installation. A cluster has far fewer than 64."""
+        """Return the bit of ``cuda`` for this installation. A cluster has far fewer than 64 installations."""
         return self._cuda_bits.setdefault(version, len(self._cuda_bits)) % 64
 
     def touch(self, gpu_uuids: Iterable[str]) -> None:
-        """Something changed about who has these GPUs, though not whether anybody has."""
+        """Mark the hosts of these GPUs as changed. Who has the GPUs changed, but not whether they are free."""
         for uuid in gpu_uuids:
             place = self.locate(uuid)
             if place is not None:

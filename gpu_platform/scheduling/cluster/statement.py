@@ -1,6 +1,6 @@
-"""Trying things on a snapshot: every step can be taken back, so that nothing is ever half done.
+"""Trials on a snapshot. Every step can be undone, so that a trial never leaves anything half done.
 
-The idea is that of a transaction's savepoints (and of KAI-Scheduler's ``framework/statement.go``)::
+The idea is that of savepoints in a transaction (and of KAI-Scheduler's ``framework/statement.go``)::
 
     with Statement(snapshot) as attempt:
         attempt.hold(HostSlice(host="a", …), namespace)
@@ -9,7 +9,7 @@ The idea is that of a transaction's savepoints (and of KAI-Scheduler's ``framewo
         attempt.rollback(before)
         attempt.commit()
 
-What is not committed is undone at the end of the block. Nothing else may write to the snapshot meanwhile.
+Steps that are not committed are undone at the end of the block. Nobody else may write to the snapshot meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from gpu_platform.scheduling.cluster.snapshot import SavedHostState, Snapshot
 
 
 class Statement:
+    """A list of steps on a snapshot that can be undone or committed."""
+
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._log: list[tuple[int, SavedHostState]] = []
@@ -36,7 +38,7 @@ class Statement:
         self.rollback()
 
     def hold(self, host_slice: HostSlice, namespace: str) -> None:
-        """Take a part of a host."""
+        """Hold what a placement takes of one host."""
         host_index = self._snapshot.host_index(host_slice.host)
         assert host_index is not None, f"{host_slice.host} is not known"
         self._remember(host_index)
@@ -44,31 +46,31 @@ class Statement:
         self._version = self._snapshot.version
 
     def end(self, job: RunningRow) -> None:
-        """As if the job had ended. What it has on unknown hosts is ignored."""
+        """Free what a job has, as if it had ended. What it has on unknown hosts is ignored."""
         for host_index in self._snapshot.host_indices_of(job):
             self._remember(host_index)
         self._snapshot.simulate_release(job)
         self._version = self._snapshot.version
 
     def empty(self, host_index: int) -> None:
-        """As if every job on a host had ended."""
+        """Free a host, as if every job on it had ended."""
         self._remember(host_index)
         self._snapshot.simulate_empty(host_index)
         self._version = self._snapshot.version
 
     def checkpoint(self) -> int:
-        """A mark to :meth:`rollback` to."""
+        """Return a mark for :meth:`rollback`."""
         return len(self._log)
 
     def rollback(self, to: int = 0) -> None:
-        """Undo what was done since the mark; without one, everything."""
+        """Undo all steps since the mark. Without a mark, undo all."""
         self._check()
         while len(self._log) > to:
             self._snapshot.restore_host_state(*self._log.pop())
         self._version = self._snapshot.version
 
     def commit(self) -> None:
-        """Let what was done stand."""
+        """Keep all steps. They cannot be undone after this."""
         self._check()
         self._log.clear()
 

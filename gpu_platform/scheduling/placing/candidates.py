@@ -1,4 +1,4 @@
-"""Which hosts could take a job: remembered per shape of request, brought up to date by what changed."""
+"""Which hosts could take a job. Answers are remembered per shape of request and updated where hosts changed."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from gpu_platform.scheduling.placing.framework import (
 )
 
 MAX_SHAPES = 512
-"""Shapes remembered; about 40 bytes per host each."""
+"""How many shapes are remembered. Each needs about 40 bytes per host."""
 MAX_OVERLAYS = 10_000
 
 
 @dataclass
 class Candidates:
-    """One request against every host; arrays by host index."""
+    """The answers of all hosts to one request. Arrays by host index."""
 
     offers: Offers
     after_use: NDArray[np.bool_]
-    """Could serve once all jobs have ended."""
+    """The hosts that could serve the request once all jobs have ended."""
     after_health: NDArray[np.bool_]
-    """Could serve once all hosts and GPUs are back as well."""
+    """The hosts that could serve it once, in addition, all hosts and GPUs work again."""
     site_filters: Sequence[NamedFilter] = ()
     """See ``Framework.site_filters``; what they say of the hosts that they reject."""
 
     @property
     def fits(self) -> NDArray[np.bool_]:
+        """The hosts that could serve the request now."""
         return self.offers.code == FITS
 
     def resized(self, n: int) -> Candidates:
+        """Return a copy for ``n`` hosts. New elements have any value."""
         return replace(
             self,
             offers=self.offers.resized(n),
@@ -51,7 +53,7 @@ class Candidates:
 
 
 def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> HostQuery:
-    """What a job asks of hosts; ``more``: GPUs that it must not get either, host index -> set."""
+    """Return what a job asks of hosts. ``more``: further GPUs that it must not get, host index -> set."""
     excluded = exclusions(snapshot, row)
     for host_index, gpus in (more or {}).items():
         excluded[host_index] = excluded.get(host_index, 0) | gpus
@@ -59,7 +61,7 @@ def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None
 
 
 def shape_of(row: QueueRow) -> tuple[object, ...]:
-    """All that matters to one host, but for exclusions."""
+    """Return everything about a request that matters to one host, exclusions aside."""
     request = row.gpus
     return (
         row.tenant,
@@ -79,7 +81,7 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
 
 
 def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
-    """Host index -> GPUs that the job must not get there; for one without GPUs, see ``HostQuery.all_gpus``."""
+    """Return host index -> GPUs that the job must not get there. For a job without GPUs see ``HostQuery.all_gpus``."""
     excluded: dict[int, int] = {}
     if not row.gpus.gpus_per_host:
         host_indices = (snapshot.host_index(name) for name in row.excluded_hosts)
@@ -97,7 +99,7 @@ def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
 
 
 class CandidateIndex:
-    """Requests of one shape (all but the number of hosts) share their answers. Exclusions are laid over them."""
+    """Requests of one shape share their answers, whatever the number of hosts. Exclusions are applied to a copy."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot) -> None:
         self._framework = framework
@@ -106,7 +108,7 @@ class CandidateIndex:
         self._overlays: dict[tuple[object, ...], _Overlay] = {}
 
     def of(self, row: QueueRow) -> Candidates:
-        """Valid until the snapshot changes; not to be written to."""
+        """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
         key = shape_of(row)
         shape = self._shapes.pop(key, None)
         if shape is None:
@@ -130,7 +132,7 @@ class CandidateIndex:
 
 @dataclass(frozen=True)
 class _Overlay:
-    """What a job's exclusions change: the answers of the few hosts that they touch."""
+    """The answers of the few hosts for which a job's exclusions matter."""
 
     seen: int
     facts_at: int
@@ -147,7 +149,7 @@ class _Overlay:
         return cls(snapshot.version, snapshot.facts_version, hosts, offers, after_use)
 
     def holds(self, snapshot: Snapshot) -> bool:
-        """New facts anywhere may show where an excluded GPU is."""
+        """Tell whether the answers are still valid. New facts of any machine may tell where an excluded GPU is."""
         changed_at = snapshot.changed_at[ChangeKind.USE][self.hosts].max(initial=0)
         return snapshot.facts_version == self.facts_at and bool(changed_at <= self.seen)
 

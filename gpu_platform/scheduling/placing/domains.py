@@ -1,4 +1,4 @@
-"""Domains of the fabric that a gang of several hosts must not cross: the required level of its request."""
+"""Domains of the fabric that a gang of several hosts must not leave: those of the required level of its request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 
 
 def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of ``hosts`` (by host index) those in domains of the required level that have enough of them for the gang."""
+    """Return those of ``hosts`` (by host index) whose domain has enough of them for the gang."""
     host_indices = np.flatnonzero(hosts)
     if request.hosts == 1:
         return hosts
@@ -22,12 +22,12 @@ def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) 
 
 
 def is_between_hosts(level: str | None) -> bool:
-    """Does the level say anything about a gang of several hosts?"""
+    """Tell whether the level matters to a gang of several hosts."""
     return level is not None and level != "any" and level not in INSIDE_ONE_HOST
 
 
 def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
-    """Numbers of the domains that the gang may not cross."""
+    """Return, for each host, the number of the domain that the gang must not leave."""
     level = request.required_level
     if level is None or not is_between_hosts(level):
         return np.zeros(len(hosts), np.intp)

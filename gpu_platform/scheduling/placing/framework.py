@@ -1,14 +1,13 @@
 """Filter, score, choose: how one request meets all hosts.
 
-A **filter** narrows, on each host, the GPUs that are left; a host that has too few left is out, and the
-filter that took them is the reason. For a request without GPUs the host itself is what may be left. Of what
-is left the best-connected set is the host's **offer**.
-**Scores** between 0 and 1 rate offers; their weighted sum decides. **Choosing** takes one host, or
-the hosts of a gang.
+Each **filter** removes GPUs that cannot serve. When too few are left on a host, the host is out, and the filter that
+removed them is the reason. For a request without GPUs, the filters remove the host itself. The best-connected set of
+the GPUs that are left is the host's **offer**. **Scores** from 0 to 1 rate the offers; their weighted sum decides.
+**Choosing** takes one host, or the hosts of a gang.
 
-Plugins work on arrays: ``hosts`` are host indices of the snapshot, answers are arrays of equal length. An answer
-for a host may depend on nothing but the request and that host's own row, so that after a change
-only the hosts that changed are asked again.
+Plugins work on arrays: ``hosts`` are host indices of the snapshot, and answers are arrays of the same length. An answer
+for a host must depend only on the request and on the elements of that host. So after a change only the hosts that
+changed are asked again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gpu_platform.topology.subsets import HOST_LEVELS, Subset, best_subset
 _T = TypeVar("_T", bound=np.generic)
 FITS = -1
 HOST_ITSELF = np.uint64(1)
-"""What filters pass on for a request without GPUs; see :meth:`HostQuery.all_gpus`."""
+"""For a request without GPUs filters pass on the host itself, as this set. See :meth:`HostQuery.all_gpus`."""
 CODES = tuple(ReasonCode)
 _CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
 _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
@@ -50,40 +49,42 @@ class FilterText:
 
 @dataclass(frozen=True)
 class HostQuery:
-    """A request, and what the snapshot calls the GPUs that it must not get: host index -> set."""
+    """A request together with the GPUs that it must not get: host index -> set."""
 
     request: GpuRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
-    """Whose GPUs it may share; see ``QueueRow.tenant``."""
+    """Only GPUs that this tenant shares already can be shared with the job. See ``QueueRow.tenant``."""
 
     @property
     def wants_gpus(self) -> bool:
+        """False for a request that takes only CPUs and memory."""
         return self.request.gpus_per_host > 0
 
     def all_gpus(self, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        """All GPUs of each host. For a request without GPUs the host itself, as the one member of the set."""
+        """Return all GPUs of each host. For a request without GPUs: the host itself, as the only member of the set."""
         return snapshot.all_gpus[hosts] if self.wants_gpus else np.full(len(hosts), HOST_ITSELF)
 
 
 @dataclass
 class Offers:
-    """What each host offers, or why nothing; equally long arrays."""
+    """What each host offers, or why it offers nothing. Arrays of equal length."""
 
     code: NDArray[np.int8]
-    """FITS, or the number of the reason: see :meth:`Framework.number_of`."""
+    """FITS, or the index of the reason in CODES."""
     left: NDArray[np.int16]
-    """GPUs that remained when the reason was found."""
+    """How many GPUs were left when the reason was found."""
     gpus: GpuSets
     level: NDArray[np.int8]
-    """Place in HOST_LEVELS."""
+    """Index into HOST_LEVELS."""
     bandwidth_gb_s: NDArray[np.float64]
     stranded: NDArray[np.int16]
-    """Free GPUs left behind in the NUMA nodes that the offer opens."""
+    """Free GPUs that stay behind in the NUMA nodes from which the offer takes GPUs."""
     score: NDArray[np.float64]
 
     @classmethod
     def none(cls, n: int) -> Offers:
+        """Return empty offers for ``n`` hosts."""
         return cls(
             code=np.full(n, FITS, np.int8),
             left=np.zeros(n, np.int16),
@@ -95,35 +96,36 @@ class Offers:
         )
 
     def put(self, hosts: HostIndices, offers: Offers) -> None:
+        """Replace the offers of ``hosts``."""
         for name, array in vars(self).items():
             array[hosts] = getattr(offers, name)
 
     def of(self, hosts: HostIndices) -> Offers:
-        """Those of some hosts, in their order."""
+        """Return the offers of some hosts, in their order."""
         return Offers(**{name: array[hosts] for name, array in vars(self).items()})
 
     def resized(self, n: int) -> Offers:
-        """A copy; new elements have any value."""
+        """Return a copy of length ``n``. New elements have any value."""
         return Offers(**{name: resized(array, n) for name, array in vars(self).items()})
 
 
 def resized(array: NDArray[_T], n: int) -> NDArray[_T]:
-    """A copy of length ``n``; new elements have any value."""
+    """Return a copy of length ``n``. New elements have any value."""
     return array.copy() if len(array) == n else np.resize(array, n)
 
 
 class Filter(Protocol):
-    """Which of a host's GPUs may serve."""
+    """Decides which GPUs of a host may serve a request."""
 
     @property
     def code(self) -> ReasonCode: ...
     @property
     def can_change_by(self) -> ChangeKind:
-        """What has to change for it to let more through."""
+        """The kind of change after which the filter may let more GPUs through."""
         ...
 
     def applies_to(self, query: HostQuery) -> bool:
-        """False: it would let everything through, and is not asked."""
+        """False: the filter would let everything through for this request, so it is not called."""
         ...
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
@@ -139,7 +141,7 @@ class NamedFilter(Filter, Protocol):
 
 
 class Score(Protocol):
-    """How good each host's offer is, 0 to 1."""
+    """Rates the offer of each host, from 0 to 1."""
 
     name: str
 
@@ -149,7 +151,9 @@ class Score(Protocol):
 
 
 class ChooseHosts(Protocol):
-    """Which of the open hosts get the gang: their host indices in rank order, or None if they are too few."""
+    """Chooses the gang's hosts out of those with an offer. Returns host indices in rank order, or None if there are
+    too few.
+    """
 
     def __call__(
         self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
@@ -158,22 +162,24 @@ class ChooseHosts(Protocol):
 
 @dataclass(frozen=True)
 class DomainRanking:
-    """The groups of hosts that could hold a gang."""
+    """The groups of hosts that could hold a gang, rated."""
 
     hosts: HostIndices
-    """Those of a group side by side, best first."""
+    """Hosts of one group are side by side, the best first."""
     starts: NDArray[np.intp]
-    """Of each group the place of its first host in ``hosts``."""
+    """Where in ``hosts`` each group begins."""
     sizes: NDArray[np.intp]
     best: NDArray[np.intp]
-    """The groups, best first."""
+    """The numbers of the groups, best first."""
     worth: NDArray[np.float64]
     score_parts: dict[str, NDArray[np.float64]]
-    """What ``worth`` is the sum of, weighted."""
+    """The weighted terms that add up to ``worth``."""
 
 
 class RankDomains(Protocol):
-    """Why those: the nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
+    """Rates the domains of the nearest level that could hold the gang. Returns the level (None: all hosts) and the
+    ranking.
+    """
 
     def __call__(
         self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
@@ -182,6 +188,8 @@ class RankDomains(Protocol):
 
 @dataclass(frozen=True)
 class Framework:
+    """The pipeline: filters, scores, and the functions that choose hosts and rank domains."""
+
     filters: Sequence[Filter]
     scores: Sequence[tuple[Score, float]]
     choose: ChooseHosts
@@ -196,7 +204,7 @@ class Framework:
         return len(CODES) + next(place for place, other in enumerate(self.site_filters) if other is step)
 
     def examine(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> Offers:
-        """Ask ``hosts`` for their offers."""
+        """Return the offers of ``hosts``."""
         offers = Offers.none(len(hosts))
         gpus = self._narrow(query, snapshot, hosts, self.filters, offers)
         self._connect(query.request, snapshot, hosts, gpus, offers)
@@ -207,9 +215,9 @@ class Framework:
     def could_serve(
         self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind
     ) -> NDArray[np.bool_]:
-        """Which hosts would have an offer once every change up to ``after`` has turned out well?
+        """Tell which hosts would have an offer after every change up to the kind ``after`` went well.
 
-        After USE: when all jobs have ended; after HEALTH: when all hosts and GPUs are back as well.
+        USE: all jobs have ended. HEALTH: in addition, all hosts and GPUs work again.
         """
         offers = Offers.none(len(hosts))
         lasting = [step for step in self.filters if step.can_change_by > after]
@@ -218,7 +226,9 @@ class Framework:
         return offers.code == FITS
 
     def usable(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices, after: ChangeKind) -> GpuSets:
-        """The GPUs that may serve once every change up to ``after`` has turned out well, connected or not."""
+        """Return the GPUs that may serve after every change up to the kind ``after`` went well, whether they are
+        connected or not.
+        """
         gpus = query.all_gpus(snapshot, hosts)
         for step in self.filters:
             if step.can_change_by > after and step.applies_to(query):
@@ -235,7 +245,7 @@ class Framework:
                 continue
             passed = gpus & step(query, snapshot, hosts)
             left = np.bitwise_count(passed)
-            # A host that had too few before is not this filter's doing; GpuCountFilter speaks for it.
+            # If the host had too few GPUs before, this filter is not the reason; GpuCountFilter is.
             out = (offers.code == FITS) & (left < needed)
             if step.code is not ReasonCode.TOO_FEW_GPUS:
                 out &= passed != gpus
@@ -264,7 +274,7 @@ class Framework:
         offers: Offers,
         fitting: HostIndices,
     ) -> None:
-        """Parts of GPUs: of those that are shared already before any other is opened, the fullest first."""
+        """Choose GPUs for shares. GPUs that are shared already come first, the fullest of them before the others."""
         host_indices, able = hosts[fitting], gpus[fitting]
         offers.level[fitting] = _LEVEL_NUMBER[TopologyLevel.NUMA if request.gpus_per_host else TopologyLevel.HOST]
         if not request.gpus_per_host:

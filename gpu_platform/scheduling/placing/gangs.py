@@ -1,8 +1,9 @@
-"""Gangs that are more than equal slices: groups with different needs, and totals that may split. All or none.
+"""Places gangs that are more than equal slices: gangs of several rank groups, and totals that may split. All or
+nothing.
 
-Parts are seated one after another through a :class:`Statement`, the hardest first, so that nothing is held when
-one of them finds no place. The gang is kept together: of the domains (one NVLink domain, then one leaf, one spine,
-all hosts) the nearest level is taken in which all parts fit. Where hardest first fails, other orders are tried.
+The groups are placed one after another in a :class:`Statement`, the hardest first. If one finds no place, nothing is
+held. The gang is kept together: the nearest level is used at which all groups fit in one domain (one NVLink domain,
+then one leaf, one spine, all hosts). If hardest first fails, other orders are tried.
 """
 
 from __future__ import annotations
@@ -33,39 +34,44 @@ from gpu_platform.scheduling.placing.splitting import (
 )
 
 MAX_DOMAINS = 16
-"""Of each level, so many domains are tried, the fullest that could do first."""
+"""How many domains of each level are tried. Those with the fewest usable hosts come first."""
 MAX_ORDERS = 12
-"""So many orders of seating the parts are tried on all hosts together."""
+"""How many orders of the groups are tried on all hosts together."""
 
 
 @dataclass(frozen=True)
 class GroupRequest:
+    """The request of one rank group, as a queue row of its own."""
+
     name: str | None
     """The rank group's name; None for a gang of one group."""
     row: QueueRow
-    """The job, as if this part were all of it."""
+    """The job, as if this group were all of it."""
 
     @property
     def request(self) -> GpuRequest:
+        """What the group asks for."""
         return self.row.gpus
 
 
 def group_requests(row: QueueRow) -> list[GroupRequest]:
-    """In the order in which they were asked for."""
+    """Return the requests of the job's rank groups in the order in which they were submitted."""
     return [GroupRequest(group, replace(row, gpus=request, groups=())) for group, request in row.group_requests]
 
 
 class GangPlacer:
+    """Finds places for whole gangs and holds them in the snapshot."""
+
     def __init__(self, framework: Framework, snapshot: Snapshot, candidates: CandidateIndex, epoch: int) -> None:
         self._framework, self._snapshot, self._candidates, self._epoch = framework, snapshot, candidates, epoch
 
     def place(
         self, row: QueueRow, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
     ) -> Placement | None:
-        """Hold a place for the whole gang and return it; None, with nothing held, if there is none.
+        """Hold a place for the whole gang and return it. Return None, with nothing held, if there is none.
 
-        ``lookup`` finds the candidates for a plain request (default: what the hosts offer now). ``blocked`` hosts are
-        kept for others.
+        ``lookup`` finds the candidates for a plain request; by default, what the hosts offer now. ``blocked`` hosts
+        are kept for other jobs.
         """
         with Statement(self._snapshot) as attempt:
             found = self.place_in(row, attempt, lookup, blocked)
@@ -74,12 +80,12 @@ class GangPlacer:
             return found
 
     def fits(self, row: QueueRow) -> bool:
-        """Would it have a place as things stand? Nothing is held afterwards."""
+        """Tell whether the gang has a place now. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
             return self.place_in(row, attempt) is not None
 
     def fits_empty(self, row: QueueRow) -> bool:
-        """Would it have a place if every job had ended?"""
+        """Tell whether the gang would have a place if every job had ended. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
             for host_index in range(len(self._snapshot)):
                 attempt.empty(host_index)
@@ -92,7 +98,7 @@ class GangPlacer:
         lookup: CandidateLookup | None = None,
         blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
-        """As :meth:`place`, within a statement of the caller's; None has changed nothing."""
+        """Do the same as :meth:`place` inside the caller's statement. If it returns None, it changed nothing."""
         lookup = lookup or self._candidates.of
         groups = group_requests(row)
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
@@ -101,7 +107,7 @@ class GangPlacer:
             return None
         hardest = sorted(groups, key=lambda group: self._hardest_first_key(group, wanted[groups.index(group)]))
         placed = self._on_one_host(groups, attempt, lookup, anywhere) if len(groups) == 1 else None
-        # Equal slices are kept together by ``choose`` itself.
+        # For equal slices ``choose`` keeps the hosts together.
         for hosts in self._domains(groups, wanted) if placed is None and not row.is_plain else ():
             placed = self._place_all(hardest, attempt, lookup, hosts & anywhere)
             if placed is not None:
@@ -116,10 +122,10 @@ class GangPlacer:
     def usable_hosts(
         self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]
     ) -> NDArray[np.bool_] | None:
-        """Hosts that some part could use, by host index, where ``lasting`` picks out what counts; None if a
-        part has none.
+        """Return the hosts that some group could use, by host index. None: one of the groups has no host.
 
-        It says nothing about the parts getting in each other's way.
+        ``lasting`` selects which answer of the candidates counts. It is not checked whether the groups fit at the
+        same time.
         """
         usable_hosts = np.zeros(len(self._snapshot), bool)
         for group in group_requests(row):
@@ -130,7 +136,7 @@ class GangPlacer:
         return usable_hosts
 
     def first_unplaceable(self, row: QueueRow) -> GroupRequest | None:
-        """The first part that has no place even without the others; None if they are in each other's way."""
+        """Return the first group that has no place even alone. None: each has one, but not all at the same time."""
         for group in group_requests(row):
             if not self.fits(group.row):
                 return group
@@ -154,7 +160,7 @@ class GangPlacer:
     def _on_one_host(
         self, groups: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
-        """One host anywhere is closer than any number of hosts."""
+        """Place a total on one host. One host, wherever it is, is closer together than several."""
         [group] = groups
         shard = self._whole(group, lookup, hosts)
         return None if shard is None else {group.name: [self._hold(group, shard, attempt, lookup, hosts)]}
@@ -171,7 +177,7 @@ class GangPlacer:
         return None if chosen is None else [HostShard(group.request, chosen)]
 
     def _whole(self, group: GroupRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
-        """A total on one host."""
+        """Return the host for a total that fits on one host."""
         if group.request.total is None or group.request.gpus > int(self._snapshot.size.max(initial=0)):
             return None
         request = slices_of(group.request, group.request.gpus)
@@ -197,7 +203,7 @@ class GangPlacer:
     # -- where to look ---------------------------------------------------------------------------
 
     def _could_serve(self, group: GroupRequest, lookup: CandidateLookup) -> NDArray[np.bool_]:
-        """Hosts that could take a slice now, if there are enough of them for the part."""
+        """Return the hosts that could take a slice now, if there are enough of them for the group."""
         return self._enough(group, lambda row: lookup(row).fits)
 
     def _enough(self, group: GroupRequest, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
@@ -208,12 +214,14 @@ class GangPlacer:
         return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
 
     def _hardest_first_key(self, group: GroupRequest, hosts: NDArray[np.bool_]) -> tuple[int, int]:
-        """Sorts the hardest first: large slices, then little choice."""
+        """Sort the hardest group first: large slices, then few possible hosts."""
         needed = 1 if group.request.total is not None else group.request.hosts
         return (-(group.request.total or group.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
 
     def _domains(self, groups: list[GroupRequest], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
-        """Hosts of one domain, nearest levels first; of a level the smallest that could do, by name."""
+        """Yield the hosts of one domain after another: nearest level first, then the fewest usable hosts, then by
+        name.
+        """
         for numbers in self._snapshot.domains.values():
             counts = [np.bincount(numbers, weights=hosts, minlength=1) for hosts in wanted]
             enough = np.ones(len(counts[0]), bool)
@@ -260,7 +268,9 @@ class GangPlacer:
 
 
 def _one_share_per_gpu(group: GroupRequest, placed: dict[str | None, list[Placement]]) -> GroupRequest:
-    """Of one GPU, a gang has one part at most: its ranks there would not know whose is whose."""
+    """Exclude the GPUs that the gang has already. A gang gets one share of a GPU: its ranks could not tell two shares
+    apart.
+    """
     if group.request.share is None or not placed:
         return group
     taken = frozenset(
@@ -270,7 +280,7 @@ def _one_share_per_gpu(group: GroupRequest, placed: dict[str | None, list[Placem
 
 
 def _orders(hardest: list[GroupRequest]) -> Iterator[list[GroupRequest]]:
-    """Hardest first, then other orders; then all that again with every part on the emptiest hosts."""
+    """Yield the groups hardest first, then in other orders. Then all these orders again with the opposite strategy."""
     yield from (list(order) for order in islice(permutations(hardest), MAX_ORDERS))
     spread = [
         GroupRequest(p.name, replace(p.row, gpus=p.request.model_copy(update={"strategy": _other(p)}))) for p in hardest

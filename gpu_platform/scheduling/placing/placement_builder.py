@@ -37,7 +37,7 @@ def build_placement(
     epoch: int,
     scores: ScoreTable = NO_TABLE,
 ) -> Placement:
-    """The placement on ``chosen``, out of ``considered`` hosts that had an offer."""
+    """Return the placement on the ``chosen`` hosts. ``considered``: how many hosts had an offer."""
     host_indices = chosen.tolist()
     slices = []
     for host_index in host_indices:
@@ -72,7 +72,7 @@ def build_placement(
 
 
 def choose_shares(share: Share, snapshot: Snapshot, host_index: int, gpus: int) -> list[ShareGrant]:
-    """What of each GPU of a set that has room for ``share``."""
+    """Return what the job gets of each GPU of a set. Every GPU of the set must have capacity for ``share``."""
     if share.mig_profile is None:
         mps = snapshot.mps[host_index] and share.mode is not ShareMode.TIME_SLICE
         mode = ShareMode.MPS if mps else ShareMode.TIME_SLICE
@@ -92,7 +92,7 @@ def choose_shares(share: Share, snapshot: Snapshot, host_index: int, gpus: int) 
 
 
 def level_between(snapshot: Snapshot, chosen: HostIndices) -> TopologyLevel:
-    """How close several hosts are."""
+    """Return the nearest level at which all these hosts are in one domain."""
     if len(set(snapshot.domains["nvlink"][chosen].tolist())) == 1:
         return TopologyLevel.NVLINK_DOMAIN
     if len(set(snapshot.leaf[chosen].tolist())) == 1:
@@ -103,7 +103,7 @@ def level_between(snapshot: Snapshot, chosen: HostIndices) -> TopologyLevel:
 
 
 def bandwidth_between(snapshot: Snapshot, chosen: HostIndices, level: TopologyLevel) -> float:
-    """Of several hosts at that ``level``, GB/s per GPU."""
+    """Return the bandwidth between these hosts at that ``level``, in GB/s per GPU."""
     if level is not TopologyLevel.NVLINK_DOMAIN:
         return NETWORK_GB_S
     return min(snapshot.machines[number].port_gb_s for number in snapshot.machine[chosen].tolist())
@@ -118,7 +118,9 @@ def _why(
     level: TopologyLevel,
     considered: int,
 ) -> str:
-    """E.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; tightest of 3 hosts that fit``."""
+    """Say why this placement was chosen, e.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best
+    connected, then tightest, of 3 hosts that fit``.
+    """
     count = request.gpus_per_host
     text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(request)
     if request.share is not None:
@@ -139,7 +141,7 @@ def _why(
 
 
 def _links(snapshot: Snapshot, host_index: int, gpus: int) -> str:
-    """How many NVLinks join two neighbours, where all pairs are alike."""
+    """Say how many NVLinks join two neighbours, if all pairs have the same number."""
     chosen = members(gpus)
     links = snapshot.machines[snapshot.machine[host_index]].links
     counts = {int(links[a, b]) for a in chosen for b in chosen if a < b}

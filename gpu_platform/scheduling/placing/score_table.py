@@ -1,4 +1,4 @@
-"""Why there: what the winner and the runners-up were worth, score by score."""
+"""The score table of a placement: what the chosen host and the next best were worth, score by score."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def score_table(
     chosen: HostIndices,
     hosts: HostIndices,
 ) -> ScoreTable:
-    """Of ``chosen`` out of ``hosts``, which all had an offer. Before the GPUs are held: scores look at what is free.
+    """Return the scores of ``chosen`` and the next best of ``hosts``, which all had an offer.
 
-    Costs as many looks as rows are shown, whatever the number of hosts; for a gang as much as choosing once more.
+    Call it before the GPUs are held, because scores look at free GPUs. Only the rows that are shown are computed; for
+    a gang the cost is that of choosing once more.
     """
     return (
         _of_domains(request, snapshot, framework, offers, hosts)
@@ -37,7 +38,7 @@ def _of_hosts(
     others = hosts[hosts != winner]
     total = offers.score[others]
     if len(others) > SHOWN:
-        # As good as the last one shown: among equals the name decides.
+        # Keep all that are as good as the last one shown: among equals the name decides.
         others = others[total >= np.partition(total, -SHOWN)[-SHOWN]]
         total = offers.score[others]
     best = others[np.lexsort((snapshot.by_name[others], -total))[: SHOWN - 1]]

@@ -1,4 +1,6 @@
-"""A total that may split: on one host if it fits there, else on as few as can be, in slices as uneven as need be."""
+"""A total that may split: on one host if it fits there, else on the fewest hosts, in slices of different sizes if
+necessary.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,27 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import domains_of
 
 MAX_MIXED = 64
-"""So many hosts are looked at when no host can take exactly what is left over."""
+"""How many hosts are looked at when no host can take exactly the GPUs that are left over."""
 
 CandidateLookup = Callable[[QueueRow], Candidates]
+"""Finds the candidates for a plain request."""
 
 
 @dataclass(frozen=True)
 class HostShard:
-    """``request`` (of one plain shape) on ``hosts``."""
+    """A share of a total: ``request`` (equal slices of one size) on ``hosts``."""
 
     request: GpuRequest
     hosts: HostIndices
 
 
 def slices_of(request: GpuRequest, gpus: int, hosts: int = 1) -> GpuRequest:
-    """``hosts`` slices of ``gpus`` each, out of a total."""
+    """Return the request for ``hosts`` slices of ``gpus`` GPUs each, as a share of a total."""
     return request.model_copy(update={"total": None, "hosts": hosts, "gpus_per_host": gpus})
 
 
 def sizes_of(request: GpuRequest, snapshot: Snapshot) -> range:
-    """How large a slice can be, smallest first."""
+    """Return the possible sizes of a slice, smallest first."""
     largest = min(int(snapshot.size.max(initial=0)), MAX_GPUS_PER_HOST)
     return range(1, min(request.gpus, largest) + 1)
 
@@ -51,7 +54,9 @@ def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], 
 
 
 def can_hold(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Of hosts with ``capacity`` (by host index) those in a domain that together could hold the total."""
+    """Return the hosts whose domain could hold the whole total. ``capacity``: the largest slice of each host, by host
+    index.
+    """
     if request.required_level in INSIDE_ONE_HOST:
         return capacity >= request.gpus
     domain = domains_of(request, snapshot, np.arange(len(snapshot)))
@@ -62,9 +67,10 @@ def can_hold(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]
 def split_total(
     row: QueueRow, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
 ) -> list[HostShard] | None:
-    """The total over more than one of the ``usable`` hosts (by host index), largest slices first; None if they cannot.
+    """Divide the total over several of the ``usable`` hosts (by host index), largest slices first. None: they are too
+    few.
 
-    Fewest hosts first; then that which leaves least of its last host unused.
+    The division with the fewest hosts is best, then the one that leaves the fewest GPUs unused on its last host.
     """
     request = row.gpus
     if request.required_level in INSIDE_ONE_HOST:
@@ -92,7 +98,7 @@ def split_total(
 def _fewest(
     total: int, order: HostIndices, capacity: NDArray[np.intp], fits: dict[int, NDArray[np.bool_]]
 ) -> dict[int, int] | None:
-    """The largest hosts in full, and the rest on the host that it fills best."""
+    """Fill the largest hosts, and put the rest on the host that it fills best."""
     full = capacity[order]
     count = int(np.searchsorted(np.cumsum(full), total)) + 1
     if count > len(order):
@@ -106,7 +112,9 @@ def _fewest(
 
 
 def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -> dict[int, int] | None:
-    """Sizes that add up exactly, on fewest hosts: where, say, rings of two and four exist but none of three."""
+    """Find sizes that add up exactly, on the fewest hosts. Needed where, say, rings of two and four exist but none of
+    three.
+    """
     never = len(order) + 1
     fewest = np.full(total + 1, never)
     fewest[0] = 0

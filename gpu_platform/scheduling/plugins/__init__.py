@@ -1,1 +1,1 @@
-"""One idea each: what may serve (filters), what serves better (scores), which hosts to take (choose)."""
+"""The filters and scores that come with the platform, and the choice of a gang's hosts. One idea per file."""

@@ -1,4 +1,4 @@
-"""Better-connected GPUs are better: first by level, then by the bandwidth of their ring."""
+"""Scores for well-connected GPUs: by topology level, and by the bandwidth of their ring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FASTEST_GB_S = 900.0
 
 
 class TopologyScore:
-    """1 for NVLink inside one NUMA node, down to 0.2 for a set across sockets."""
+    """1 for NVLink inside one NUMA node, down to 0.2 for GPUs on several sockets."""
 
     name = "topology"
 
@@ -26,7 +26,7 @@ class TopologyScore:
 
 
 class BandwidthScore:
-    """Logarithmic: twice the bandwidth is worth the same step on old and new machines."""
+    """Logarithmic: twice the bandwidth gives the same gain on old and new machines."""
 
     name = "bandwidth"
 
@@ -37,8 +37,10 @@ class BandwidthScore:
 
 
 def closeness(offers: Offers) -> NDArray[np.float64]:
+    """Return the score of each offer's topology level, 0.2 to 1."""
     return 1.0 - offers.level / len(HOST_LEVELS)
 
 
 def speed_of_links(offers: Offers) -> NDArray[np.float64]:
+    """Return the score of each offer's bandwidth, 0 to 1, on a logarithmic scale."""
     return np.minimum(1.0, np.log1p(offers.bandwidth_gb_s) / np.log1p(FASTEST_GB_S))

@@ -1,4 +1,4 @@
-"""A new attempt stays off the GPUs and hosts that failed an earlier one."""
+"""A new attempt does not use the GPUs and hosts on which an earlier attempt failed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class ExclusionFilter:
+    """Removes the GPUs that the job must not get."""
+
     code = ReasonCode.EXCLUDED
     can_change_by = ChangeKind.HEALTH
-    """Of the platform's own making: an exclusion never means that a job is too large for the cluster."""
+    """HEALTH, not FACTS: the platform excludes for a while. It never means that a job is too large for the cluster."""
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only where the job has exclusions."""
         return bool(query.excluded)
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

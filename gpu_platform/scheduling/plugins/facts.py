@@ -1,4 +1,4 @@
-"""What a GPU is: model, memory, compute capability; what its host has: CUDA. And whether it has enough at all."""
+"""Filters on what a GPU is (model, memory, compute capability), on its host's CUDA, and on the number of GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class GpuFactFilter:
-    """Asked once per machine type, not per host. ``code`` says which requirement: see ``capacity.mismatch``."""
+    """One requirement on the GPU itself, named by ``code``: see ``capacity.mismatch``. Checked once per machine type,
+    not per host.
+    """
 
     can_change_by = ChangeKind.FACTS
 
@@ -21,6 +23,7 @@ class GpuFactFilter:
         self.code = code
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only where the request names this requirement."""
         return bool(_ASKED[self.code](query.request))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -34,12 +37,13 @@ class GpuFactFilter:
 
 
 class CudaFilter:
-    """The host has the CUDA installation; those that its driver cannot run were never reported."""
+    """The host has the CUDA installation. Hosts do not report installations that their driver cannot run."""
 
     code = ReasonCode.NO_CUDA
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only where the request names a CUDA version."""
         return query.request.cuda is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -48,12 +52,13 @@ class CudaFilter:
 
 
 class GpuCountFilter:
-    """Lets everything through: hosts fail here that had too few GPUs from the start."""
+    """Removes nothing. It is the reason for hosts that had too few GPUs from the start."""
 
     code = ReasonCode.TOO_FEW_GPUS
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

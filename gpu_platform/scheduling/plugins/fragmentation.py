@@ -21,18 +21,20 @@ from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import best_subset
 
 TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
-"""GPUs per host -> how often. After the multi-GPU part of the traces that Weng et al. publish; set your own."""
+"""GPUs per host -> how often. From the multi-GPU jobs in the traces that Weng et al. publish. Set your own."""
 
 _STEEP_GPUS = 4.0
 
 
 class FragmentationScore:
-    """1 where the host gets less fragmented, 0.5 where it stays the same, 0 where all that is left becomes useless."""
+    """1 where the host becomes less fragmented, 0.5 where nothing changes, 0 where all that is left becomes useless."""
 
     name = "fragmentation"
 
     def __init__(self, sizes: Mapping[int, float] = TYPICAL_SIZES, tasks: Sequence[TypicalTask] = ()) -> None:
-        """``tasks``: what is expected, with parts of GPUs, CPUs and memory; then ``sizes`` do not count."""
+        """``tasks``: the expected tasks, with shares of GPUs, CPUs and memory. If there are any, ``sizes`` do not
+        count.
+        """
         self._stranding = StrandedGpus(tasks) if tasks else None
         total = sum(sizes.values())
         self._sizes = {size: frequency / total for size, frequency in sizes.items()}
@@ -53,7 +55,7 @@ class FragmentationScore:
         return 0.5 - np.clip(np.array(growth) / np.maximum(snapshot.size[hosts], 1), -1.0, 1.0) / 2.0
 
     def unusable(self, machine: Machine, free: int) -> float:
-        """Expected number of ``free`` GPUs that the next task cannot use."""
+        """Return how many of the ``free`` GPUs the next task cannot use, in expectation."""
         key = (machine, free)
         if key not in self._known:
             lost = sum(

@@ -1,10 +1,11 @@
-"""Which hosts a gang gets: one host, or as many as asked, as close together as can be.
+"""Which hosts a gang gets: one host, or as many as it asks for, as close together as possible.
 
-Of the domains (one NVLink domain, then one leaf, then one spine, then all hosts) that have enough hosts,
-those with one kind of GPU go first; then the domain score decides: how tightly the gang fills the
-domain, how well connected its best hosts are, how idle, and how fast earlier jobs ran there. Within
-a spine, whole leaves go first.
-A required level keeps the gang inside one of its domains; with a preferred level no nearer one is looked for.
+Levels are tried from the nearest: one NVLink domain, one leaf, one spine, all hosts. Of the domains with enough
+hosts, those with one kind of GPU come first. Then the domain score decides: how much of the domain the gang fills,
+how well its best hosts are connected, how idle they are, and how fast earlier jobs ran there. Within a spine, whole
+leaves are used first.
+
+A required level keeps the gang inside one of its domains. With a preferred level, no nearer level is tried.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gpu_platform.scheduling.plugins.closeness import closeness, speed_of_links
 
 @dataclass(frozen=True)
 class DomainWeights:
-    """Parts of the score that chooses among domains; each part is between 0 and 1."""
+    """The weights of the terms in the score of a domain. Each term is between 0 and 1."""
 
     resources: float = 0.4
     topology: float = 0.3
@@ -42,7 +43,7 @@ def choose_hosts(
     hosts: HostIndices,
     weights: DomainWeights = DOMAIN_WEIGHTS,
 ) -> HostIndices | None:
-    """The gang's hosts in rank order, out of ``hosts``, which all have an offer; None if they are too few."""
+    """Return the gang's hosts in rank order, out of ``hosts``, which all have an offer. None: they are too few."""
     if len(hosts) < request.hosts:
         return None
     if request.hosts == 1:
@@ -61,7 +62,7 @@ def choose_hosts(
 def rank_domains(
     request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices, weights: DomainWeights = DOMAIN_WEIGHTS
 ) -> tuple[str | None, DomainRanking] | None:
-    """The nearest level (None: all hosts) of which a domain could hold the gang, and those that could."""
+    """Rate the domains of the nearest level (None: all hosts) that could hold the gang. None: no domain could."""
     everywhere = np.zeros(len(hosts), np.intp)
     allowed = domains_of(request, snapshot, hosts)
     levels = {level: snapshot.domains[level][hosts] for level in _levels_from_preferred(request, snapshot)}
@@ -74,7 +75,7 @@ def rank_domains(
 
 
 def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]:
-    """The levels worth caring for, nearest first."""
+    """Return the levels that matter to the request, nearest first."""
     levels = list(snapshot.domains)
     if request.preferred_level == "any":
         return []
@@ -82,7 +83,7 @@ def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]
 
 
 def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[HostIndices]:
-    """Their domain numbers."""
+    """Return the domain numbers of these levels."""
     return [snapshot.domains[level] for level in _levels_from_preferred(request, snapshot)]
 
 
@@ -98,7 +99,7 @@ def _rank_groups(
     group: NDArray[np.intp],
     weights: DomainWeights,
 ) -> DomainRanking | None:
-    """The groups with enough hosts; None if there is none."""
+    """Rate the groups that have enough hosts. None: no group has."""
     _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if sizes.max() < request.hosts:
         return None
@@ -122,7 +123,7 @@ def _rank_groups(
         "utilisation": weights.utilisation * mean(1.0 - snapshot.load),
         "history": weights.history * mean(np.clip(snapshot.speed / 2.0, 0.0, 1.0)),
     }
-    # Sums round differently at different places of the array: equal must stay equal.
+    # Rounded, because the same terms can add up differently at different places of the array.
     worth = np.round(sum(score_parts.values(), np.zeros(len(starts))), 9)
     best = np.lexsort((name[order[starts]], -worth))
     return DomainRanking(in_order, starts, sizes, best, worth, score_parts)
@@ -131,7 +132,9 @@ def _rank_groups(
 def _closest(
     count: int, snapshot: Snapshot, offers: Offers, hosts: HostIndices, levels: Sequence[HostIndices]
 ) -> HostIndices:
-    """The best ``count`` of a group: best level first, then in as few domains as can be, neighbours side by side."""
+    """Return the best ``count`` hosts of a group: best level first, then in the fewest domains, neighbours side by
+    side.
+    """
     name = snapshot.by_name[hosts]
     sizes, firsts = [], []
     for numbers in levels:
@@ -139,10 +142,10 @@ def _closest(
         first_name = np.full(len(size), len(snapshot), np.int64)
         np.minimum.at(first_name, domain, name)
         sizes.append(-size[domain])
-        # Being alone in a domain is no reason to be first.
+        # A host that is alone in its domain does not come first for that.
         firsts.append(np.where(size == 1, -1, first_name)[domain])
     nested = [key for pair in zip(firsts, sizes, strict=True) for key in pair]
-    # A host without a known leaf may yet be in a rack that NVLink joins: that goes first.
+    # A host without a known leaf may be in an NVLink rack, so the NVLink domain counts first.
     if len(levels) == len(snapshot.domains):
         nested = nested[2:] + nested[:2]
     taken = np.lexsort((name, -offers.score[hosts], *nested, offers.level[hosts]))[:count]
@@ -150,7 +153,9 @@ def _closest(
 
 
 def _in_rank_order(snapshot: Snapshot, hosts: HostIndices, levels: Sequence[HostIndices]) -> HostIndices:
-    """Neighbours side by side, of large domains first; so what comes last, the spares, are the odd ones out."""
+    """Put neighbours side by side, large domains first. So the hosts at the end, the spares, are those without
+    neighbours.
+    """
     name = snapshot.by_name[hosts]
     keys = [name]
     for numbers in (*levels, snapshot.kind):

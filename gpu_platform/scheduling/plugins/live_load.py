@@ -1,4 +1,4 @@
-"""What hosts do right now: how busy and how hot they are, and how often they were chosen."""
+"""Scores and the temperature filter: how busy and how hot hosts are now, and how often they were chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_PENALTY_BELOW_C, FULL_PENALTY_FROM_C = 30.0, 90.0
 
 
 class UtilisationScore:
-    """Least loaded first: 1 for a host whose GPUs measured idle, 0 for one whose GPUs all work."""
+    """The least loaded host first: 1 if its GPUs are idle, 0 if all of them work."""
 
     name = "utilisation"
 
@@ -25,7 +25,7 @@ class UtilisationScore:
 
 
 class ThermalScore:
-    """Cool hosts first, so that heat spreads: 1 at 30 °C, 0 at 90 °C of the hottest GPU. Unknown counts as cool."""
+    """Cool hosts first: 1 if the hottest GPU has 30 °C, 0 at 90 °C. An unknown temperature counts as cool."""
 
     name = "thermal"
 
@@ -49,7 +49,7 @@ class RoundRobinScore:
 
 
 class HistoryScore:
-    """Where jobs ran faster than expected before, on this kind of GPU under this leaf; 0.5 is as expected."""
+    """Hosts first where jobs ran faster than expected, on this kind of GPU under this leaf. 0.5: as expected."""
 
     name = "history"
 
@@ -60,12 +60,13 @@ class HistoryScore:
 
 
 class TemperatureFilter:
-    """No work for a GPU above the limit, until it has cooled down."""
+    """A GPU above the temperature limit gets no work until it has cooled down."""
 
     code = ReasonCode.TOO_HOT
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

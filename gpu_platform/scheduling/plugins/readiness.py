@@ -1,4 +1,4 @@
-"""A host takes work only while it is READY, a GPU only while it works and is free."""
+"""Filters on the state of hosts and GPUs: a host must be READY, a GPU must work and be free."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class HostReadyFilter:
+    """The host is READY."""
+
     code = ReasonCode.HOST_NOT_READY
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Always."""
         return True
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -21,10 +24,13 @@ class HostReadyFilter:
 
 
 class HealthyGpuFilter:
+    """The GPU is in working order."""
+
     code = ReasonCode.UNHEALTHY
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -32,12 +38,13 @@ class HealthyGpuFilter:
 
 
 class FreeGpuFilter:
-    """Free in the store, and not promised to a proposal that is on its way there; for a share, or shared."""
+    """The GPU is free in the store, and no proposal holds it. For a share, a GPU that is shared already passes, too."""
 
     code = ReasonCode.BUSY
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

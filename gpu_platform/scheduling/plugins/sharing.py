@@ -1,7 +1,7 @@
-"""Parts of GPUs: who can give them, and who has room.
+"""Filters for shares of GPUs, CPUs and memory: which GPUs can be shared, and what is left of them.
 
-A GPU is given away whole, or in parts of one mode: MIG instances for anybody, MPS shares or time slices within one
-namespace. Time slices are the last resort: where there is no MPS, or where they are asked for by name.
+A GPU is given to one job as a whole, or shared in one mode: MIG instances for everybody, MPS shares or time slices
+within one namespace. Time slices are used where there is no MPS, or where they are asked for by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMo
 
 
 class SharingSupportedFilter:
-    """The GPU's model has the MIG profile; for a share, its host gives shares in the mode that was asked."""
+    """The GPU's model has the MIG profile; for other shares, the host supports the mode."""
 
     code = ReasonCode.SHARING_UNSUPPORTED
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -39,12 +40,13 @@ class SharingSupportedFilter:
 
 
 class SameTenantFilter:
-    """Of GPUs that are shared already only those of the same mode, and without MIG of the same namespace."""
+    """A GPU that is shared already must have the same mode and, without MIG, the same namespace."""
 
     code = ReasonCode.SHARED_BY_ANOTHER
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -58,12 +60,13 @@ class SameTenantFilter:
 
 
 class ShareCapacityFilter:
-    """Room for one more part: percent and memory, or a place for the MIG instance."""
+    """The GPU has enough left: percent and memory, or a place for the MIG instance."""
 
     code = ReasonCode.TOO_LITTLE_SHARE
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only for shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -75,14 +78,15 @@ class ShareCapacityFilter:
 
 
 class HostCapacityFilter:
-    """Enough of a host's CPUs, or of its memory. ``can_change_by`` FACTS: of all it has; USE: of what nobody has."""
+    """The host has enough CPUs, or memory. ``can_change_by`` FACTS: of all that it has; USE: of what is not taken."""
 
     def __init__(self, code: ReasonCode, can_change_by: ChangeKind, reserve: int = 0) -> None:
-        """``reserve``: what jobs never get, CPUs or MiB."""
+        """``reserve``: CPUs or MiB that no job gets."""
         self.code, self.can_change_by, self._reserve = code, can_change_by, reserve
         self._of_memory = code is ReasonCode.RAM
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Only where the request asks for CPUs, or for memory."""
         return self._asked(query) > 0
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -112,7 +116,7 @@ def _can_ever(gpu: GpuInfo, share: Share) -> bool:
 
 
 def _modes(share: Share, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int64]:
-    """In which mode each host would give the share."""
+    """Return the mode in which each host would give the share."""
     if share.mig_profile is not None:
         return np.full(len(hosts), _MIG)
     mps = snapshot.mps[hosts] & (share.mode is not ShareMode.TIME_SLICE)
@@ -120,7 +124,7 @@ def _modes(share: Share, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.i
 
 
 def _has_room(share: Share, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.bool_]:
-    """[hosts, width]; of GPUs that are shared in the same mode."""
+    """Return [hosts, width]: which shared GPUs have enough left. They must be shared in the mode that is asked for."""
     shared, machine = snapshot.shared, snapshot.machine[hosts]
     if share.mig_profile is not None:
         starts = snapshot.facts.mig_starts(share.mig_profile)

@@ -1,10 +1,11 @@
-"""What of a host typical tasks cannot use: the measure behind the score ``fragmentation`` where parts are given away.
+"""GPUs that typical tasks cannot use: the measure behind the score ``fragmentation`` where GPUs are shared.
 
-Two sums, in GPUs. The first is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads
-with Fragmentation Gradient Descent", USENIX ATC 2023: over the typical tasks, in expectation, what is left on GPUs
-that cannot serve the task (all that is left, if the host cannot). It sees a shortage of CPUs only when it is there.
-The second sees it coming: the GPUs that stay behind if the host's CPUs (or memory) are used up at the rate of the
-typical mix. So tasks with few CPUs go where CPUs are scarce, and those with many where they abound.
+It is the sum of two terms, in GPUs. The first is that of Weng et al., "Beware of Fragmentation: Scheduling
+GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023: what is left on GPUs that cannot serve a
+typical task, in expectation. If the host cannot serve the task, everything that is left counts. This term sees a
+shortage of CPUs only when it is there. The second term sees it before: the GPUs that stay unused if typical tasks use
+up the host's CPUs or memory. So tasks with few CPUs go where CPUs are scarce, and tasks with many CPUs go where there
+are many.
 """
 
 from __future__ import annotations
@@ -26,18 +27,20 @@ _MIG_SLICES = 7
 
 @dataclass(frozen=True)
 class TypicalTask:
-    """What is expected to be asked of one host, and how often."""
+    """What jobs are expected to ask of one host, and how often."""
 
     gpus: int = 1
     """0: CPUs and memory only."""
     percent: int = _WHOLE
-    """Of each GPU."""
+    """How many percent of each GPU."""
     cpus: int = 0
     ram_mib: int = 0
     weight: float = 1.0
 
 
 class StrandedGpus:
+    """Computes stranded GPUs for a mix of typical tasks."""
+
     def __init__(self, tasks: Sequence[TypicalTask]) -> None:
         self._weight = np.array([task.weight for task in tasks]) / sum(task.weight for task in tasks)
         self._gpus = np.array([task.gpus for task in tasks])
@@ -54,7 +57,7 @@ class StrandedGpus:
     def growth(
         self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
-        """By how much more GPUs would be stranded on each host if the offer were taken."""
+        """Return how many more GPUs would be stranded on each host if it gave what it offers."""
         left = _left(snapshot, hosts)
         taken = as_rows(offers.gpus, left.shape[1])
         after = np.where(taken, left - _percent(request), left)
@@ -65,7 +68,9 @@ class StrandedGpus:
     def stranded(
         self, left: NDArray[np.int16], cpus: NDArray[np.int64], ram_mib: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """GPUs per host. ``left``: percent of each GPU, [hosts, width]; ``cpus``, ``ram_mib``: [hosts]."""
+        """Return the stranded GPUs of each host. ``left``: percent of each GPU, [hosts, width]; ``cpus``,
+        ``ram_mib``: [hosts].
+        """
         able = left[:, :, None] >= self._demands
         enough = able.sum(axis=1)[:, self._demand] >= self._gpus
         useless = np.where(able, 0, left[:, :, None]).sum(axis=1)[:, self._demand]
@@ -88,7 +93,7 @@ class StrandedGpus:
         cpus: NDArray[np.int64],
         ram_mib: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """As things stand; remembered until a host changes, whoever asks."""
+        """Return the stranded GPUs as things are now. Remembered until the host changes."""
         if len(self._known) < len(snapshot):
             self._known, self._seen = np.zeros(len(snapshot)), np.full(len(snapshot), -1, np.int64)
         changed = snapshot.changed_at[ChangeKind.USE][hosts]
@@ -100,7 +105,9 @@ class StrandedGpus:
 
 
 def _left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int16]:
-    """Percent of each GPU that is not taken, [hosts, width]; of broken ones, and of those taken whole, nothing."""
+    """Return the percent of each GPU that is left, [hosts, width]. Broken GPUs, and GPUs that one job has as a whole,
+    count as 0.
+    """
     shared = snapshot.shared
     partly = shared.partly[hosts] & snapshot.working[hosts]
     whole = snapshot.free[hosts] & ~snapshot.held[hosts] & ~partly

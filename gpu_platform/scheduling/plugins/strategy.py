@@ -1,4 +1,6 @@
-"""Pack: the tightest fit, to keep whole hosts and islands for gangs. Spread: the emptiest host."""
+"""Pack or spread. Pack: the tightest fit, so that whole hosts and islands stay free for gangs. Spread: the emptiest
+host.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _LARGEST_LEFT = 32.0
 
 
 class ResourcesScore:
-    """What part of a host's free GPUs the job would use: 1 is an exact fit."""
+    """The fraction of a host's free GPUs that the job would use. 1 is an exact fit."""
 
     name = "resources"
 
@@ -27,12 +29,12 @@ class ResourcesScore:
 
 
 class StrategyScore:
-    """As the request says.
+    """Packs or spreads, as the request says.
 
-    Pack counts the free GPUs that would be left on the host, and those in the same NUMA node once
-    more: two GPUs out of a free four leave a broken island, the last two of one do not. A job without GPUs goes
-    first to hosts without any, then where none are free, so that CPUs stay with the GPUs that need them; and of
-    equal ones to that with fewest idle CPUs.
+    Pack counts the free GPUs that would be left on the host, and those in the same NUMA node twice: two GPUs out of
+    four free ones leave a broken island, the last two of an island do not. A job without GPUs goes to hosts without
+    GPUs first, then to hosts where no GPU is free, so that CPUs stay for jobs with GPUs. Among equal hosts it goes to
+    the one with the fewest idle CPUs.
     """
 
     name = "strategy"

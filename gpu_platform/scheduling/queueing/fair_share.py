@@ -1,8 +1,9 @@
-"""Whose turn it is: who has used least for its weight, level by level of the namespace tree.
+"""Fair share: the job whose namespace and user have used least for their weight is next.
 
-A node's use is what it holds now plus the decayed average of what it held before, in GPUs. The
-average makes up for the past and forgets it with a half-life (Kay and Lauder, "A fair share
-scheduler", 1988); what is held now counts at once, so that GPUs freed together are shared, too.
+It is decided level by level of the namespace tree. The use of a node is what it holds now plus a decaying average of
+what it held before, in GPUs. The average makes up for the past and forgets it with a half-life (Kay and Lauder, "A
+fair share scheduler", 1988). What is held now counts at once, so that GPUs that become free together are shared as
+well.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from gpu_platform.domain.cluster_state import PastUseRow
 from gpu_platform.domain.quota import Quotas
 
 FairShareKey = tuple[tuple[float, str], ...]
+"""Sorts jobs by fair share. One (use per weight, name) for each level of the tree, from the top."""
 HALF_LIVES = 8
-"""Older use counts less than half a percent: nobody needs to remember it."""
+"""After so many half-lives use counts less than half a percent. Nobody needs to remember it."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,9 @@ class _Use:
 
 
 class FairShare:
-    """``half_life_s`` in seconds; times are those of ``Scheduler.decide``. Users of a namespace weigh the same."""
+    """The use of every namespace and user. Times are those of ``Scheduler.decide``. All users of a namespace have the
+    same weight.
+    """
 
     def __init__(self, quotas: Quotas, half_life_s: float) -> None:
         self._half_life_s = half_life_s
@@ -34,27 +38,28 @@ class FairShare:
         self._path = lru_cache(maxsize=10_000)(lambda namespace: _with_prefixes(quotas, namespace))
 
     def charge(self, namespace: str, user: str, gpus: int, now: float) -> None:
-        """From ``now`` on ``user`` holds so many GPUs more (or less)."""
+        """Note that from ``now`` on ``user`` holds ``gpus`` more. A negative number means fewer."""
         for node in self._nodes(namespace, user):
             use = self._uses.setdefault(node, _Use(at=now))
             use.average, use.at = self._average(use, now), now
             use.held += gpus
 
     def remember(self, row: PastUseRow, now: float) -> None:
-        """What was held from ``row.begin`` to ``row.end``, before ``now``, and is no longer."""
+        """Add what was held from ``row.begin`` to ``row.end``, before ``now``."""
         worth = row.gpus * (self._kept(now - row.end) - self._kept(now - row.begin))
         for node in self._nodes(row.namespace, row.user):
             use = self._uses.setdefault(node, _Use(at=now))
             use.average, use.at = self._average(use, now) + worth, now
 
     def order(self, namespace: str, user: str, now: float) -> FairShareKey:
-        """Smaller goes first. Nodes of one level and equal use go by name."""
+        """Return the sort key of a user's jobs. Smaller goes first; with equal use, the name decides."""
         return tuple(
             (self.use(node, now) / weight, node[-1])
             for node, weight in (*self._path(namespace), ((namespace, "", user), 1.0))
         )
 
     def use(self, node: tuple[str, ...], now: float) -> float:
+        """Return the use of a node: the decayed average plus what it holds now, in GPUs."""
         use = self._uses.get(node)
         return 0.0 if use is None else self._average(use, now) + use.held
 
@@ -63,7 +68,7 @@ class FairShare:
         return use.average * kept + use.held * (1.0 - kept)
 
     def _kept(self, seconds: float) -> float:
-        """Of what was used so long ago."""
+        """Return which fraction of use from so long ago still counts."""
         return 0.5 ** (max(0.0, seconds) / self._half_life_s)
 
     def _nodes(self, namespace: str, user: str) -> list[tuple[str, ...]]:

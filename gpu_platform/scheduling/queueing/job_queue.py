@@ -1,4 +1,4 @@
-"""Who is next: waiting jobs in order, and in groups that share one answer."""
+"""The queue: waiting jobs in order of service, in groups for which one answer is enough."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from gpu_platform.domain.job import GpuRequest
 from gpu_platform.domain.rows import QueueRow
 
 QueueSortKey = tuple[float, float, str]
+"""(urgency, time of arrival, job id). Smaller goes first."""
 GroupKey = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
 NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str, str]
+"""(request, requests of the rank groups, tenant, namespace or nothing)."""
 ORDERS = ("priority", "fcfs", "fair_share")
 
 
 @dataclass
 class Need:
-    """The groups whose jobs ask for the same, whoever asks and whatever else they must not get."""
+    """The groups whose jobs ask for the same hosts and GPUs. Their users and exclusions may differ."""
 
     groups: list[tuple[QueueSortKey, GroupKey]] = field(default_factory=list)
-    """Sorted by their first jobs, unless shares decide."""
-    narrowed: int = 0
-    """How many of the groups must not get certain GPUs or hosts."""
+    """Sorted by the first job of each group, unless fair share decides."""
+    with_exclusions: int = 0
+    """The number of groups whose jobs must not use certain GPUs or hosts."""
 
 
 def has_exclusions(row: QueueRow) -> bool:
-    """May it use less than others of its need?"""
+    """Tell whether the job must not use certain GPUs or hosts."""
     return bool(row.excluded_gpus or row.excluded_hosts)
 
 
 class JobQueue:
-    """Waiting jobs, in groups that one look answers.
+    """Waiting jobs in groups. One look answers for all jobs of a group.
 
-    Order inside a group, and between groups unless shares decide (``fair_share``): by priority
-    (``fcfs``: ignoring it), then time of arrival, then id. With ageing every hour of waiting is worth so much
-    priority; as all jobs age alike, who is ahead of whom never changes, and nothing is sorted again.
+    The order inside a group, and between groups unless fair share decides, is: priority (``fcfs`` ignores it), then
+    time of arrival, then id. With ageing, every hour of waiting counts as some priority. All jobs age alike, so the
+    order of two jobs never changes, and nothing is sorted again.
 
-    Jobs of a group ask for the same for the same time, so if its first cannot be placed, none can: a
-    decision looks at the first job of each group, never at every job.
+    Jobs of a group ask for the same, with the same time limit. If the first cannot be placed, none can. So a decision
+    looks at the first job of each group, never at every job.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class JobQueue:
         by_user: bool = False,
         by_namespace: bool = False,
     ) -> None:
-        """``by_user``, ``by_namespace``: who asks matters. Raises ValueError for an unknown order."""
+        """``by_user`` and ``by_namespace``: jobs of different users or namespaces are in different groups. Raises
+        ValueError for an unknown order.
+        """
         if order not in ORDERS:
             raise ValueError(f"there is no queue order {order!r}; there are: {', '.join(ORDERS)}")
         self._by_priority = order != "fcfs"
@@ -62,7 +66,7 @@ class JobQueue:
         self._new_classes: dict[str, None] = {}
         self._needs: dict[NeedKey, Need] = {}
         self.endless = 0
-        """How many of the jobs have no time limit."""
+        """The number of jobs without a time limit."""
         self.version = 0
 
     def __len__(self) -> int:
@@ -72,23 +76,24 @@ class JobQueue:
         return job_id in self._jobs
 
     def __iter__(self) -> Iterator[QueueRow]:
-        """In no particular order."""
+        """Iterate over all jobs, in no particular order."""
         return iter(self._jobs.values())
 
     def order(self, row: QueueRow) -> QueueSortKey:
-        """Sorts before later jobs."""
+        """Return the job's sort key. Smaller goes first."""
         urgency = row.priority - self._ageing_per_s * row.enqueued_at
         return (-urgency if self._by_priority else 0.0, row.enqueued_at, row.job_id)
 
     def group(self, row: QueueRow) -> GroupKey:
+        """Return the key of the job's group."""
         return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
 
     def need(self, row: QueueRow) -> NeedKey:
-        """Equal for jobs that, but for exclusions, fit the same hosts and are allowed the same."""
+        """Return a key that is equal for jobs that fit the same hosts and have the same rights, exclusions aside."""
         return row.gpus, row.groups, row.tenant, row.namespace if self._by_namespace else ""
 
     def add(self, row: QueueRow) -> None:
-        """Also replaces: a job waits once, for its newest attempt."""
+        """Add a job, or replace it: a job waits once, for its newest attempt."""
         if not row.class_key:
             row = replace(row, class_key=_class_key(row))
         if self._jobs.get(row.job_id) == row:
@@ -104,7 +109,7 @@ class JobQueue:
                 self._new_classes[row.class_key] = None
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
-            need.narrowed += has_exclusions(row)
+            need.with_exclusions += has_exclusions(row)
             insort(need.groups, (order, group))
         else:
             first = members[0]
@@ -114,6 +119,7 @@ class JobQueue:
         self.version += 1
 
     def remove(self, job_id: str) -> QueueRow | None:
+        """Remove a job and return it. Return None if it does not wait."""
         row = self._jobs.pop(job_id, None)
         if row is None:
             return None
@@ -130,7 +136,7 @@ class JobQueue:
         return row
 
     def _move(self, row: QueueRow, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
-        """Another job is the group's first."""
+        """Sort a group again, because its first job is another one now."""
         groups = self._needs[self.need(row)].groups
         del groups[bisect_left(groups, (before, group))]
         insort(groups, (after, group))
@@ -143,42 +149,44 @@ class JobQueue:
             self._new_classes.pop(row.class_key, None)
         need = self._needs[self.need(row)]
         del need.groups[bisect_left(need.groups, (first, group))]
-        need.narrowed -= has_exclusions(row)
+        need.with_exclusions -= has_exclusions(row)
         if not need.groups:
             del self._needs[self.need(row)]
 
     def get(self, job_id: str) -> QueueRow | None:
+        """Return a waiting job, or None."""
         return self._jobs.get(job_id)
 
     def first(self, group: GroupKey) -> QueueRow | None:
-        """The first waiting job of a group."""
+        """Return the first waiting job of a group, or None."""
         members = self._groups.get(group)
         return self._jobs[members[0][2]] if members else None
 
     def members(self, group: GroupKey) -> Sequence[QueueSortKey]:
-        """The places of a group's jobs, in order; the last part of each is the job's id."""
+        """Return the sort keys of a group's jobs in order. The last element of each key is the job id."""
         return self._groups.get(group, ())
 
     def is_alone(self, row: QueueRow) -> bool:
-        """Does no other job need the same?"""
+        """Tell whether no other job has the same need."""
         groups = self._needs[self.need(row)].groups
         return len(groups) == 1 and len(self._groups[groups[0][1]]) == 1
 
     def needs(self) -> Iterator[Need]:
-        """Not to be written to; they change as jobs come and go."""
+        """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
         return iter(self._needs.values())
 
     def first_of(self, class_key: str) -> QueueRow | None:
-        """The first waiting job of a class."""
+        """Return the first waiting job of a class, or None."""
         groups = self._classes.get(class_key)
         return self.first(min(groups, key=lambda group: self._groups[group][0])) if groups else None
 
     def take_new_classes(self) -> list[str]:
-        """Those of which the first job has come since the last call, and still waits."""
+        """Return the classes that are new since the last call and still wait."""
         new, self._new_classes = list(self._new_classes), {}
         return new
 
     def classes(self) -> Iterator[str]:
+        """Iterate over the keys of all classes."""
         return iter(self._classes)
 
 

@@ -1,8 +1,8 @@
-"""Who is next in a round, and who needs no turn because it could change nothing.
+"""Which waiting job is next in a round, and which jobs can be skipped.
 
-Within a round GPUs are only taken and hosts only kept. So once a job has to wait, those behind it that need the same
-have to wait too, unless they end before a reservation that it would run into; and what they could keep is kept.
-A round's cost therefore follows the number of different needs, not that of the jobs.
+Within a round GPUs are only taken, and hosts are only kept for waiting jobs. So once a job has to wait, all jobs
+behind it with the same need have to wait, too. The exception is a job that ends before the reservation that it would
+run into. So the cost of a round depends on the number of different needs, not on the number of jobs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need, QueueSortKey, has_exclusions
 
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
+"""(fair share, queue order). Smaller is served first."""
 ALL_BLOCKED = -1.0
-"""A limit below all others: whatever its time limit, no job of the need can start in this round."""
+"""A time limit below all others: no job of the need can start in this round, whatever its limit."""
 
 
 @dataclass
 class _NeedCursor:
-    """The groups of a need; where shares decide, one of them."""
+    """The position in the groups of one need. Where fair share decides, it covers only one group."""
 
     need: Need
     group: GroupKey | None = None
@@ -32,15 +33,16 @@ class _NeedCursor:
 @dataclass
 class _BlockedNeed:
     limit_s: float | None = None
-    """Jobs that must not get less than others wait if they last so long, or longer."""
+    """Jobs without exclusions wait if their time limit is this long or longer."""
     all: bool = False
+    """All jobs of the need wait."""
 
 
 class QueueCursor:
-    """``next``, then ``placed`` or ``waits``, and so on."""
+    """Goes through the queue. Call ``next``, then ``placed`` or ``waits``, and again ``next``."""
 
     def __init__(self, queue: JobQueue, share: Callable[[QueueRow], FairShareKey] | None = None) -> None:
-        """``share``: where a job stands now, if shares decide; it changes with what is placed."""
+        """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
         self._queue, self._share = queue, share
         self._blocked: dict[int, _BlockedNeed] = {}
         self._heap: list[tuple[ServiceSortKey, int, _NeedCursor]] = []
@@ -56,6 +58,7 @@ class QueueCursor:
         self._current: tuple[int, _NeedCursor, QueueRow] | None = None
 
     def next(self) -> tuple[ServiceSortKey, QueueRow] | None:
+        """Return the next job to serve and its sort key. None: no job is left that could start."""
         while self._heap:
             sort_key, number, cursor = heapq.heappop(self._heap)
             if cursor.group is not None and self._is_blocked(cursor, cursor.group):
@@ -65,7 +68,7 @@ class QueueCursor:
             if self._share is not None and self._heap:
                 current = self._sort_key(row)
                 if current > sort_key and current > self._heap[0][0]:
-                    # What was placed in this round counts: another share is behind now.
+                    # Placements of this round count, so another namespace or user may be next now.
                     heapq.heappush(self._heap, (current, number, cursor))
                     continue
             self._current = (number, cursor, row)
@@ -73,21 +76,22 @@ class QueueCursor:
         return None
 
     def placed(self) -> None:
-        """The queue has put the next job of its group, if any, into its place."""
+        """The current job was placed. The next job of its group takes its position."""
         self._follow()
 
     def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
-        """Its group has to wait.
+        """The current job and its group have to wait.
 
-        ``limit_s``: and so have all of its need that last at least so long and may use all that others may.
-        ``all_of_need``: even those that may not, and none of them could keep anything that is not kept.
+        ``limit_s``: all jobs of its need without exclusions wait, too, if their time limit is that long or longer.
+        ``all_of_need``: all jobs of its need wait, with exclusions or without, and they do not keep any further
+        hosts.
         """
         assert self._current is not None
         _, cursor, _ = self._current
         blocked = self._blocked.setdefault(id(cursor.need), _BlockedNeed())
         if limit_s is not None:
             blocked.limit_s = limit_s if blocked.limit_s is None else min(blocked.limit_s, limit_s)
-        blocked.all |= all_of_need or (blocked.limit_s == ALL_BLOCKED and not cursor.need.narrowed)
+        blocked.all |= all_of_need or (blocked.limit_s == ALL_BLOCKED and not cursor.need.with_exclusions)
         if cursor.group is not None:
             return
         cursor.at += 1
@@ -120,14 +124,14 @@ class QueueCursor:
             return True
         if blocked.limit_s is None or group[2] < blocked.limit_s:
             return False
-        row = self._queue.first(group) if cursor.need.narrowed else None
+        row = self._queue.first(group) if cursor.need.with_exclusions else None
         return row is None or not has_exclusions(row)
 
 
 class EveryJobCursor:
-    """Does the work of :class:`QueueCursor` for a round that looks at every job up to ``depth``.
+    """The cursor for rounds that look at every job, up to ``depth`` jobs that wait.
 
-    :class:`QueueCursor` looks only at the first job of each kind.
+    :class:`QueueCursor` looks only at the first job of each group.
     """
 
     def __init__(self, queue: JobQueue, share: Callable[[QueueRow], FairShareKey] | None, depth: int) -> None:
@@ -138,6 +142,7 @@ class EveryJobCursor:
         self._current: QueueRow | None = None
 
     def next(self) -> tuple[ServiceSortKey, QueueRow] | None:
+        """Return the next job to serve and its sort key. None: no job is left."""
         while self._heap:
             sort_key, job_id = heapq.heappop(self._heap)
             row = self._queue.get(job_id)
@@ -145,17 +150,19 @@ class EveryJobCursor:
             if self._left <= 0 and self._queue.group(row) in self._blocked:
                 continue
             if self._share is not None and self._heap and (current := self._sort_key(row)) > self._heap[0][0]:
-                heapq.heappush(self._heap, (current, job_id))  # another share is behind now
+                heapq.heappush(self._heap, (current, job_id))  # another namespace or user is next now
                 continue
             self._current = row
             return sort_key, row
         return None
 
     def placed(self) -> None:
-        """Nobody took its place: all others are listed."""
+        """The current job was placed. There is nothing to do: all other jobs are in the list already."""
 
     def waits(self, limit_s: float | None = None, all_of_need: bool = False) -> None:
-        """As with :class:`QueueCursor`, of which nothing follows before the depth is reached."""
+        """The current job has to wait. Other jobs are skipped only after ``depth`` jobs wait; the arguments do not
+        matter.
+        """
         assert self._current is not None
         self._left -= 1
         self._blocked.add(self._queue.group(self._current))

@@ -1,4 +1,4 @@
-"""What a namespace or user may still have: the quotas, against what is held now."""
+"""What a namespace or user may still have: quotas compared with what is held now."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
 
 @dataclass(frozen=True, slots=True)
 class QuotaDenial:
-    """Why GPUs may not be had now, and what would help."""
+    """Why the quotas do not allow more GPUs now, and what would help."""
 
     message: str
     next_step: str = "wait until jobs of the namespace end, or have the quota raised"
     for_want_of_gpus: bool = False
-    """Enough of them free would do, whoever has them now."""
+    """True if free GPUs are all that is missing, whoever releases them."""
 
 
 class QuotaUsage:
-    """Counts GPUs per namespace (with all below it) and per user of a namespace."""
+    """Counts GPUs per namespace, with all namespaces below it, and per user of a namespace."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
@@ -36,22 +36,22 @@ class QuotaUsage:
             for node in quotas.namespaces
             if node.guaranteed_gpus and not any(above.guaranteed_gpus for above in quotas.path(node.name)[:-1])
         ]
-        """Guarantees that lie in no other guarantee."""
+        """Namespaces with a guarantee that is not inside another guarantee."""
         self.by_user = any(node.max_gpus_per_user is not None for node in named.values())
         self.idle = not named and quotas.policy is AllocationPolicy.DYNAMIC
-        """Nothing is limited."""
+        """True if no quota limits anything."""
         self.lends = quotas.policy is AllocationPolicy.HYBRID and bool(self._owners)
-        """What is guaranteed to one is lent to others."""
+        """True if unused guaranteed GPUs are lent to other namespaces."""
 
     def charge(self, namespace: str, user: str, gpus: int) -> None:
-        """``user`` holds so many GPUs more (or less)."""
+        """Note that ``user`` holds ``gpus`` more. A negative number means fewer."""
         for node in self._path(namespace):
             self._held[node.name] += gpus
             self._of_user[node.name, user] += gpus
 
     @contextmanager
     def assuming(self, charges: Iterable[tuple[str, str, int]]) -> Iterator[None]:
-        """As if each (namespace, user) held so many GPUs more (or less)."""
+        """Within the block, count as if each (namespace, user) held so many GPUs more, or fewer."""
         made: list[tuple[str, str, int]] = []
         try:
             for namespace, user, gpus in charges:
@@ -63,10 +63,13 @@ class QuotaUsage:
                 self.charge(namespace, user, -gpus)
 
     def held(self, namespace: str) -> int:
+        """Return how many GPUs the namespace holds."""
         return self._held[namespace]
 
     def denial(self, namespace: str, user: str, gpus: int, free: int) -> QuotaDenial | None:
-        """Why ``gpus`` more may not be had now, out of ``free`` in the whole cluster; None if they may."""
+        """Say why the quotas do not allow ``gpus`` more, with ``free`` GPUs in the whole cluster. None: they allow
+        it.
+        """
         if self.idle or not gpus:
             return None
         path = self._path(namespace)
@@ -97,7 +100,7 @@ class QuotaUsage:
         return None
 
     def borrowed(self, running: Iterable[str]) -> dict[str, int]:
-        """Of the namespaces in ``running``, how many GPUs each holds beyond its guarantee; borrowed ones."""
+        """Return how many GPUs each namespace in ``running`` holds beyond its guarantee."""
         if self._quotas.policy is not AllocationPolicy.HYBRID:
             return {}
         found = {}
@@ -107,12 +110,14 @@ class QuotaUsage:
         return found
 
     def is_guaranteed(self, namespace: str, gpus: int) -> bool:
-        """Would the namespace still be within its guarantee with ``gpus`` more (or within, with 0, as it is)?"""
+        """Tell whether the namespace stays within its guarantee with ``gpus`` more. With 0: whether it is within it
+        now.
+        """
         owner = self._owner(self._path(namespace))
         return self._held[owner.name] + gpus <= owner.guaranteed_gpus
 
     def _owner(self, path: tuple[Namespace, ...]) -> Namespace:
-        """Whose guarantee counts: the nearest one, going up."""
+        """Return the namespace whose guarantee counts: the nearest one on the way up."""
         return next((node for node in reversed(path) if node.guaranteed_gpus), path[-1])
 
     def _reserved(self, node: Namespace) -> int:
