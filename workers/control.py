@@ -97,6 +97,7 @@ def control_worker(
 
 
 async def main() -> None:
+    """Run the control worker until it is told to stop."""
     settings = Settings()
     configure_logging("control", level=settings.log_level, json=settings.log_json)
     store = Store(settings.store_url)

@@ -9,7 +9,7 @@ from temporalio import client
 from temporalio.client import OutboundInterceptor
 
 RPC_TIMEOUT = timedelta(seconds=10)
-"""Of calls that name none. Whoever makes one tries again."""
+"""Deadline of calls that name none. The caller tries again."""
 
 
 class _RpcCall(Protocol):
@@ -23,6 +23,7 @@ class RpcDeadlines(client.Interceptor):
     """For ``Client.connect(interceptors=...)``. Long polls (the wait for a workflow's result) are left alone."""
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        """Give each call of the client a deadline."""
         return _Bounded(next)
 
 

@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 
 def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
+    """The Temporal worker that runs the scheduler's workflow and its activity."""
     return Worker(
         client,
         task_queue=SCHEDULER_TASK_QUEUE,
@@ -36,6 +37,7 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
 
 
 async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
+    """Start the scheduler's workflow unless it runs."""
     await client.start_workflow(
         SchedulerWorkflow.run,
         SchedulerInput(heartbeat_timeout_s=settings.scheduler.leader_heartbeat_timeout_s),
@@ -46,6 +48,7 @@ async def ensure_scheduler_workflow(client: Client, settings: Settings) -> None:
 
 
 async def main() -> None:
+    """Run the scheduler worker until it is told to stop."""
     settings = Settings()
     configure_logging("scheduler", level=settings.log_level, json=settings.log_json)
     if settings.scheduler.metrics_port is not None:

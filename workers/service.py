@@ -10,6 +10,7 @@ from service.server import Server
 
 
 def main() -> None:
+    """Run the REST service until it is told to stop."""
     settings = Settings()
     configure_logging("service", level=settings.log_level, json=settings.log_json)
     store = Store(settings.store_url)

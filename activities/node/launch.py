@@ -32,6 +32,7 @@ PREFLIGHT_FAILED = "PreflightFailed"
 
 
 def node_task_queue(host: str) -> str:
+    """The Temporal task queue of one host: only its own node worker takes from it."""
     return f"node-{host}"
 
 
@@ -40,12 +41,15 @@ LINGER_S = 0.04
 
 
 class LaunchActivities:
+    """Prepare, launch and stop ranks on this host, as Temporal activities."""
+
     def __init__(self, agent: HostAgent, watcher: RankWatcher) -> None:
         self._agent = agent
         self._watcher = watcher
 
     @activity.defn
     async def prepare_host(self, plan: HostPlan) -> Prepared:
+        """See :meth:`HostAgent.prepare`."""
         try:
             return await self._leased(plan, lambda: self._agent.prepare(plan))
         except PreflightFailed as error:
@@ -53,6 +57,7 @@ class LaunchActivities:
 
     @activity.defn
     async def launch_ranks(self, request: LaunchRequest) -> Launched:
+        """See :meth:`HostAgent.launch`."""
         try:
             launched = await self._leased(request.plan, lambda: self._agent.launch(request))
         except PreflightFailed as error:
@@ -86,6 +91,7 @@ class LaunchActivities:
 
     @activity.defn
     async def stop_ranks(self, request: StopRequest) -> Stopped:
+        """See :meth:`HostAgent.stop`."""
         return await heartbeating(self._agent.stop(request))
 
 

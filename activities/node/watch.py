@@ -104,6 +104,7 @@ class WatchActivities:
 
     @activity.defn
     async def watch_ranks(self, request: WatchRequest) -> HostExits:
+        """See :meth:`HostAgent.watch`. Sends heartbeats while it waits."""
         return await heartbeating(
             self._watcher.until_ended(request), lambda: self._watcher.describe(request, self._telemetry())
         )

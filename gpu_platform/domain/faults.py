@@ -11,6 +11,8 @@ from enum import StrEnum
 
 
 class FaultAction(StrEnum):
+    """What to do about a fault of a GPU, from nothing to taking the GPU away."""
+
     NONE = "none"
     WATCH = "watch"
     """Count it; alert on rate."""
@@ -29,9 +31,10 @@ class FaultAction(StrEnum):
 
     @property
     def stops_job(self) -> bool:
+        """True when the job on the GPU is ended."""
         return self not in (FaultAction.NONE, FaultAction.WATCH, FaultAction.RESET_WHEN_IDLE)
 
     @property
     def takes_gpu(self) -> bool:
-        """Does the GPU leave service?"""
+        """True when the GPU leaves service."""
         return self in (FaultAction.RESET_WHEN_IDLE, FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)

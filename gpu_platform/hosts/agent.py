@@ -1,8 +1,7 @@
 """The host's side of a job: prepare, launch, watch and stop the ranks of an attempt.
 
-Every operation may be repeated, by this node worker or by its successor: what is true stands in
-the records (``records``) and in the kernel, not in this process. Ranks and their supervisors do
-not notice when it dies.
+Every operation may be repeated, by this node worker or after its restart: the state is in the records on disk
+(``records``) and in the kernel, not in this process. Ranks and their supervisors go on when it dies.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ from gpu_platform.settings import Settings
 log = structlog.get_logger(__name__)
 
 NO_LEASE = "no_lease"
-"""In the details of the :class:`HostUnavailable` of a host that may start nothing now."""
+"""Key in the details of a :class:`HostUnavailable`: this host has no lease, so it may start nothing now."""
 LEASE_PATIENCE_S = 100.0
-"""Less than ``start_to_close_timeout`` of the steps that wait."""
+"""How long a step waits for a lease. Shorter than the ``start_to_close_timeout`` of these steps."""
 _LEASE_LOOK_S = 0.1
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -114,19 +113,20 @@ class HostAgent:
         plans = [plan for key in sorted(self._open, key=str) if (plan := self._plan(key)) is not None]
         for plan in plans:
             self._show_processes(plan)
-        # Whose end was run already gets it never again.
+        # An attempt that was finished before is not recovered: its stages must not finish twice.
         self._stages.recover([plan for plan in plans if not self._finished(plan.key).exists()])
 
     @property
     def host(self) -> str:
+        """The name of this host."""
         return self._node.name
 
     def close(self) -> None:
-        """Let the spawner end. Ranks go on."""
+        """Let the spawner end. Ranks and their supervisors go on."""
         self._spawner.close()
 
     def prepare(self, plan: HostPlan) -> Prepared:
-        """Check GPUs, workdir and command, and choose a rendezvous port. The first answer stands.
+        """Check GPUs, workdir and command, and choose a rendezvous port. A repeated call gives the first answer again.
 
         Raises :class:`PreflightFailed` (``details["kind"]`` user or hardware, ``gpu_uuid``) and
         :class:`IllegalTransition` when the attempt was stopped already.
@@ -191,7 +191,7 @@ class HostAgent:
         try:
             with self._writing():
                 await asyncio.to_thread(close_attempt, self._home, key, request.reason, request.grace_s)
-        except HostUnavailable:  # a full disk saves nobody; but what is not closed is not stopped, so come again
+        except HostUnavailable:  # the disk is full: end the processes, and fail, since only a closed attempt is stopped
             await end_attempt(self._home, key, self._ranks(key), request.grace_s)
             raise
         # A launch in progress here either sees the attempt closed, or is done when its lock is free.
@@ -216,7 +216,7 @@ class HostAgent:
         return sorted(self._open, key=str)
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
-        """The newest complete checkpoints of ``keys``, of those that have one. One caller at a time."""
+        """The newest complete checkpoint of each of ``keys`` that has one. For one caller at a time."""
         return self.checkpointing.newest(keys)
 
     def ask_for_checkpoint(self, key: AttemptKey) -> int:
@@ -458,7 +458,7 @@ class HostAgent:
             pass
 
     def _finish(self, key: AttemptKey) -> None:
-        """Run the stages' end, unless that was done. Nothing of the attempt lives, nor can start again."""
+        """Let the stages finish the attempt, once. No process of it lives, and none can start again."""
         with self._locks[key]:
             finished = self._finished(key)
             plan = self._plan(key)
@@ -468,7 +468,7 @@ class HostAgent:
                 finished.touch()
 
     def _finished(self, key: AttemptKey) -> Path:
-        """There once the stages' end was run."""
+        """The file that exists once the stages have finished the attempt."""
         return paths.attempt_dir(self._home, key) / records.FINISHED
 
     def _plan(self, key: AttemptKey) -> HostPlan | None:

@@ -1,4 +1,4 @@
-"""Looking after the attempts that run here: their usage, whether they move, and their wall clock."""
+"""Watches the attempts that run on this host: what they use, whether they make progress, and their time limits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ _CLOCK_S = 0.5
 
 
 class AttemptStopper(Protocol):
-    async def stop(self, request: StopRequest) -> Stopped: ...
+    """What :class:`AttemptWatch` needs of the agent."""
+
+    async def stop(self, request: StopRequest) -> Stopped:
+        """See :meth:`HostAgent.stop`."""
+        ...
 
 
 class AttemptWatch:
-    """``report`` is called for what a job must know, from a thread; ``gpu_indices``: uuid -> index of this host."""
+    """Watches all attempts. ``report`` is called from a thread; ``gpu_indices``: GPU uuid -> index on this host."""
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class AttemptWatch:
         self._ending: dict[AttemptKey, asyncio.Task[Stopped]] = {}
 
     async def run(self, agent: AttemptStopper) -> None:
-        """Until cancelled."""
+        """Sample the attempts and enforce their time limits, until cancelled."""
         sample_at_s = 0.0
         while True:
             for key in await asyncio.to_thread(self.check_clocks):
@@ -73,7 +77,7 @@ class AttemptWatch:
             await asyncio.sleep(min(_CLOCK_S, self._node.accounting_interval_s))
 
     def sample(self) -> None:
-        """Read what every live attempt has used, keep it on disk, and report those that stand still."""
+        """Read what every live attempt has used, write it to disk, and report attempts that make no progress."""
         table = ProcessTable()
         live = self._accountant.live()
         sampled: list[LiveAttempt] = []
@@ -90,7 +94,7 @@ class AttemptWatch:
         self._watchdogs = {key: dog for key, dog in self._watchdogs.items() if key in alive}
 
     def check_clocks(self) -> list[AttemptKey]:
-        """Warn who is due; returns attempts that this host must end."""
+        """Send the warnings that are due. Returns the attempts that have run too long."""
         overdue: list[AttemptKey] = []
         live = self._accountant.live()
         if self._checkpoints is not None:

@@ -47,6 +47,7 @@ class Provision:
         )
 
     def of_rank(self, rank: int) -> dict[str, str]:
+        """The environment that this rank alone gets."""
         return self.rank_environ.get(rank, {})
 
 
@@ -66,7 +67,7 @@ class Stage:
         hardware's fault) or :class:`~gpu_platform.domain.errors.HostUnavailable` (try again)."""
 
     def provides(self, plan: HostPlan) -> Provision:
-        """After :meth:`prepare`, before each start of ranks."""
+        """What the attempt's ranks get. Called after :meth:`prepare`, before each start of ranks."""
         return Provision()
 
     def finish(self, plan: HostPlan) -> None:
@@ -78,20 +79,23 @@ class Stage:
 
 
 class Stages:
-    """In the order in which they prepare; they finish in the opposite one."""
+    """All stages of a host, in the order in which they prepare. They finish in the opposite order."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = tuple(stages)
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """See :meth:`Stage.recover`."""
         for stage in self._stages:
             stage.recover(attempts)
 
     def prepare(self, plan: HostPlan) -> None:
+        """Run :meth:`Stage.prepare` of each. The first failure is raised, and the later ones do not run."""
         for stage in self._stages:
             stage.prepare(plan)
 
     def provides(self, plan: HostPlan) -> Provision:
+        """What all of them provide, together."""
         return sum((stage.provides(plan) for stage in self._stages), Provision())
 
     def finish(self, plan: HostPlan) -> None:

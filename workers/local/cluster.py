@@ -38,6 +38,8 @@ DYNAMIC_CONFIG = (
 
 @dataclass(frozen=True)
 class NodeSpec:
+    """One host of the local cluster."""
+
     name: str
     simulate: str | None = None
     """Machine description to simulate; None: the GPUs of this machine."""
@@ -55,6 +57,8 @@ DEMO_NODES = (
 
 @dataclass
 class ClusterConfig:
+    """What a local cluster is made of."""
+
     state_dir: Path
     nodes: tuple[NodeSpec, ...] = DEMO_NODES
     port: int = 0
@@ -99,23 +103,27 @@ class LocalCluster:
 
     @property
     def api_url(self) -> str:
+        """Address of the REST service."""
         return f"http://127.0.0.1:{self.config.port}"
 
     @property
     def temporal_address(self) -> str:
+        """Host and port of the Temporal server."""
         return f"127.0.0.1:{self.config.temporal_port}"
 
     @property
     def ui_url(self) -> str:
+        """Address of the Temporal UI."""
         return f"http://127.0.0.1:{self.config.temporal_ui_port}"
 
     @property
     def database_url(self) -> str:
+        """Address of the database."""
         return self.config.database_url or f"sqlite:///{self.config.state_dir / 'platform.db'}"
 
     @property
     def children(self) -> list[ChildProcess]:
-        """In the order of their start."""
+        """All processes, in the order in which they are started."""
         return [self.temporal, self.service, *self.controls, *self.schedulers, *self.nodes.values()]
 
     async def __aenter__(self) -> LocalCluster:
@@ -195,7 +203,7 @@ class LocalCluster:
         return ChildProcess(name, argv, log_file, {**getattr(self, "env", {}), **(env or {})})
 
     async def wait_until_ready(self) -> None:
-        """Until the service is ready and every host has registered, in service or drained."""
+        """Wait until the service is ready and every host has registered, in service or drained."""
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         wanted = set(self.nodes)
         missing = wanted | {"service"}

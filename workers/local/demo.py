@@ -62,6 +62,8 @@ async def run_demo(cluster: LocalCluster, console: Console) -> int:
 
 
 class Demo:
+    """Runs a gang, injects a fault into one of its GPUs, and shows how the platform heals it."""
+
     def __init__(self, cluster: LocalCluster, client: AsyncClient, console: Console, job: Job) -> None:
         self._cluster = cluster
         self._client = client
@@ -75,6 +77,7 @@ class Demo:
         self._healed = asyncio.Event()
 
     async def run(self) -> int:
+        """Run the demo to its end."""
         following = [asyncio.create_task(self._follow_events()), asyncio.create_task(self._follow_log())]
         try:
             job = await self._client.wait(self._job.id)

@@ -44,9 +44,11 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
+        """Its pid, or None while it does not run."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
+        """Start it, and restart it whenever it dies."""
         self._stopping = False
         await self._spawn()
         self._keeper = asyncio.create_task(self._keep())
@@ -77,6 +79,7 @@ class ChildProcess:
             await self._process.wait()
 
     def last_lines(self, count: int = 15) -> str:
+        """The end of its log, for people."""
         try:
             lines = self.log_file.read_text(errors="replace").splitlines()
         except FileNotFoundError:

@@ -24,6 +24,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="gpu-platform up", description="Run the whole platform on this machine.", allow_abbrev=False
     )
@@ -45,6 +46,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
+    """The hosts that the command line asks for."""
     if simulate:
         nodes = []
         for item in simulate:
@@ -58,6 +60,7 @@ def nodes_of(simulate: list[str]) -> tuple[NodeSpec, ...]:
 
 
 async def main(arguments: argparse.Namespace) -> int:
+    """Run the local cluster until it is told to stop."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,6 +125,7 @@ def _greet(cluster: LocalCluster) -> None:
 
 
 def run() -> int:
+    """Entry point of ``gpu-platform up``."""
     arguments = parse(sys.argv[1:])
     configure_logging("up", level="ERROR" if arguments.demo else "WARNING", json=False)
     try:

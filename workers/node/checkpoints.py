@@ -17,6 +17,8 @@ _LIST = TypeAdapter(list[CheckpointInfo])
 
 
 def checkpoint_routes(agent: HostAgent) -> list[Route]:
+    """HTTP routes of a node worker: checkpoints of jobs, and probes of the checkpoint root."""
+
     async def list_job(request: Request) -> Response:
         """``?hashes=1``: read every byte."""
         job_id = paths.check_job_id(request.path_params["job"])

@@ -19,6 +19,8 @@ KEEP_ALIVE_S = 5.0
 
 
 def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
+    """HTTP routes of a node worker for commands beside ranks (``jobs exec``)."""
+
     def session_of(request: Request) -> ExecProcess:
         return sessions.get(_key(request), _number(request.path_params["rank"]), request.path_params["id"])
 

@@ -1,4 +1,4 @@
-"""From a fault on this host to the workflows that must know: durable here until Temporal has it."""
+"""Delivers faults of this host to the workflows of jobs and GPUs. They are on disk until Temporal has them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class FaultDispatcher:
         self._wake = asyncio.Event()
 
     def report(self, fault: FaultReport) -> None:
-        # Whose it is, is decided now: the next job on the GPU must not be excused by it.
+        """Write the fault to disk, and wake the delivery."""
+        # The affected attempts are those on the GPU now. A later job must not be excused by this fault.
         self._recent.append((fault, self._affected_attempts(fault)))
         path = self._outbox / f"{fault.fault_id}.json"
         draft = path.with_suffix(".draft")
@@ -46,7 +47,7 @@ class FaultDispatcher:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
-        """The newest fault that stops jobs and struck a GPU while this attempt was on it."""
+        """The newest fault that stops jobs and came while this attempt was on the GPU."""
         for fault, affected in reversed(self._recent):
             if key in affected and fault.action.stops_job:
                 return fault

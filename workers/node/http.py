@@ -142,4 +142,5 @@ class NodeHttp:
         )
 
     async def run(self) -> None:
+        """Serve until cancelled."""
         await self._server._serve(sockets=[self._socket])

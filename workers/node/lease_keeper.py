@@ -36,6 +36,8 @@ RESTART_NOTICE_S = 4.0
 
 
 class LeaseKeeper:
+    """Renews the host's lease, and ends ranks when it cannot be renewed."""
+
     def __init__(
         self,
         settings: Settings,
@@ -83,6 +85,7 @@ class LeaseKeeper:
         return {**self._lease.vote_list(now), self._agent.host: holds_s}
 
     async def run(self) -> None:
+        """Report and renew until cancelled."""
         async with httpx.AsyncClient(timeout=self._patience_s, trust_env=False) as http:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -114,7 +117,7 @@ class LeaseKeeper:
                 continue
 
     async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
-        """On the first way that answers. None: none did."""
+        """Send the report by the first way that answers. None: no way did."""
         made = await asyncio.to_thread(self._make_report)
         for url in list(self._urls):
             answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)

@@ -72,6 +72,7 @@ def node_worker(
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> Worker:
+    """The Temporal worker of this host, with the activities that it runs."""
     watcher = RankWatcher(agent, faults.recent_fault)
     launching = LaunchActivities(agent, watcher)
     watching = WatchActivities(watcher, health.telemetry)
@@ -104,6 +105,7 @@ def report_maker(
     agent_url: str,
     unusable: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[], HostReport]:
+    """Returns a function that makes the report which a lease renewal carries."""
     session = uuid.uuid4().hex
     boot = boot_id(node_dir(settings.state_dir.resolve(), settings.node.name), simulated=inventory.simulated)
 
@@ -135,7 +137,7 @@ async def run_activities(
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
-    """As soon as Temporal is there."""
+    """Connect to Temporal, as soon as it answers, and run this host's activities."""
     await node_worker(await connect(settings), agent, faults, health, reboot).run()
 
 
@@ -171,12 +173,14 @@ async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> Non
 
 
 async def sweep_checkpoints(agent: HostAgent) -> None:
+    """Remove surplus checkpoints of running jobs, once a minute."""
     while True:
         await asyncio.to_thread(agent.sweep_checkpoints)
         await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 
 async def main() -> None:
+    """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
     settings = Settings()
     configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
     home = node_dir(settings.state_dir.resolve(), settings.node.name)

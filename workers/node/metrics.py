@@ -23,11 +23,14 @@ _RANK = ("job", "attempt", "rank")
 
 
 class NodeMetrics(Collector):
+    """Metrics of a host's GPUs and ranks for Prometheus."""
+
     def __init__(self, health: HealthMonitor, accountant: Accountant) -> None:
         self._health = health
         self._accountant = accountant
 
     def collect(self) -> Iterable[Metric]:
+        """Read all of them now."""
         yield from _of_gpus(self._health.gpus(), self._health.degraded())
         yield from self._of_ranks()
 

@@ -27,16 +27,19 @@ log = structlog.get_logger()
 
 CHECK_S = 5.0
 MAX_FAILED_CHECKS = 3
-"""What was seen once may be a hiccup; so often in a row it is so."""
+"""The node worker restarts after so many failed checks in a row. A single one may be a short disturbance."""
 
 
 class RestartRequired(Exception):
-    """Why the node worker starts anew."""
+    """The node worker must start again. The message says why."""
 
 
 def open_gpus(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventory]:
-    """NVML and what it tells; where it does not answer, one that refuses everything, and what other sources tell;
-    where GPU support is off, neither."""
+    """Open NVML and read the inventory.
+
+    Where NVML does not answer, the library refuses every call and the inventory comes from other sources. Where GPU
+    support is off, the library and the inventory have no GPUs.
+    """
     try:
         nvml = open_nvml(node, home)
         if isinstance(nvml, NoGpus):
@@ -72,7 +75,7 @@ class NvmlWatch:
         self._is_paused = is_paused
 
     async def run(self) -> None:
-        """Until cancelled, or :class:`RestartRequired`."""
+        """Check until cancelled. Raises :class:`RestartRequired` when the node worker must start again."""
         if self._inventory.simulated or not self._node.gpus:
             return
         failed_checks = 0
@@ -84,7 +87,7 @@ class NvmlWatch:
                 raise RestartRequired(why)
 
     def look(self) -> str | None:
-        """What is not any more as it was."""
+        """Why the node worker must start again: what changed since it started. None: nothing changed."""
         if isinstance(self._nvml, SilentNvml):
             try:
                 open_nvml(self._node, self._home)

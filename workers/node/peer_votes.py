@@ -35,6 +35,8 @@ def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
 
 
 class PeerVotes:
+    """What the members of this host's group say about which hosts they still hear."""
+
     def __init__(self, own_name: str) -> None:
         self._own_name = own_name
         self._others: list[Member] = []

@@ -17,6 +17,8 @@ from gpu_platform.hosts.health.watched_gpu import health_of
 
 
 def reading_routes(health: HealthMonitor, accountant: Accountant) -> list[Route]:
+    """HTTP routes of a node worker: health of a GPU, usage of a running attempt."""
+
     async def gpu(request: Request) -> Response:
         uuid = request.path_params["uuid"]
         found = next((gpu for gpu in health.gpus() if gpu.info.uuid == uuid), None)

@@ -17,10 +17,12 @@ from workers.node.nvml_watch import RestartRequired
 log = structlog.get_logger()
 
 _ANSWER_S = 0.3
-"""So long the answer to control has before this process starts anew."""
+"""Seconds for the answer to reach Temporal before this process starts again."""
 
 
 class HostReboot:
+    """Reboots this host when it is called."""
+
     def __init__(self, node: NodeSettings, home: Path, inventory: HostInventory, agent: HostAgent) -> None:
         self._node = node
         self._home = home
@@ -42,7 +44,7 @@ class HostReboot:
         self._rebooted.set()
 
     async def run(self) -> None:
-        """Until a simulated reboot: :class:`RestartRequired`, since no process outlives a boot."""
+        """Wait for a simulated reboot, then raise :class:`RestartRequired`: no process outlives a reboot."""
         await self._rebooted.wait()
         await asyncio.sleep(_ANSWER_S)
         raise RestartRequired("the simulated host was rebooted")

@@ -1,8 +1,8 @@
 """What the attempts on this host use: measured while they run, final when their last process is gone.
 
 GPU readings come from the health monitor, CPU and memory from the kernel. The sums stand in the attempt's
-directory (``records.USAGE``) and are renewed every few seconds, so that a restart of the node worker loses no
-more than that, and nothing of what counters of the kernel and of the GPU keep themselves.
+directory (``records.USAGE``) and are renewed every few seconds, so a restart of the node worker loses at
+most these seconds. What the kernel and the GPU count themselves is never lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _RankSums(BaseModel):
 
 class _UsageRecord(BaseModel):
     gpus: dict[str, GpuMeter]
-    """By uuid."""
+    """One for each GPU, by uuid."""
     ranks: dict[int, _RankSums] = {}
     final: list[RankUsage] | None = None
 
@@ -47,19 +47,21 @@ class LiveAttempt:
         self.record = record
         self.ranks = [RankProcess(directory / f"rank-{spec.rank}", spec.rank, plan.host) for spec in plan.ranks]
         self.counters: dict[int, Counters] = {}
-        """Of living ranks, at the last sample."""
+        """Counters of the ranks that lived at the last sample."""
         self.pids: set[int] = set()
-        """Its processes at the last sample, if it shares a GPU: nobody else asks."""
+        """Its processes at the last sample. Only read for attempts that share a GPU."""
         if plan.shares:
             for meter in record.gpus.values():
                 meter.own = OwnUse(None, None)
 
     @property
     def key(self) -> AttemptKey:
+        """The job and the number of the attempt."""
         return self.plan.key
 
     @property
     def meters(self) -> dict[str, GpuMeter]:
+        """One meter for each GPU of the attempt, by uuid."""
         return self.record.gpus
 
     def sample(self, table: ProcessTable, *, with_io: bool = True) -> dict[int, Counters]:
@@ -80,10 +82,11 @@ class LiveAttempt:
         return self.counters
 
     def usage(self) -> list[RankUsage]:
-        """Of every rank that started, until now or until its end."""
+        """What each rank that started has used, until now or until its end."""
         return [usage for rank in self.ranks if (usage := self._usage_of(rank)) is not None]
 
     def save(self) -> None:
+        """Write what was measured so far to the attempt's directory."""
         path = str(self.directory / records.USAGE)
         records.write_record(path, self.record.model_dump(mode="json", by_alias=True), durable=False)
 
@@ -120,7 +123,7 @@ class LiveAttempt:
 
 
 class Accountant(Stage):
-    """Give it every reading of the monitor (:meth:`HealthMonitor.observe_with`); thread-safe."""
+    """Measures the attempts on this host. Thread-safe. The health monitor calls it with every reading."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -129,13 +132,16 @@ class Accountant(Stage):
         self._lock = threading.Lock()
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Go on measuring the attempts that are open on this host."""
         for plan in attempts:
             self._open(plan)
 
     def prepare(self, plan: HostPlan) -> None:
+        """Begin to measure the attempt."""
         self._open(plan)
 
     def finish(self, plan: HostPlan) -> None:
+        """Write the final usage, and stop measuring the attempt."""
         attempt = self._open(plan)
         attempt.record.final = attempt.usage()
         attempt.save()
@@ -144,14 +150,17 @@ class Accountant(Stage):
             self._index()
 
     def live(self) -> list[LiveAttempt]:
+        """The attempts that are measured now."""
         with self._lock:
             return list(self._live.values())
 
     def on_reading(self, uuid: str, reading: Reading) -> None:
+        """Add a reading of a GPU to the meters of the attempts that hold it."""
         for meter in self._meters.get(uuid, ()):
             meter.add(reading)
 
     def on_ecc(self, uuid: str, errors: int) -> None:
+        """Add the counter of ECC errors of a GPU to the meters of the attempts that hold it."""
         for meter in self._meters.get(uuid, ()):
             meter.add_ecc(errors)
 
@@ -165,7 +174,7 @@ class Accountant(Stage):
             return attempt
 
     def _index(self) -> None:
-        """Replaced at once: the monitor's thread reads it without the lock."""
+        """Rebuild the table of meters. It is replaced as a whole: the monitor's thread reads it without the lock."""
         meters: dict[str, tuple[GpuMeter, ...]] = {}
         for attempt in self._live.values():
             for uuid, meter in attempt.meters.items():

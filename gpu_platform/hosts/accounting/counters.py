@@ -68,6 +68,7 @@ class ProcessTable:
         self._table: dict[int, Stat] | None = None
 
     def all(self) -> dict[int, Stat]:
+        """Every process of this host, by pid. Read from ``/proc`` at the first call."""
         if self._table is None:
             self._table = all_processes()
         return self._table

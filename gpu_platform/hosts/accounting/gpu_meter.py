@@ -10,11 +10,11 @@ from pydantic import Field
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 
 _LONGEST_S = 2.0
-"""A reading speaks for the time since the one before, but not for a gap in which nobody looked."""
+"""A reading counts for the time since the one before, at most for so long: a longer gap was not measured."""
 
 
 class OwnUse(NamedTuple):
-    """Of a GPU by one attempt's processes. None: nobody can tell."""
+    """What the processes of one attempt use of a GPU. None: neither NVML nor the platform can tell."""
 
     utilization_percent: int | None
     memory_mib: int | None
@@ -22,10 +22,12 @@ class OwnUse(NamedTuple):
 
 @dataclass
 class GpuMeter:
+    """Sums over the readings of one GPU while one attempt holds it."""
+
     gpu_fraction: Annotated[float, Field(alias="part")] = 1.0
     """Which fraction of the GPU the attempt holds, 0 to 1. Records on disk call it ``part``."""
     seconds: float = 0.0
-    """That readings cover; so for all sums but the energy's counter."""
+    """Time that the readings cover. All sums here are over this time, except for the energy's counter."""
     utilization_s: float = 0.0
     """Percent times seconds."""
     utilization_known_s: float = 0.0
@@ -36,7 +38,7 @@ class GpuMeter:
     throttled_s: float = 0.0
     ecc_errors: int = 0
     energy_counter_j: float | None = None
-    """The GPU's own, at the last reading: what it counts while nobody looks is not lost."""
+    """The GPU's own counter at the last reading. It goes on while the node worker is away."""
     ecc_counter: int | None = None
 
     def __post_init__(self) -> None:
@@ -47,33 +49,35 @@ class GpuMeter:
         self._unknown_at_s = 0.0
         self._memory_mib = -1
         self.own: OwnUse | None = None
-        """What the attempt itself uses of a GPU that it shares, at the last look; None: the GPU is its alone."""
+        """What the attempt itself uses of a shared GPU, at the last sample. None: it has the whole GPU."""
 
     @property
     def busy_at_s(self) -> float:
-        """When it last computed, or nobody could tell; on the monotonic clock of readings."""
+        """When the GPU last computed, or when this could not be read. On the monotonic clock of readings."""
         return max(self._busy_at_s, self._unknown_at_s)
 
     @property
     def moved_at_s(self) -> float:
-        """When it last computed or its memory changed, or nobody could tell."""
+        """When the GPU last computed or its used memory changed, or when this could not be read."""
         return max(self.busy_at_s, self._moved_at_s)
 
     @property
     def seen_moving_at_s(self) -> float:
-        """As :attr:`moved_at_s`, but when nobody could tell does not count."""
+        """As :attr:`moved_at_s`, without the times for which there is no reading of the utilisation."""
         return max(self._busy_at_s, self._moved_at_s)
 
     @property
     def reports_utilization(self) -> bool:
-        """Of the last reading."""
+        """True when the last reading had a utilisation."""
         return self._read_at_s is None or self._unknown_at_s != self._read_at_s
 
     @property
     def read_at_s(self) -> float | None:
+        """When the last reading was taken, on the monotonic clock. None: there was none yet."""
         return self._read_at_s
 
     def add(self, reading: Reading) -> None:
+        """Add one reading. It counts for the time since the one before, at most two seconds."""
         if self.own is not None:
             percent, memory_mib = self.own
             reading = reading._replace(utilization_percent=percent, memory_used_mib=memory_mib)

@@ -21,19 +21,19 @@ from gpu_platform.hosts.accounting.gpu_meter import OwnUse
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _SHORTEST_LOOK_S = 2.0
-"""Back from now: samples come once a second at the rarest."""
+"""Ask for at least so many seconds back: the driver takes a sample at least once a second."""
 
 
 class ProcessUse(NamedTuple):
-    """Of one GPU, by pid."""
+    """What each process uses of one GPU, by pid."""
 
     memory_mib: dict[int, int] | None
-    """Of all that have a context; None: this driver does not tell."""
+    """Memory of every process with a context. None: this driver does not tell."""
     utilization_percent: dict[int, float] | None
-    """Of those that computed since the last look; None: nobody can tell."""
+    """Utilisation by the processes that computed since the last call. None: NVML cannot tell."""
 
     def of(self, pids: Set[int], server: Set[int] = frozenset()) -> OwnUse:
-        """What ``pids`` use together. ``server``: who may have computed for them."""
+        """What ``pids`` use together. ``server``: processes that may have computed for them (an MPS server)."""
         memory = None if self.memory_mib is None else sum(self.memory_mib.get(pid, 0) for pid in pids)
         if self.utilization_percent is None:
             return OwnUse(None, memory)
@@ -45,14 +45,14 @@ class ProcessUse(NamedTuple):
 
 
 class SharedGpuMeter:
-    """Measures what each attempt itself uses of the GPUs of which it has only a part."""
+    """Measures what each attempt itself uses of the GPUs of which it has only a share."""
 
     def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml
         self._looked_at_s: dict[str, float] = {}
 
     def measure(self, attempts: Sequence[LiveAttempt]) -> None:
-        """Tell the meters of these attempts, which were sampled just now. Whole GPUs cost nothing."""
+        """Set what these attempts use in their meters. Call it after they were sampled. Whole GPUs need no call."""
         modes = {
             uuid: share.mode
             for attempt in attempts

@@ -22,12 +22,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def ran_s(ranks: list[RankProcess]) -> float:
-    """Since when the oldest living rank runs, seconds; 0 when none does."""
+    """For how many seconds the oldest living rank has run; 0.0 when no rank lives."""
     started = [process.started for rank in ranks if (process := rank.main_process) is not None]
     return records.boot_clock_s() - min(started) / _TICKS_PER_S if started else 0.0
 
 
 def warning_due(limits: RankLimits, attempt_dir: Path, seconds: float) -> bool:
+    """True when the warning before the time limit must be sent now, and was not sent yet."""
     if limits.time_limit_s is None or not limits.warn_before_s:
         return False
     return seconds >= limits.time_limit_s - limits.warn_before_s and not (attempt_dir / _WARNED).exists()
@@ -36,7 +37,7 @@ def warning_due(limits: RankLimits, attempt_dir: Path, seconds: float) -> bool:
 def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
     """Send the warning signal, once, to every process that has a handler for it; returns to how many.
 
-    One without would die of it: a shell that started the program, a data loader.
+    A process without a handler would be ended by the signal: a shell that started the program, or a data loader.
     """
     number = signal.Signals[f"SIG{limits.warn_signal}"]
     warned = sum(send_signal(process, number) for process in processes if handles(process.pid, number))
@@ -45,11 +46,12 @@ def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
 
 
 def is_overdue(limits: RankLimits, seconds: float, slack_s: float) -> bool:
+    """True when the attempt has run longer than its time limit and ``slack_s`` on top."""
     return limits.time_limit_s is not None and seconds >= limits.time_limit_s + slack_s
 
 
 def note_overdue(limits: RankLimits, attempt_dir: Path) -> str:
-    """Write down, before it is ended, that this is why; returns the message."""
+    """Record that the time limit is the reason. Call it before the attempt is ended. Returns the message."""
     message = f"ran longer than its limit of {limits.time_limit_s} s; ask for more with --time"
     records.write_record(str(attempt_dir / _OVERDUE), {"message": message}, durable=True)
     return message

@@ -27,6 +27,7 @@ class PowerCap(Stage):
         self._host_limit_w = host_limit_w
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Set the host's power limit on every GPU that no open attempt has."""
         held = {uuid for plan in attempts for uuid in plan.gpu_uuids}
         if self._host_limit_w is not None:
             for uuid in self._uuids:
@@ -34,6 +35,7 @@ class PowerCap(Stage):
                     self._restore(uuid)
 
     def prepare(self, plan: HostPlan) -> None:
+        """Set the job's power limit on its GPUs. Raises :class:`PreflightFailed` when that cannot be done."""
         wanted = plan.limits.power_limit_w
         if wanted is None:
             return
@@ -51,6 +53,7 @@ class PowerCap(Stage):
                 ) from None
 
     def finish(self, plan: HostPlan) -> None:
+        """Give the GPUs the host's power limit again, or the board's default."""
         if plan.limits.power_limit_w is not None and not plan.shares:
             for uuid in plan.gpu_uuids:
                 self._restore(uuid)

@@ -14,12 +14,14 @@ from enum import StrEnum
 from gpu_platform.hosts.accounting.counters import Counters
 
 BUSY_CPUS = 0.02
-"""CPU seconds per second below which a rank stands still: threads that only wake up to look use less."""
+"""CPU seconds per second below which a rank makes no progress. Threads that only poll use less."""
 BUSY_IO_BYTES_PER_S = 1024
-"""A rank that only pings somebody (a tracker's heartbeat) moves less."""
+"""Bytes per second below which a rank makes no progress. The heartbeat of an experiment tracker needs less."""
 
 
 class Stall(StrEnum):
+    """In which way an attempt makes no progress. The values are the kinds of the reports."""
+
     HANGS = "hang"
     IDLE_WARNING = "idle_warning"
     IDLES = "idle"
@@ -41,7 +43,7 @@ class Watchdog:
     def look(
         self, now_s: float, ranks: Mapping[int, Counters], gpus_busy_at_s: float, gpus_moved_at_s: float
     ) -> dict[Stall, float]:
-        """What is the matter now and was not told before, with how long it has stood still.
+        """The stalls that begin to hold now, each with the seconds for which there was no progress.
 
         ``ranks``: counters of those that live. ``gpus_…_at_s``: when one of its GPUs last computed, or last did
         anything; all on one monotonic clock.

@@ -1,4 +1,4 @@
-"""When each attempt here last saved its work, for who chooses whom to stop. See ``checkpoint_store``."""
+"""When each attempt here last saved its work, for the choice which jobs are preempted. See ``store``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 0.5
 
 
 class CheckpointTimes:
-    """For one caller at a time. ``root`` may be on a network file system."""
+    """Finds the newest checkpoint of each attempt. For one caller at a time. ``root`` may be on a network."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -28,7 +28,7 @@ class CheckpointTimes:
         """See :meth:`CheckpointStore.identity`, as of the last look."""
 
     def newest(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
-        """The complete checkpoints of ``keys``. What takes too long is as it was last seen."""
+        """The newest complete checkpoints of ``keys``. If the file system is too slow, those found last time."""
         if self._looking is None or not self._looking.is_alive():
             self._looking = threading.Thread(target=self._look, args=(keys,), name="checkpoints", daemon=True)
             self._looking.start()

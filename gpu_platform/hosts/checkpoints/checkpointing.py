@@ -27,6 +27,8 @@ _PROBE = ".gpu-platform-probe-"
 
 
 class Checkpointing:
+    """The checkpoints of the attempts on this host. ``root``: where they are; ``home``: this host's own directory."""
+
     def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
         self.store = CheckpointStore(root, node.checkpoint_hash_mib << 20)
         self.requests = CheckpointRequester(node, root, home)
@@ -44,6 +46,7 @@ class Checkpointing:
         return self._times.newest(keys)
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
+        """Environment variables that tell a program how it is asked for a checkpoint."""
         return self.requests.environ(plan)
 
     def resume(self, plan: HostPlan) -> ResumeChoice:
@@ -51,7 +54,7 @@ class Checkpointing:
         return choose_resume(self.store, plan) if plan.node_rank == 0 else ResumeChoice()
 
     def finish(self, plan: HostPlan) -> None:
-        """Nothing of the attempt lives here."""
+        """Give the checkpoint that the attempt was started from free. Call it when no process of it lives."""
         release_resume(self.store, plan)
 
     def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
@@ -64,10 +67,11 @@ class Checkpointing:
         return max(0.0, grace_s - await self.requests.before_stop(plan, ranks, grace_s))
 
     def ask(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> int:
-        """Because somebody wants one now. Returns how many processes got the signal."""
+        """Ask for a checkpoint because a user wants one now. Returns how many processes got the signal."""
         return self.requests.ask(plan, ranks, USER).signalled
 
     def list_job(self, job_id: str, *, hashes: bool = False) -> list[CheckpointInfo]:
+        """The job's complete checkpoints. ``hashes``: with a hash of each file's content."""
         return self.store.list_job(job_id, hashes=hashes)
 
     def write_probe(self) -> str:
@@ -82,5 +86,6 @@ class Checkpointing:
         return name.isalnum() and (self.store.root / f"{_PROBE}{name}").exists()
 
     def remove_probe(self, name: str) -> None:
+        """Remove the file that :meth:`write_probe` made."""
         if name.isalnum():
             (self.store.root / f"{_PROBE}{name}").unlink(missing_ok=True)

@@ -20,21 +20,21 @@ from gpu_platform.hosts.system.paths import checkpoint_dir
 log = structlog.get_logger(__name__)
 
 _LEAST_LEAD_S = 10.0
-"""Before the time limit, or the whole grace if that is longer."""
+"""Seconds before the time limit at which a checkpoint is asked for; the grace if that is longer."""
 
 
 @dataclass
 class _Schedule:
     asked_at_s: float
-    """Steady seconds; at first the start of the attempt."""
+    """Monotonic seconds. Before the first request: when the attempt started."""
     asked: CheckpointRequest | None = None
     reasons: set[str] = field(default_factory=set[str])
-    """Asked for these, which come once."""
+    """Reasons for which it was asked already. Each of these is used once."""
     complained: bool = False
 
 
 class CheckpointClock:
-    """Looks in a thread of its own: the root may be on a network file system that hangs."""
+    """Asks programs for checkpoints. It works in a thread of its own, since a network file system may hang."""
 
     def __init__(self, requests: CheckpointRequester, root: Path) -> None:
         self._requests = requests
@@ -49,7 +49,7 @@ class CheckpointClock:
         self._draining = draining
 
     def look(self, live: Sequence[LiveAttempt]) -> list[tuple[AttemptKey, str]]:
-        """Ask who is due. Returns what to tell jobs whose program does not answer, once for each attempt."""
+        """Ask the programs that are due. Returns a message for each attempt that did not answer, once."""
         if self._looking is None or not self._looking.is_alive():
             self._looking = threading.Thread(
                 target=self._look, args=(list(live),), name="checkpoint clock", daemon=True

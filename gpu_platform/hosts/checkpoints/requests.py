@@ -35,15 +35,17 @@ INTERVAL, STOP, TIME_LIMIT, DRAIN, USER = "interval", "stop", "time limit", "dra
 
 _LOOK_S = 0.05
 _SIGTERM_SHARE = 0.2
-"""Of the grace, at least this stays for SIGTERM when no checkpoint comes."""
+"""This share of the grace is kept for SIGTERM when no checkpoint comes."""
 _SAME_REQUEST_S = 2.0
-"""A request that another host of the gang just wrote on the shared root is ours as well."""
+"""Hosts of a gang share the root. A request that another one wrote so lately is not written again."""
 
 Marks = frozenset[tuple[str, float]]
 
 
 @dataclass(frozen=True)
 class CheckpointRequest:
+    """One request for a checkpoint, and how to see that it was answered."""
+
     directory: Path
     before: Marks
     """The complete checkpoints that were there."""
@@ -52,6 +54,7 @@ class CheckpointRequest:
 
     @property
     def is_answered(self) -> bool:
+        """True when there is a complete checkpoint that was not there before the request."""
         return bool(frozenset(marked(self.directory)) - self.before)
 
 
@@ -68,15 +71,17 @@ class CheckpointRequester:
         return self._root / key.job_id / f".request-{key.attempt}"
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
+        """Environment variables that tell a program how it is asked for a checkpoint."""
         name = self._signal(plan)
         environ = {"GPU_PLATFORM_CHECKPOINT_REQUEST": str(self.path(plan.key))}
         return environ if name is None else {**environ, "GPU_PLATFORM_CHECKPOINT_SIGNAL": name}
 
     def every_s(self, plan: HostPlan) -> float | None:
+        """Seconds between two requests, as the job or the host says. None: no requests at intervals."""
         return plan.checkpoint.every_s or self._node.checkpoint_every_s
 
     def listens(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> bool:
-        """Does the program hear requests? Else nobody need wait for its answer."""
+        """True when the program handles requests. Otherwise the platform does not wait for an answer."""
         if os.path.lexists(paths.checkpoint_dir(self._root, plan.key) / LISTENING):
             return True
         return bool(self._handlers(plan, ranks))

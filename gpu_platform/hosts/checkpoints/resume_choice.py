@@ -19,6 +19,8 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class ResumeChoice:
+    """The checkpoint that an attempt starts from. None: it starts from the beginning."""
+
     checkpoint: CheckpointInfo | None = None
     note: str | None = None
     """What was passed over, for people."""

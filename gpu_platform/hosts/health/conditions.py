@@ -1,6 +1,6 @@
-"""What readings mean: faults that stand while they are read, and reasons to give a GPU no new work. No I/O.
+"""What readings mean: conditions that are faults, and reasons to give a GPU no new work. No I/O.
 
-Rules and their sources stand in ``xid_policy.yaml``; here is only when a condition holds.
+``xid_policy.yaml`` says what to do about a condition. This module only says when one holds.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from gpu_platform.hosts.health.fault_policy import Condition
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, HardwareStatus, Reading
 
 HYSTERESIS_C = 5
-"""A hot GPU takes new work again when it is so far below the limit."""
+"""Degrees below the limit at which a hot GPU gets new work again."""
 THROTTLE_S = 60.0
-"""A GPU slowed down by heat or missing power for so long gets no new work until it was not for as long."""
+"""Seconds of throttling after which a GPU gets no new work, and seconds without it until it does again."""
 
 
 @dataclass
 class ThrottleDetector:
-    """Hysteresis over time: begins when it lasted, ends when it stayed away."""
+    """Says whether a GPU counts as throttled: after ``after_s`` of throttling, until ``after_s`` without it."""
 
     after_s: float = THROTTLE_S
     _changing_since_s: float | None = None
     holds: bool = False
 
     def look(self, at_s: float, is_throttled: bool) -> bool:
+        """Take one reading at ``at_s`` (monotonic seconds). Returns whether the GPU counts as throttled now."""
         if is_throttled == self.holds:
             self._changing_since_s = None
         elif self._changing_since_s is None:
@@ -37,11 +38,13 @@ class ThrottleDetector:
 
 @dataclass
 class TemperatureLimit:
+    """A GPU hotter than ``limit_c`` gets no new work until it is :data:`HYSTERESIS_C` below the limit."""
+
     limit_c: int
     why: str | None = None
 
     def look(self, temperature_c: int) -> str | None:
-        """Why the GPU is too hot for new work; the same text as long as it lasts."""
+        """Take one reading. Returns why the GPU is too hot for new work, or None. The text stays the same meanwhile."""
         if temperature_c > self.limit_c and self.why is None:
             cool = self.limit_c - HYSTERESIS_C
             self.why = f"{temperature_c} °C, above the limit of {self.limit_c} °C; takes work again at {cool} °C"
@@ -51,6 +54,7 @@ class TemperatureLimit:
 
 
 def throttled_because(reading: Reading) -> str:
+    """Why a throttled GPU gets no new work, for people."""
     reasons = ", ".join(reading.throttle_reasons) or "no longer"
     return f"clocks were lowered for more than {THROTTLE_S:.0f} s (now: {reasons})"
 
@@ -67,7 +71,7 @@ def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterato
 
 
 def hardware_conditions(status: HardwareStatus, links: int) -> Iterator[tuple[Condition, bool, str]]:
-    """From what is read every ten seconds. ``links``: NVLinks that were up at best."""
+    """(condition, does it hold, detail), from what is read every ten seconds. ``links``: most NVLinks ever up."""
     yield "sram_threshold", status.sram_threshold, ""
     yield "remap_exhausted", status.remap_exhausted, ""
     yield "pages_pending", status.pages_pending, ""

@@ -26,7 +26,7 @@ class FaultHistory:
     """
 
     def __init__(self, path: Path | None = None, *, forget_before_ms: int = 0) -> None:
-        """Faults before ``forget_before_ms`` (Unix time) are dropped, unless they stand still."""
+        """Faults before ``forget_before_ms`` (Unix time) are dropped, unless their condition still holds."""
         self._path = path
         self._lock = threading.Lock()
         self._name = uuid.uuid4().hex[:8]
@@ -44,11 +44,12 @@ class FaultHistory:
                 self._rewrite(path)
 
     def of(self, gpu_uuid: str) -> Sequence[PastFault]:
+        """The faults of one GPU, oldest first."""
         with self._lock:
             return tuple(self._faults[gpu_uuid])
 
     def of_all(self) -> dict[str, Sequence[PastFault]]:
-        """By GPU uuid."""
+        """The faults of all GPUs, by GPU uuid."""
         with self._lock:
             return {uuid: tuple(faults) for uuid, faults in self._faults.items()}
 
@@ -63,6 +64,7 @@ class FaultHistory:
             return f"{gpu_uuid}-{self._name}-{self._numbers[gpu_uuid] + 1}"
 
     def append(self, report: FaultReport, cause: int | str) -> None:
+        """Add a fault that was delivered. It is on disk when this returns."""
         number = self._numbers[report.gpu_uuid] + 1
         self._write(
             {

@@ -1,7 +1,7 @@
 """What to do about a fault: the policy table (``xid_policy.yaml``, or an operator's file), and how it is read.
 
-Order of decision: the driver's own recovery action, then the table, then how often the same thing
-struck the same GPU lately, and how often it was reset: what a reset has not healed, the next will not heal.
+Order of decision: the driver's own recovery action, then the table, then how often the GPU had the same fault
+lately, then how often it was reset: a fault that resets did not heal needs a stronger action.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.faults import FaultAction
 
 COMPANION_MS = 30_000
-"""Faults of one GPU that come within this time have one cause."""
+"""Faults of one GPU within this time count as one incident."""
 
 Condition = Literal[
     "gpu_lost",
@@ -122,21 +122,21 @@ class FaultPolicy:
 
     name: str
     rules: dict[int | str, Rule]
-    """By XID or condition."""
+    """What to do, by XID or condition."""
     names: dict[int | str, str]
     unknown: Rule
     recovery_actions: dict[int, FaultAction]
     reset_escalation: dict[int, FaultAction]
     """What to do instead of the n-th reset of one GPU within the escalation window; empty: reset again and again."""
     no_fault_of_gpu: frozenset[int | str]
-    """Causes that are a program's doing: resets for them do not escalate, or one bad job would take GPUs away."""
+    """Faults that a program causes. Resets for them do not escalate: one bad job must not take GPUs away."""
     consequences: frozenset[int | str]
-    """XIDs that other faults bring along: they count only when they come alone."""
+    """XIDs that follow from other faults. They count only when they come alone."""
     escalation_window_ms: float
     thresholds: dict[Condition, int]
     """New errors within one report that make a condition of a counter."""
     node_reset_limit: int
-    """So many resets on one host within the escalation window, and it gets no new work; 0: never."""
+    """After so many resets on one host within the escalation window it gets no new work; 0: no such limit."""
 
     @classmethod
     def load(cls, name_or_path: str) -> Self:
@@ -187,7 +187,7 @@ class FaultPolicy:
         return action
 
     def earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
-        """Incidents that asked for more than a restart of the job; what comes within seconds is one incident."""
+        """How many incidents needed more than a restart of the job. Faults within seconds are one incident."""
         grave = (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
         times = sorted(
             past.at_ms for past in history if past.action in grave and past.cause not in self.no_fault_of_gpu
@@ -196,7 +196,7 @@ class FaultPolicy:
         return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
 
     def has_severity(self, cause: int | str) -> bool:
-        """Does what the kernel's log says of it decide?"""
+        """True when the rule depends on the severity that the kernel's log gives."""
         return self.rules.get(cause, self.unknown).fatal is not None
 
     def _first_action(
@@ -214,7 +214,7 @@ class FaultPolicy:
         return rule.then if times >= rule.times else rule.do
 
     def describe(self, cause: int | str) -> str:
-        """For people, e.g. ``XID 31 (MMU page fault)``."""
+        """The fault in words for people, e.g. ``XID 31 (MMU page fault)``."""
         if isinstance(cause, int):
             return f"XID {cause} ({self.names.get(cause, 'unknown')})"
         return self.names[cause]

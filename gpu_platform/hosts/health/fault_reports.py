@@ -1,4 +1,4 @@
-"""From signs of GPUs to faults: what is new, what follows from something else, and what is to be done about it."""
+"""Turns XIDs and conditions into fault reports: leaves out repeats and consequences, and decides what to do."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ class FaultReports:
         recovery_action: int = 0,
         fatal: bool = False,
     ) -> None:
+        """Decide what to do about a new fault, deliver the report, and add it to the history."""
         at_ms = now_ms()
         uuid = gpu.info.uuid
         action = self._policy.action(
@@ -106,7 +107,7 @@ class FaultReports:
         self._history.append(report, cause)
 
     def host_reason_against_work(self) -> str | None:
-        """So many resets on one host are not the GPUs' doing."""
+        """Why the host gets no new work: it needed too many resets to blame its GPUs. None: it may work."""
         limit = self._policy.node_reset_limit
         if not limit:
             return None
@@ -123,7 +124,7 @@ class FaultReports:
         return f"{needed}: have the host inspected, then put it online"
 
     def _is_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
-        """Of a kill of ours, or of another fault of the same GPU just now."""
+        """True when the XID follows from a kill by the platform, or from another fault of the same GPU just before."""
         killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
         others = [
             at_ms
@@ -134,4 +135,5 @@ class FaultReports:
 
 
 def now_ms() -> int:
+    """Unix time in milliseconds."""
     return time.time_ns() // 1_000_000

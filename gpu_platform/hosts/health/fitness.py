@@ -1,7 +1,7 @@
-"""Is a GPU fit for the next job, and really left by the last one?
+"""Checks that a GPU is fit for the next job, and that no process of the last one is left on it.
 
-A GPU that is not costs no job a try: the attempt is refused before anything runs, the GPU is named, and until it is
-fit again the host says of itself that it should get no work.
+An attempt on a GPU that is not fit is refused before any rank starts. The error names the GPU, and the host reports
+it as degraded until it is fit again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GPU_RELEASE_S = 5.0
-"""So long the driver may take to see that a process is gone."""
+"""Seconds that the driver may need to notice that a process is gone."""
 
 
 class GpuFitness(Stage):
@@ -62,6 +62,7 @@ class GpuFitness(Stage):
         """Clock ticks since boot."""
 
     def prepare(self, plan: HostPlan) -> None:
+        """Check the GPUs of the attempt. Raises :class:`PreflightFailed` that names one which is not fit."""
         self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
         for uuid in plan.gpu_uuids:
             problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
@@ -73,7 +74,7 @@ class GpuFitness(Stage):
                 raise PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid)
 
     def finish(self, plan: HostPlan) -> None:
-        """Wait until the driver sees that the attempt is gone. Of a part of a GPU, others still run there."""
+        """Wait until the driver sees that the attempt is gone. Other attempts may share the GPU and run on."""
         since = self._prepared.pop(plan.key, None)
         for uuid in () if _is_partitioned(plan) else plan.gpu_uuids:
             deadline = time.monotonic() + _GPU_RELEASE_S
@@ -135,7 +136,7 @@ class GpuFitness(Stage):
             device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
             temperature = self._nvml.nvmlDeviceGetTemperature(device, self._nvml.NVML_TEMPERATURE_GPU)
         except self._nvml.NVMLError:
-            return None  # who is asked whether it answers at all, tells
+            return None  # the health monitor reports a GPU that does not answer
         if temperature <= self._max_temperature_c:
             return None
         return f"{temperature} °C is above the limit of {self._max_temperature_c}"

@@ -1,7 +1,7 @@
 """Watching a host's GPUs: one thread polls them all, one waits for XIDs.
 
-An NVML error of one GPU is that GPU's alone: the others are polled and listened to as before, and
-the one comes back by itself when NVML answers for it again.
+An NVML error of one GPU does not touch the others: they are read as before. The GPU is watched again as soon as
+NVML answers for it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 log = structlog.get_logger(__name__)
 
 _STEADY_SIGNALS_S = 0.5
-"""Power, memory, clock reasons and energy are asked this often: each question costs."""
+"""Power, memory, clock reasons and energy are read this often, in seconds: each call to NVML takes time."""
 _ERRORS_S = 1.0
-"""So are the counters of errors,"""
+"""Counters of errors are read this often, in seconds."""
 _HARDWARE_STATUS_S = 10.0
-"""and this often what hardly ever changes."""
+"""What rarely changes is read this often, in seconds."""
 _EVENT_WAIT_MS = 500
 
 
 class GpuObserver(Protocol):
-    def on_reading(self, uuid: str, reading: Reading) -> None: ...
+    """Gets what the monitor reads, in the monitor's thread."""
+
+    def on_reading(self, uuid: str, reading: Reading) -> None:
+        """A new reading of the GPU."""
+        ...
 
     def on_ecc(self, uuid: str, errors: int) -> None:
         """Corrected and uncorrected ones since the driver was loaded or the GPU reset."""
@@ -87,6 +91,7 @@ class HealthMonitor:
         self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
 
     def start(self) -> None:
+        """Start the threads that read the GPUs, wait for XIDs and follow the kernel's log."""
         self._stopping.clear()
         self._threads = [
             threading.Thread(target=self._poll_for_ever, name="gpu-poll", daemon=True),
@@ -99,6 +104,7 @@ class HealthMonitor:
             thread.start()
 
     def stop(self) -> None:
+        """End the threads. Returns when they have ended."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -141,7 +147,7 @@ class HealthMonitor:
         return [telemetry_of(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
 
     def gpus(self) -> Sequence[WatchedGpu]:
-        """As they are now; to look at only."""
+        """All GPUs as the monitor knows them now. Callers must not change them."""
         return self._gpus
 
     def degraded(self) -> dict[str, str]:

@@ -22,6 +22,8 @@ _WAIT_MS = 500
 
 
 class KernelLog:
+    """Reads XIDs from the kernel's log. ``path``: ``/dev/kmsg``."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -21,7 +21,7 @@ class WatchedGpu:
     info: GpuInfo
     reader: GpuReader | None = None
     event_handle: Any = None
-    """As registered: a lost GPU cannot be asked for its uuid when its XID comes."""
+    """The handle with which it was registered for XIDs. A lost GPU cannot be asked for its uuid."""
     reading: Reading | None = None
     lost: str | None = None
     """Why it does not answer."""
@@ -44,7 +44,7 @@ class WatchedGpu:
     killed_at_ms: int = 0
     """When we last killed what ran on it."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Both threads report faults."""
+    """Held while a fault is reported: two threads do it."""
 
 
 def reason_against_work(gpu: WatchedGpu) -> str | None:
@@ -57,7 +57,7 @@ def reason_against_work(gpu: WatchedGpu) -> str | None:
 
 
 def health_of(gpu: WatchedGpu) -> GpuHealth:
-    """All that is known of it now."""
+    """Everything that is known of the GPU now."""
     reading, counts, hardware_status = gpu.reading, gpu.counts, gpu.hardware_status
     found = GpuHealth(problem=reason_against_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
     if reading is not None:
@@ -76,6 +76,7 @@ def health_of(gpu: WatchedGpu) -> GpuHealth:
 
 
 def telemetry_of(uuid: str, reading: Reading | None) -> GpuTelemetry:
+    """The reading in the form in which a host reports it. Empty without a reading."""
     if reading is None:
         return GpuTelemetry(uuid=uuid)
     return GpuTelemetry(

@@ -61,11 +61,13 @@ class CudaStage(Stage):
         self._driver_cuda = driver_cuda
 
     def prepare(self, plan: HostPlan) -> None:
+        """Raises :class:`PreflightFailed` when this host lacks the CUDA version that a program asked for."""
         for program in plan.programs:
             if program.cuda is not None:
                 self._check(plan.host, program.cuda)
 
     def provides(self, plan: HostPlan) -> Provision:
+        """The environment of each rank for its CUDA version, and the directories that it must see."""
         environs = {spec.rank: self._environ(plan.program(spec), has_gpus=bool(spec.gpu_uuids)) for spec in plan.ranks}
         # An installation below /tmp, or below what a jail hides, must be shown.
         shown = {environ["CUDA_HOME"] for environ in environs.values() if environ}

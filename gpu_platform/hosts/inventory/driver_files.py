@@ -29,6 +29,8 @@ _BUS_ID = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0
 
 
 class DriverFacts(NamedTuple):
+    """A host's GPUs as a source other than NVML tells of them: ``nvidia-smi``, or the driver's files in ``/proc``."""
+
     gpus: list[GpuInfo]
     driver_version: str | None = None
     cuda_version: str | None = None

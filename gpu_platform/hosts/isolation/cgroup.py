@@ -43,6 +43,7 @@ class Hierarchies(NamedTuple):
     """Controller -> mount point of its v1 tree."""
 
     def has(self, controller: str) -> bool:
+        """True when the host offers the controller, in v2 or v1."""
         return controller in self.v2 or controller in self.v1
 
 
@@ -90,9 +91,10 @@ class Cgroup:
         if tracking is None:
             raise OSError(errno.ENOSYS, "neither cgroup v2 nor the v1 freezer is mounted")
         self.path = os.path.join(tracking, name)
-        """Its directory in the tree that says who belongs to it."""
+        """Its directory in the tree that tracks which processes belong to it."""
 
     def child(self, name: str) -> Cgroup:
+        """The cgroup of this name below this one. It need not exist."""
         return Cgroup(self.hierarchies, f"{self.name}/{name}")
 
     def create(self, limits: Limits | None = None, *, domain: bool = False) -> None:
@@ -149,7 +151,7 @@ class Cgroup:
             return not self.processes()  # v1 has no such file
 
     def kill(self) -> None:
-        """SIGKILL to all, those that fork meanwhile included. They may take a moment to be gone."""
+        """Send SIGKILL to all processes, also to those that fork meanwhile. They may take a moment to end."""
         try:
             write_control(f"{self.path}/cgroup.kill", "1")
         except OSError as error:  # before Linux 5.14, or v1: hold them still, so that none escapes by forking
@@ -164,6 +166,7 @@ class Cgroup:
                 self._freeze(False)  # v1 delivers the signal only now
 
     def wait_empty(self, timeout_s: float) -> bool:
+        """Wait until no process is left in it. False when time is up before."""
         deadline = time.monotonic() + timeout_s
         try:
             events = os.open(f"{self.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
@@ -189,7 +192,7 @@ class Cgroup:
                 os.close(events)
 
     def remove(self) -> bool:
-        """Remove it and all below it, where empty. False if something is left."""
+        """Remove it and all below it. False when something is left, because it was not empty."""
         gone = True
         for path in self._paths():
             for directory in reversed(list(_walk(path))):
@@ -220,11 +223,11 @@ class Cgroup:
         return int(fields.get("usage_usec", 0)) / 1e6
 
     def memory_bytes(self) -> int:
-        """In use now."""
+        """Memory in use now."""
         return self._memory("memory.current", "memory.usage_in_bytes")
 
     def peak_memory_bytes(self) -> int:
-        """Most that was in use; what is now, before Linux 5.19."""
+        """The most memory that was in use. Before Linux 5.19: what is in use now."""
         return self._memory("memory.peak", "memory.max_usage_in_bytes") or self.memory_bytes()
 
     def _memory(self, v2: str, v1: str) -> int:
@@ -284,7 +287,10 @@ class Cgroup:
         return None if mount_point is None else os.path.join(mount_point, self.name)
 
     def _paths(self) -> list[str]:
-        """Its directory in each tree, the one that tracks processes last: who is in it is in all."""
+        """Its directory in each tree, the tree that tracks processes last.
+
+        A process joins them in this order, so one that is in the last tree is in all.
+        """
         others = {os.path.join(mount_point, self.name) for mount_point in self.hierarchies.v1.values()} - {self.path}
         return [*sorted(others), self.path]
 
@@ -333,6 +339,7 @@ def _read(path: str) -> str:
 
 
 def write_control(path: str, text: str) -> None:
+    """Write to a control file of a cgroup. Raises ``OSError``."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT: a control file exists or it does not
     try:
         os.write(fd, text.encode())

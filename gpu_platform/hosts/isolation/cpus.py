@@ -25,6 +25,8 @@ _RECORD = "cpus.json"
 
 
 class CpuBinding(Stage):
+    """Gives each rank CPUs of its own, next to its GPUs, when its job asked for CPUs."""
+
     def __init__(self, inventory: HostInventory, home: Path, *, sysfs: Sysfs | None = None) -> None:
         # A simulated host's NUMA nodes are not this machine's.
         self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -34,11 +36,13 @@ class CpuBinding(Stage):
         self._taken: dict[AttemptKey, dict[int, set[int]]] = {}
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Read which CPUs the open attempts have."""
         for plan in attempts:
             if (record := records.read_record(str(self._record(plan)))) is not None:
                 self._taken[plan.key] = {int(rank): parse_cpu_list(cpus) for rank, cpus in record.items()}
 
     def prepare(self, plan: HostPlan) -> None:
+        """Choose CPUs for each rank, and write them down."""
         if not plan.limits.cpus:
             return
         with self._lock:
@@ -50,10 +54,12 @@ class CpuBinding(Stage):
             records.write_record(str(self._record(plan)), record, durable=False)
 
     def provides(self, plan: HostPlan) -> Provision:
+        """The CPUs and NUMA nodes of each rank."""
         chosen = self._taken.get(plan.key, {})
         return Provision(rank_cpus={rank: (cpu_list(cpus), self._memory_nodes(cpus)) for rank, cpus in chosen.items()})
 
     def finish(self, plan: HostPlan) -> None:
+        """Give the CPUs of the attempt back."""
         with self._lock:
             self._taken.pop(plan.key, None)
 

@@ -63,6 +63,7 @@ def admit_only(cgroup: Cgroup, devices: Sequence[Device]) -> None:
 
 
 def is_supported(cgroup: Cgroup) -> bool:
+    """True when the kernel can filter devices: by eBPF in cgroup v2, or by the v1 devices controller."""
     return (cgroup.hierarchies.unified is not None and has_bpf()) or "devices" in cgroup.hierarchies.v1
 
 

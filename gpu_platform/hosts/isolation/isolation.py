@@ -1,6 +1,6 @@
-"""What this host can guarantee about its ranks, and the orders that make it so.
+"""What this host can guarantee about its ranks, and the orders for their jails.
 
-Either ranks are **jailed** (``jail``: cgroups, a device filter, namespaces, no privileges) or they are
+Ranks are either **jailed** (``jail``: cgroups, a device filter, namespaces, no privileges) or they are
 **plain processes**; each host says which, and what is missing, in its inventory.
 """
 
@@ -45,6 +45,8 @@ _HOST_RESERVE = 0.05
 
 @dataclass(frozen=True)
 class Isolation:
+    """What this host can guarantee about its ranks."""
+
     jailed: bool
     missing: list[str]
     """Guarantees that ranks here do not have, for people."""
@@ -52,11 +54,12 @@ class Isolation:
 
     @property
     def kind(self) -> str:
+        """The name of it in the inventory: ``fenced`` for ranks in a jail, or ``plain-process``."""
         return JAILED if self.jailed else PLAIN
 
 
 def choose_isolation(node: NodeSettings) -> Isolation:
-    """By the setting ``isolation`` and what this machine can do.
+    """Choose by the setting ``isolation`` and by what this machine can do.
 
     Raises :class:`HostUnavailable` when it is ``required`` and impossible.
     """
@@ -86,7 +89,7 @@ def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
 
 @cache
 def _probe() -> tuple[list[str], Hierarchies | None]:
-    """Why there can be no jail here, by trying."""
+    """Try what a jail needs. Returns why there can be none here (empty: there can), and where cgroups are."""
     if os.geteuid() != 0:
         return ["the node worker does not run as root"], None
     if not privileges.is_supported():

@@ -49,6 +49,7 @@ class Jail:
 
     @classmethod
     def of(cls, attempt_dir: str) -> Jail | None:
+        """The jail of the attempt, by its record. None: none was made."""
         record = records.read_record(os.path.join(attempt_dir, records.JAIL))
         return None if record is None else cls(attempt_dir, record)
 
@@ -62,6 +63,7 @@ class Jail:
 
     @property
     def exists(self) -> bool:
+        """True while its cgroup exists."""
         return os.path.isdir(self.cgroup.path)
 
     def rank_pids(self) -> set[int]:
@@ -157,12 +159,13 @@ class RankJail:
         sandbox.share_pids(holder)
 
     def fork(self) -> int:
+        """Fork into the cgroup of the rank and the PID namespace of the jail. Returns as ``os.fork`` does."""
         pid = self.cgroup.fork()
         if pid != 0:
             sandbox.keep_own_pids()
         return pid
 
     def enter(self) -> None:
-        """For the rank itself, before it executes its program. What it then sees and may do is the sandbox's."""
+        """Enter the jail. The rank itself calls it, just before it executes its program."""
         sandbox.enter(self._holder_fd)
         privileges.drop_privileges(*self.user)

@@ -35,6 +35,7 @@ class LeaseTerms(NamedTuple):
     """The rank is ended when the lease ends. False for jobs with ``fencing: relaxed``."""
 
     def to_json(self) -> dict[str, Any]:
+        """The values as they are sent."""
         return self._asdict()
 
     @classmethod
@@ -58,6 +59,7 @@ class RankJailOrder(NamedTuple):
     gid: int | None
 
     def to_json(self) -> dict[str, Any]:
+        """The values as they are sent."""
         return {**self._asdict(), "limits": list(self.limits)}
 
     @classmethod
@@ -152,7 +154,7 @@ class JailOrder(NamedTuple):
     """Of all ranks together."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The values as they are sent."""
         return {
             "kind": "fence",
             "attempt_dir": self.attempt_dir,
@@ -198,7 +200,7 @@ class ExecOrder(NamedTuple):
     """``TERM`` of the program. None: as the rank has it."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The values as they are sent."""
         return self._asdict()
 
     @classmethod

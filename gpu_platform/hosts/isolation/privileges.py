@@ -77,7 +77,9 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 
 
 def drop_privileges(uid: int | None = None, gid: int | None = None) -> None:
-    """For this process and whatever it executes, for ever. Call it last before ``execve``. Raises ``OSError``.
+    """Drop the privileges of this process and of every program that it executes, for ever.
+
+    Call it last before ``execve``. Raises ``OSError``.
 
     With ``uid`` and ``gid`` it becomes that user first, with its groups.
     """
@@ -101,6 +103,7 @@ def drop_privileges(uid: int | None = None, gid: int | None = None) -> None:
 
 
 def refuse_dangerous_calls() -> None:
+    """Install the system call filter (seccomp(2)). It holds for this process and all its children."""
     code = _filter(platform.machine())
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
@@ -109,6 +112,7 @@ def refuse_dangerous_calls() -> None:
 
 
 def is_supported() -> bool:
+    """True when the system call filter knows this machine's architecture."""
     return platform.machine() in _ARCHITECTURES
 
 

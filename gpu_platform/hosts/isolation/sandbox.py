@@ -82,6 +82,7 @@ def _bind(path: str, option: str) -> list[str]:
 
 
 def may_be_writable(path: str) -> bool:
+    """False for the root and for directories of the system, which a job never may write."""
     path = os.path.realpath(path)
     return path != "/" and not any(path == system or path.startswith(f"{system}/") for system in _SYSTEM)
 

@@ -128,7 +128,7 @@ class Scrubber:
         return self._node.scrub_namespaces.get(namespace or "", self._node.scrub)
 
     def _owner(self, gpu_uuid: str) -> str | None:
-        """Whose data it holds: a namespace, ``_CLEAN``, or None for nobody knows whose, which is another tenant's."""
+        """Whose data the GPU holds: a namespace, ``_CLEAN``, or None: not known, so another tenant's."""
         record = records.read_record(str(self._record(gpu_uuid)))
         return None if record is None else record["namespace"]
 

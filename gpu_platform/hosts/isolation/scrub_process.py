@@ -26,6 +26,8 @@ _UNUSABLE = (3, 34, 100, 999)
 
 
 class CudaError(Exception):
+    """A call of the CUDA driver failed."""
+
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} returned CUDA error {code}")
         self.call, self.code = call, code
@@ -62,9 +64,11 @@ class Cuda:
         return address.value
 
     def zero(self, address: int, size: int) -> None:
+        """Overwrite the memory with zeros."""
         self._call("cuMemsetD32_v2", ctypes.c_uint64(address), ctypes.c_uint(0), ctypes.c_size_t(size // 4))
 
     def wait(self) -> None:
+        """Wait until the GPU has done what was asked."""
         self._call("cuCtxSynchronize")
 
     def host_buffer(self, size: int) -> int:
@@ -78,9 +82,11 @@ class Cuda:
         return address.value
 
     def read(self, buffer: int, address: int, size: int) -> None:
+        """Copy the memory to the host."""
         self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(buffer), ctypes.c_uint64(address), ctypes.c_size_t(size))
 
     def free(self, address: int) -> None:
+        """Give the memory back."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def _call(self, name: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Striking simulated GPUs from any process: through files in the host's control directory.
+"""Faults of simulated GPUs, injected by any process through files in the host's control directory.
 
 ``gpu-<index>.json`` is the state of a GPU as long as it differs from a healthy one; files under
 ``events/`` are XIDs that the event set has not delivered yet. Writers take a lock; readers see
@@ -47,11 +47,11 @@ class GpuCondition:
     clock_reasons: int | None = None
     """``nvmlClocksEventReason…`` bits."""
     fail_resets: int = 0
-    """So many resets fail before one succeeds."""
+    """This many resets fail before one succeeds."""
     resets_with_peers: bool = False
     """It cannot be reset without the GPUs that NVLink connects it with."""
     survives_reboots: int = 0
-    """So many reboots change nothing."""
+    """This many reboots change nothing."""
 
 
 def inject_fault(
@@ -76,7 +76,7 @@ def inject_fault(
 
 
 def write_gpu_count(control_dir: Path, gpus: int) -> None:
-    """How many GPUs the simulated host has, for whoever strikes one."""
+    """How many GPUs the simulated host has, for those who inject faults."""
     if read_gpu_count(control_dir) != gpus:
         _replace(control_dir / _COUNT, str(gpus))
 
@@ -136,6 +136,7 @@ def power_cycle(control_dir: Path) -> None:
 
 
 def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:
+    """The condition of a simulated GPU; healthy without a file."""
     try:
         return GpuCondition(**json.loads(condition_path(control_dir, gpu_index).read_bytes()))
     except (FileNotFoundError, ValueError):  # or cut off by a power loss
@@ -143,10 +144,12 @@ def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:
 
 
 def condition_path(control_dir: Path, gpu_index: int) -> Path:
+    """The file with the condition of a simulated GPU."""
     return control_dir / f"gpu-{gpu_index}.json"
 
 
 def events_dir(control_dir: Path) -> Path:
+    """The directory of XIDs that were not delivered yet."""
     return control_dir / "events"
 
 

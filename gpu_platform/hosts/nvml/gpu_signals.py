@@ -21,7 +21,7 @@ _NVLINK_ERRORS = (
 
 
 class Reading(NamedTuple):
-    """What changes fast. None: this GPU or driver cannot tell."""
+    """Values that change fast. None: this GPU or driver cannot tell."""
 
     at_s: float
     """Monotonic clock."""
@@ -41,11 +41,12 @@ class Reading(NamedTuple):
 
     @property
     def throttle_reasons(self) -> list[str]:
+        """Why its clocks are lowered now, in the words of :data:`THROTTLE_REASONS`."""
         return [name for bit, name in THROTTLE_REASONS.items() if self.clock_reasons & bit]
 
 
 class ErrorCounts(NamedTuple):
-    """What faults show in; since the driver was loaded or the GPU reset. 0: none, or not supported."""
+    """Counters in which faults show, since the driver was loaded or the GPU was reset. 0: none, or not supported."""
 
     corrected_ecc: int
     uncorrected_ecc: int
@@ -60,10 +61,10 @@ class ErrorCounts(NamedTuple):
 
 
 class HardwareStatus(NamedTuple):
-    """What changes rarely and costs more to ask."""
+    """Values that change rarely and take longer to read."""
 
     sram_threshold: bool
-    """So many uncorrectable SRAM errors that the GPU should be replaced."""
+    """There were so many uncorrectable SRAM errors that the GPU should be replaced."""
     remap_exhausted: bool
     """A memory bank has no spare rows left."""
     pages_pending: bool
@@ -162,7 +163,7 @@ class GpuReader:
         return None
 
     def _ask_or_none(self, function: str, *args: object) -> Any:
-        """As :meth:`ask`; and a driver that fails at a rare question is not a GPU that is lost."""
+        """As :meth:`ask`, but also None when the driver fails. Only a GPU that is lost or must be reset raises."""
         try:
             return self.ask(function, *args)
         except self._nvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""XIDs of simulated GPUs: injected as files (``inject``), taken by whoever waits, once."""
+"""XIDs of simulated GPUs: injected as files (``fault_injection``). Each is delivered to one waiter, once."""
 
 from __future__ import annotations
 
@@ -36,4 +36,5 @@ class SimulatedEventSet:
         return None
 
     def close(self) -> None:
+        """Stop watching the directory."""
         self._watch.close()

@@ -12,7 +12,7 @@ POWER_LIMITS_MW = (200_000, 700_000)
 
 
 class SimulatedGpu:
-    """A handle. Opaque to callers, as NVML's are."""
+    """One simulated GPU. Callers use it as an opaque handle, as they use NVML's."""
 
     def __init__(self, index: int, uuid: str) -> None:
         self.index = index

@@ -31,6 +31,8 @@ _INDEX_OF = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 @dataclass
 class DriverState:
+    """What the simulated driver keeps of one GPU's MIG instances."""
+
     mig: int = 0
     mig_pending: int = 0
     instances: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -38,6 +40,7 @@ class DriverState:
 
 
 def read_state(control_dir: Path, index: int) -> DriverState:
+    """The MIG state of a simulated GPU; MIG is off without a file."""
     try:
         return DriverState(**json.loads(_path(control_dir, index).read_bytes()))
     except (FileNotFoundError, ValueError):  # or cut off by a power loss

@@ -85,6 +85,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
 
     @property
     def described_machine(self) -> MachineDescription:
+        """The description that its GPUs are made from."""
         return self.description
 
     def add_process(self, uuid: str, pid: int) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from gpu_platform.domain.attempt import AttemptKey, HostPlan, Prepared, Program, RankSpec
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-"""Nothing else of the node worker's environment is a job's business (it may hold credentials)."""
+"""A job gets nothing else of the node worker's environment, which may hold credentials."""
 
 ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
 NODE_DIR = "GPU_PLATFORM_NODE_DIR"
 
 
 def base_environ(program: Program) -> dict[str, str]:
+    """What a program gets from the node worker's environment, and what the job sets."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {"PATH": os.defpath, **inherited, **program.env}
 
@@ -55,5 +56,5 @@ def rank_environ(
 
 
 def marker(home: Path, key: AttemptKey) -> dict[str, str]:
-    """By these variables an attempt's processes are known even when their supervisor died."""
+    """Variables that mark the processes of an attempt. They are found by them when their supervisor has died."""
     return {ATTEMPT_ID: f"{key.job_id}/{key.attempt}", NODE_DIR: str(home)}

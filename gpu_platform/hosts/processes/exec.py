@@ -30,11 +30,11 @@ from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES
 from gpu_platform.hosts.system import paths
 
 MAX_SESSIONS = 64
-"""At a time on one host."""
+"""Most commands at a time on one host."""
 UNREAD_S = 30.0
 """A session whose output nobody reads for so long ends."""
 _FORGET_S = 60.0
-"""For so long the end of a session can be read."""
+"""Seconds for which the end of a session can still be read."""
 _START_TIMEOUT_S = 20.0
 _INPUT_PATIENCE_S = 5.0
 _LEFT_OUTPUT_S = 0.5
@@ -43,7 +43,7 @@ _READ_BYTES = 32 * 1024
 _UNSENT_BYTES = 256 * 1024
 """The program waits when so much of its output is unread."""
 _KEPT_BYTES = 1024 * 1024
-"""So much of what was sent is kept for a reader that lost its connection."""
+"""Bytes of sent output that are kept for a reader that lost its connection."""
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from gpu_platform.hosts.processes.exec_helper import main; main(int(sys.argv[2]))"
@@ -75,6 +75,7 @@ class ExecSessions:
         return session.id
 
     def get(self, key: AttemptKey, rank: int, session_id: str) -> ExecProcess:
+        """A running or just ended command. Raises :class:`NotFound`."""
         session = self._sessions.get(session_id)
         if session is None or (session.key, session.rank) != (key, rank):
             raise NotFound(f"there is no such command on host {self._host}; it has ended, or its node worker restarted")
@@ -128,6 +129,11 @@ class ExecProcess:
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self, home: Path, request: ExecRequest, host: str) -> None:
+        """Start the helper, send it the order, and wait until the command runs.
+
+        Raises :class:`NotFound` when the rank has ended, :class:`InvalidRequest` when the command cannot be executed,
+        and :class:`HostUnavailable` when the host cannot start it.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._control = ours
@@ -225,6 +231,7 @@ class ExecProcess:
             return self._received
 
     def resize(self, rows: int, columns: int) -> None:
+        """Tell the terminal its new size. Nothing happens without a terminal."""
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 

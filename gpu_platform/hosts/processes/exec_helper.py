@@ -39,6 +39,7 @@ MESSAGE_BYTES = 512 * 1024
 
 
 def main(control_fd: int) -> None:
+    """Take one order from the socket ``control_fd``, run its program, and send what happens."""
     become_subreaper()
     name_process(b"gpu-exec")
     control = socket.socket(fileno=control_fd)
@@ -125,7 +126,7 @@ class _Terminal(NamedTuple):
 
 
 def _open_terminal(jail: RankJail | None, rows: int, columns: int) -> _Terminal:
-    """Of the rank's own devpts, so that the program finds its terminal under the name that it has there."""
+    """Open a terminal in the rank's own devpts, so that the program finds it under its name there."""
     multiplexer = "/dev/ptmx" if jail is None else f"{jail.root}/dev/pts/ptmx"
     master = os.open(multiplexer, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))

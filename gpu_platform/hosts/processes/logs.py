@@ -22,11 +22,13 @@ _DAY_S = 24 * 3600
 
 
 class LogRead(NamedTuple):
+    """Bytes of a rank's log, where they begin, how long the log is, and a note for people."""
+
     data: bytes
     offset: int
     """Where it begins; later than asked for if what was there is gone."""
     size: int
-    """Of all that was ever written, bytes."""
+    """Bytes that were ever written."""
     note: str | None = None
     """What the reader should know of it."""
 

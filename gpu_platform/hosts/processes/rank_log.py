@@ -1,4 +1,4 @@
-"""A rank's log on disk: files that follow one another, of which the oldest go, so that no rank fills the disk.
+"""A rank's log on disk: a row of files. The oldest are removed, so that no rank fills the disk.
 
 ::
 
@@ -31,19 +31,21 @@ _TRIES = 20
 
 
 class LogBounds(NamedTuple):
-    """Survives JSON."""
+    """How long a log may become."""
 
     file_bytes: int
     files: int
-    """At least 2: when one is full, the one before it stays."""
+    """At least 2: while a new file is filled, the one before it is kept."""
 
 
 class LogBytes(NamedTuple):
+    """Bytes of a log, where they begin, and how long the log is."""
+
     data: bytes
     offset: int
     """Where it begins; later than asked for if that was removed."""
     size: int
-    """Of all that was ever written."""
+    """Bytes that were ever written."""
 
 
 def segments(directory: str) -> list[tuple[int, str]]:
@@ -94,6 +96,7 @@ class LogWriter:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
+        """Append to the log. A full disk loses the bytes and raises nothing."""
         with self._lock:
             self._write(data)
 

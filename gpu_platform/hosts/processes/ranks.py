@@ -29,6 +29,7 @@ class RankProcess:
 
     @property
     def started(self) -> RankStarted | None:
+        """The start record. None: the rank did not execute its program yet."""
         record = self._read(records.STARTED)
         if record is None:
             return None
@@ -94,6 +95,7 @@ class RankProcess:
 
     @property
     def is_launching(self) -> bool:
+        """True while a supervisor lives and the rank has not executed its program yet."""
         return self.is_claimed and self._read(records.STARTED) is None
 
     async def wait_ended(self) -> RankExit:

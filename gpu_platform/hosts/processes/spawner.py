@@ -25,10 +25,11 @@ from gpu_platform.hosts.system.process_tree import boot_id
 
 ORDERS, ANSWERS = 0, 1
 _MESSAGE_CHARACTERS = 500
-"""At most six bytes each in JSON: an answer stays below PIPE_BUF, so that lines do not mix (pipe(7))."""
+"""A character needs at most six bytes in JSON. So an answer is below PIPE_BUF, and lines do not mix (pipe(7))."""
 
 
 def main() -> None:
+    """Take orders and fork a process for each, until the node worker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is the node worker's
     name_process(b"gpu-spawner")
     os.chdir("/")

@@ -60,6 +60,7 @@ class SpawnerClient:
         return self._connect().process.pid
 
     def close(self) -> None:
+        """Let the spawner end. Ranks and their supervisors go on."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()

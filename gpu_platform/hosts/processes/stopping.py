@@ -50,6 +50,7 @@ def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> N
 
 
 def is_closed(home: Path, key: AttemptKey) -> bool:
+    """True when the attempt was stopped here: nothing of it starts any more."""
     return (attempt_dir(home, key) / records.CLOSED).exists()
 
 

@@ -43,9 +43,9 @@ _UNKILLABLE_S = 10.0
 """A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
 _DISK_FULL_PATIENCE_S = 60.0
 _LOG_PATIENCE_S = 10.0
-"""What the rank wrote last may take so long to be written; somebody else may hold the pipe for ever."""
+"""Seconds to write the rank's last output. Another process may hold the pipe open for ever."""
 _LEASE_LOOK_S = 5.0
-"""A planned restart makes a lease long, and the node worker that comes back makes it short again."""
+"""The lease is read this often: a planned restart makes it long, and the new node worker makes it short again."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,7 +123,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
 
 
 def become_subreaper() -> None:
-    """All that children fork stays below this process, and nobody but SIGKILL ends it."""
+    """Make this process the parent of all orphans below it, and ignore every signal but SIGKILL (prctl(2))."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -234,7 +234,7 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
 
 
 def _usage(jail: RankJail | None) -> dict[str, float]:
-    """Of the whole jail; without one of all that was reaped here, and the memory of the largest process."""
+    """CPU seconds and peak memory of the rank's cgroup. Without a jail: of all reaped processes, and of the largest."""
     if jail is not None:
         return {"cpu_s": jail.cgroup.cpu_s(), "peak_memory_mib": jail.cgroup.peak_memory_bytes() >> 20}
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -287,6 +287,7 @@ def _lease_ended(order: RankOrder) -> dict[str, Any]:
 
 
 def exit_code(status: int) -> int:
+    """The exit code as a shell shows it: 128 and the signal's number for a process that a signal ended."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -28,7 +28,7 @@ class Instance:
     start: int
     size: int
     uuid: str | None
-    """Of the MIG device, for ``CUDA_VISIBLE_DEVICES``; None until it has a compute instance."""
+    """The uuid of the MIG device, for ``CUDA_VISIBLE_DEVICES``. None: it has no compute instance yet."""
     ci: int | None
 
 

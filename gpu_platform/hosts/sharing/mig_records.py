@@ -1,4 +1,7 @@
-"""Which MIG instances are ours, and whose. On disk, one file per GPU, and written before anything is made."""
+"""Records of the MIG instances that the platform made, and for which attempt. One file per GPU, on disk.
+
+A record is written before its instance is made, so that an instance is found after a crash at any moment.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from gpu_platform.hosts.system.process_tree import boot_id
 
 @dataclass(frozen=True)
 class MigInstanceRecord:
-    """One instance: wanted (``gi`` None), or made."""
+    """One instance that is wanted (``gi`` is None), or that was made."""
 
     attempt: str
     position: int
@@ -22,31 +25,33 @@ class MigInstanceRecord:
     start: int
     size: int
     namespace: str
-    """Whose data is in it."""
+    """The namespace whose data is in it."""
     before: list[int]
-    """GPU instances that existed when it was wanted: those are not it."""
+    """Ids of the GPU instances that existed before it was made."""
     gi: int | None = None
 
     def is_made(self, instance: Instance) -> bool:
-        """Is the instance this one? Two cannot be in one place, so a wanted one is known by it."""
+        """True when ``instance`` is this one. Before its id is known, its place identifies it."""
         if self.gi is not None:
             return instance.gi == self.gi
         return (instance.start, instance.size) == (self.start, self.size) and instance.gi not in self.before
 
 
 class MigInstanceRecords:
-    """Of one GPU. Instances do not survive a reboot, so neither does what the ledger says of them."""
+    """The records of one GPU. They hold for one boot, as MIG instances do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def entries(self) -> list[MigInstanceRecord]:
+        """All records of this GPU; none after a reboot."""
         record = records.read_record(str(self._path))
         if record is None or record["boot_id"] != boot_id():
             return []
         return [MigInstanceRecord(**entry) for entry in record["entries"]]
 
     def find(self, attempt: str, position: int) -> MigInstanceRecord | None:
+        """The record of one of the attempt's GPUs, or None."""
         return next((e for e in self.entries() if (e.attempt, e.position) == (attempt, position)), None)
 
     def put(self, entry: MigInstanceRecord) -> None:
@@ -54,9 +59,11 @@ class MigInstanceRecords:
         self._write([*self._others(entry), entry])
 
     def made(self, entry: MigInstanceRecord, gi: int) -> None:
+        """Note that the instance was made, and its id."""
         self.put(replace(entry, gi=gi))
 
     def drop(self, entry: MigInstanceRecord) -> None:
+        """Remove the record: the instance is gone."""
         self._write(self._others(entry))
 
     def _others(self, entry: MigInstanceRecord) -> list[MigInstanceRecord]:

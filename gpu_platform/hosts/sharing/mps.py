@@ -44,7 +44,7 @@ class MpsDaemon:
 
     @property
     def is_started(self) -> bool:
-        """And not stopped since."""
+        """True when the daemon was started and not stopped since."""
         return self._root.exists()
 
     @property
@@ -53,8 +53,11 @@ class MpsDaemon:
         return [] if self.shm else [str(self._root)]
 
     def start(self, uid: int | None = None, gid: int | None = None) -> None:
-        """Unless it runs. Raises :class:`HostUnavailable`, or :class:`PreflightFailed` when it serves another account:
-        an MPS server has one user, and would let the second one wait for the first."""
+        """Start the daemon unless it runs. Raises :class:`HostUnavailable`.
+
+        Raises :class:`PreflightFailed` when it serves another account: an MPS server serves one user at a time, so
+        the second user would wait for the first.
+        """
         owner = os.geteuid() if uid is None else uid
         if running := self.processes():
             serves = os.stat(f"/proc/{running[0].pid}").st_uid
@@ -79,7 +82,7 @@ class MpsDaemon:
             raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._log_tail()}")
 
     def stop(self) -> None:
-        """Ask it to quit, and kill what is left of it and its servers. Nothing happens if it does not run."""
+        """Ask the daemon to quit, and kill it and its servers if they do not. Nothing happens if it does not run."""
         running = self.processes()
         if running:
             owner = os.stat(f"/proc/{running[0].pid}")

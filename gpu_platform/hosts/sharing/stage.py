@@ -1,4 +1,4 @@
-"""Makes of each GPU what an attempt was promised of it, and undoes that after it."""
+"""Prepares each GPU as an attempt was granted it (whole, MIG, MPS, time slices), and undoes that afterwards."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ class Sharing(Stage):
         self._proc = proc
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._clients: defaultdict[str, dict[str, ShareMode | None]] = defaultdict(dict)
-        """GPU -> attempts on it and how they use it; None: the whole of it."""
+        """GPU -> attempts on it, and how each shares it. None: it has the whole GPU."""
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
+        """Note who has which GPU, and undo what was left of attempts that are gone."""
         for plan in attempts:
             for uuid, grant in _grants(plan):
                 self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
@@ -70,6 +71,7 @@ class Sharing(Stage):
                 self._clear(uuid)
 
     def prepare(self, plan: HostPlan) -> None:
+        """Make of each GPU what the plan grants. Raises :class:`PreflightFailed` or :class:`HostUnavailable`."""
         _check_ranks(plan)
         for position, (uuid, grant) in enumerate(_grants(plan)):
             with self._locks[uuid]:
@@ -92,6 +94,7 @@ class Sharing(Stage):
                         self._slice_time(uuid)
 
     def provides(self, plan: HostPlan) -> Provision:
+        """What ranks need to find their shares: device names, device nodes, and the way to the MPS daemon."""
         if not plan.shares:
             return Provision()
         names: list[str] = []
@@ -117,6 +120,7 @@ class Sharing(Stage):
         return provision
 
     def finish(self, plan: HostPlan) -> None:
+        """Undo what only this attempt needed: MIG instances, the MPS daemon, modes and time slices."""
         for uuid in plan.gpu_uuids:
             with self._locks[uuid]:
                 self._clients[uuid].pop(str(plan.key), None)
@@ -130,7 +134,7 @@ class Sharing(Stage):
     # -- what a GPU becomes; its lock is held ------------------------------------------------------
 
     def _check_other_attempts(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:
-        """The database never lets two attempts have the same part. A stale one may still be on its way out here."""
+        """The database never grants a share twice. But an earlier attempt may still be ending on this host."""
         mode = None if grant is None else grant.mode
         for key, other in self._clients[uuid].items():
             if key != str(plan.key) and (mode is None or other is not mode):
@@ -142,7 +146,7 @@ class Sharing(Stage):
                 )
 
     def _enter(self, uuid: str, plan: HostPlan) -> None:
-        """Of the attempts on the GPU the first finds it whole and without an earlier tenant's data."""
+        """For the first attempt on a GPU: switch MIG off, and scrub the data of an earlier tenant."""
         if len(self._clients[uuid]) == 1:
             self._set_mig_mode(uuid, False)
             self._scrubber.before(uuid, plan.namespace)
@@ -206,7 +210,7 @@ class Sharing(Stage):
             set_time_slice(self._nvml, uuid, self._node.time_slice)
 
     def _clear(self, uuid: str) -> None:
-        """Undo what no attempt on the GPU needs any more. Raises :class:`HostUnavailable` if that cannot be yet."""
+        """Undo what no attempt on the GPU needs any more. Raises :class:`HostUnavailable` if it is still in use."""
         clients = self._clients[uuid]
         instance_records = self._instance_records(uuid)
         if entries := instance_records.entries():

@@ -18,12 +18,14 @@ FILE = "lease.json"
 
 
 class Lease(NamedTuple):
+    """The lease as the ranks' supervisors see it. Times are seconds of the boot clock."""
+
     run_until_s: float
-    """Ranks must end then."""
+    """Ranks must end at this time."""
     leased_until_s: float
-    """No rank is started later."""
+    """No rank is started after this time."""
     term: int
-    """Of the host, when the lease was given: a newer one after each time that it was declared LOST."""
+    """Term of the host when the lease was given. It grows each time that the host is declared LOST."""
 
 
 def lease_path(home: str) -> str:
@@ -32,11 +34,12 @@ def lease_path(home: str) -> str:
 
 
 def write_lease(path: str, lease: Lease) -> None:
+    """Replace the lease on disk. A power loss ends the ranks as well, so it is not fsynced."""
     records.write_record(path, {**lease._asdict(), "boot_id": boot_id()}, durable=False)
 
 
 def read_lease(path: str) -> Lease | None:
-    """None: there was never one in this boot, so nothing can run under it."""
+    """The lease on disk. None: there was none in this boot."""
     record = records.read_record(path)
     if record is None or record["boot_id"] != boot_id():
         return None

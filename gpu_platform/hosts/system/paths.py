@@ -20,11 +20,12 @@ from gpu_platform.domain.errors import NotFound
 
 
 def node_dir(state_dir: Path, host: str) -> Path:
+    """The own directory of a host, called ``home`` elsewhere."""
     return state_dir / "nodes" / host
 
 
 def control_dir(node_dir: Path) -> Path:
-    """Through this directory other processes strike the host's simulated GPUs; see ``inject``."""
+    """The directory through which other processes inject faults into simulated GPUs; see ``fault_injection``."""
     return node_dir / "nvml"
 
 
@@ -46,4 +47,5 @@ def checkpoint_dir(root: Path, key: AttemptKey) -> Path:
 
 
 def rank_dir(home: Path, key: AttemptKey, rank: int) -> Path:
+    """The directory of one rank's records and log."""
     return attempt_dir(home, key) / f"rank-{rank}"

@@ -15,12 +15,16 @@ from typing import Literal, NamedTuple
 
 
 class Process(NamedTuple):
+    """A process: its pid and its start time, since the kernel uses pids again."""
+
     pid: int
     started: int
     """Clock ticks since boot."""
 
 
 class Stat(NamedTuple):
+    """A process, its parent's pid, and whether it has ended and waits for its parent."""
+
     process: Process
     parent: int
     zombie: bool
@@ -28,6 +32,7 @@ class Stat(NamedTuple):
 
 @cache
 def boot_id() -> str:
+    """The kernel's id of this boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
@@ -46,11 +51,13 @@ def read_stat(pid: int | Literal["self"]) -> Stat | None:
 
 
 def is_alive(process: Process) -> bool:
+    """True while exactly this process runs."""
     stat = read_stat(process.pid)
     return stat is not None and stat.process == process and not stat.zombie
 
 
 def all_processes() -> dict[int, Stat]:
+    """Every process of this host, by pid."""
     stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {stat.process.pid: stat for stat in stats if stat is not None}
 

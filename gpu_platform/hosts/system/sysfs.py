@@ -46,9 +46,11 @@ class Sysfs:
         return _read(self._root / f"devices/system/node/node{numa_node}/cpulist") or None
 
     def numa_nodes(self) -> int:
+        """How many NUMA nodes this machine has."""
         return len(self.numa_node_ids())
 
     def numa_node_ids(self) -> list[int]:
+        """The numbers of this machine's NUMA nodes."""
         found = (self._root / "devices/system/node").glob("node[0-9]*")
         return sorted(int(path.name.removeprefix("node")) for path in found)
 

@@ -31,6 +31,7 @@ class DirectoryWatch:
         return True
 
     def close(self) -> None:
+        """Stop watching."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
