@@ -1,4 +1,4 @@
-"""What would become of a job if it were submitted now: asked of a core of one's own, which may be used up for it."""
+"""What would happen if a job were submitted now. It uses a scheduler core of its own, which cannot be used after it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 MAX_FUTURE_DECISIONS = 16
-"""So many moments are looked at for one at which jobs have run long enough to be stopped."""
+"""At how many future moments it is tried whether jobs have run long enough to be stopped."""
 
 
 @dataclass(frozen=True)
 class DryRunResult:
-    """One of three: a place at once; jobs that make room; or a reason to wait."""
+    """One of three: a placement at once, jobs that would be stopped, or a reason to wait."""
 
     placement: Placement | None = None
     reason: Reason | None = None
     preempts: tuple[str, ...] = ()
-    """Jobs that would be stopped for it; it starts as soon as they have ended."""
+    """Jobs that would be stopped for it. It starts as soon as they have ended."""
     preempts_at: float | None = None
-    """Unix seconds: when they are told, if not at once; they have a guaranteed run time."""
+    """When they would be told to stop, in Unix seconds, if not at once: they have a guaranteed run time."""
 
 
 def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunResult:
-    """Submit ``row`` to ``core`` and see. Nobody else may use ``core`` after it."""
+    """Submit ``row`` to ``core`` and return what happens. Nobody else may use ``core`` after it."""
     core.add(row)
     decision = core.decide(now)
     for placed, placement in decision.placements:
@@ -48,7 +48,7 @@ def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunRes
             if victims:
                 return DryRunResult(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
-                break  # others come first, and what they leave is not known
+                break  # other jobs come first, and it is not known what they leave
     return DryRunResult(None, reason)
 
 
@@ -57,13 +57,13 @@ def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
 
 
 def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
-    """No date by time limits: they do not decide any more."""
+    """Return the reason without dates from time limits: preemption decides now."""
     update = {"starts_by": None, "estimated_start": at, "estimate": EstimateBasis.PREEMPTING, "next_step": ""}
     return reason.model_copy(update=update)
 
 
 def _preemption_times(core: Scheduler, row: QueueRow, now: float, until: float) -> list[float]:
-    """When jobs that might be stopped for ``row`` have had their guaranteed run time, as often as the core looks."""
+    """Return the moments at which jobs that might be stopped for ``row`` have had their guaranteed run time."""
     old_enough = (
         job.started_at + core.policy.min_run_s
         for job in core.running_jobs

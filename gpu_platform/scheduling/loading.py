@@ -1,4 +1,4 @@
-"""From a document to a core that decides as the one would that it was taken from."""
+"""Loads a snapshot document into a scheduler core, so that the core decides as the original would."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 
 
 def load_cluster_state(scheduler: Scheduler, state: ClusterState) -> Scheduler:
-    """Tell a new scheduler all of ``state`` (its policy is the caller's business). Returns it."""
+    """Give a new scheduler everything in ``state`` and return it. The caller sets the policy."""
     for host in state.hosts:
         scheduler.upsert_host(host)
     scheduler.upsert_gpus(state.gpus)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MoveBudget:
+    """Limits for one plan of moves."""
+
     jobs: int = 4
-    """So many may be moved at most."""
+    """How many jobs may be moved at most."""
     lost_gpu_s: float = 8 * 3600.0
-    """GPU-seconds since the last checkpoints of all that are moved."""
+    """GPU-seconds since the last checkpoints of all moved jobs."""

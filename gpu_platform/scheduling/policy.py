@@ -1,4 +1,4 @@
-"""What can be set about deciding, and the recipe that follows from it."""
+"""The settings of the scheduler, and the pipeline that follows from them."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ NOT_WRITTEN = ("plugins", "site_filters", "plugin_faults")
 
 @dataclass(frozen=True)
 class Policy:
+    """All settings of the scheduler. Files of policies name these fields."""
+
     order: str = "priority"
     """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
     ageing_per_hour: float = 0.0

@@ -1,11 +1,13 @@
-"""One round of serving: each group of waiting jobs gets its turn, in order.
+"""One round of serving. Each group of waiting jobs gets its turn, in order.
 
-The order of service is the policy's, with one rule against starvation: the first job that waits because others
-have its GPUs gets a **dated reservation** (see ``backfill``), and so do others behind it. Where time limits do not
-give a date it **keeps the hosts it could use**: jobs behind it may pass it only on other hosts, so that those
-hosts run empty and the job starts. GPUs are kept apart from CPUs and memory: a job that takes only the one passes
-a job that takes only the other. Who waits behind the first without a date **bars** its hosts, for jobs without
-a time limit only: they might be in its way for ever.
+The policy gives the order. One rule prevents starvation: the first job that waits for GPUs of others gets a **planned
+reservation** with a date (see ``backfill``), and so do some jobs behind it. If time limits give no date, the job
+**keeps the hosts that it could use**: jobs behind it may start only on other hosts. So the hosts that it keeps become
+empty, and it starts.
+
+GPUs are kept apart from CPUs and memory: a job that needs only GPUs may start before one that waits only for CPUs. A
+job that waits behind the first one without a date blocks its hosts only for jobs without a time limit, because these
+might never end.
 """
 
 from __future__ import annotations
@@ -40,14 +42,16 @@ from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
 NO_TURN = np.iinfo(np.int64).max
 _RESOURCES = _GPUS, _HOST_ROOM = 0, 1
 MAX_TENTATIVE_DATES = 4
-"""So many jobs get a tentative date; those behind them bar their hosts, which costs less and others more."""
+"""How many jobs get a tentative date. Jobs behind them block their hosts instead: this is cheaper, but costs others
+more.
+"""
 GIVE_UP_AFTER = 16
-"""After so many that kept nothing more, the others of their need are taken not to, either."""
+"""After so many jobs with exclusions kept no further host, the rest of their need is skipped."""
 
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """What a round reads, and writes only as placements come of it."""
+    """Everything that a round reads. It changes only through the placements of the round."""
 
     policy: Policy
     epoch: int
@@ -65,6 +69,8 @@ class SchedulerState:
 
 @dataclass(frozen=True)
 class WaitingEntry:
+    """A job that waits after a round."""
+
     row: QueueRow
     turn: float
     denial: QuotaDenial | None = None
@@ -73,49 +79,49 @@ class WaitingEntry:
 
 @dataclass
 class SchedulingRound:
-    """``placed`` is told of each placement before the next job is looked at."""
+    """One pass through the queue. ``placed`` is called with each placement before the next job is looked at."""
 
     state: SchedulerState
     now: float
     placed: Callable[[QueueRow, Placement], None]
     reservations: list[tuple[int, PlannedReservation]] = field(default_factory=list)
-    """With the turns of their jobs."""
+    """Planned reservations with the turns of their jobs."""
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
     claims: Sequence[PlannedReservation] = ()
-    """What was cleared for single jobs."""
+    """GPUs that preemption freed for certain jobs."""
     hold_back_priority: float = -math.inf
-    """Nobody of this priority or lower is served: see ``PreemptionPlanner.hold_back_priority``."""
+    """Jobs of this priority or lower are not served: see ``PreemptionPlanner.hold_back_priority``."""
     job_of_turn: dict[int, str] = field(default_factory=dict)
-    """Turn -> job, of those that keep or reserve something."""
+    """Turn -> job id, for jobs that keep or reserve something."""
     waiting: dict[str, WaitingEntry] = field(default_factory=dict)
-    """Per class of jobs its first one that waits, of those that had a turn."""
+    """For each class of jobs that had a turn, its first job that waits."""
     promised_start: dict[str, float] = field(default_factory=dict)
-    """Per class of jobs the date that its first one was promised."""
+    """For each class of jobs, the date that was promised to its first job."""
 
     def __post_init__(self) -> None:
         shape = (len(_RESOURCES), len(self.state.snapshot))
         self.blocked_by = np.full(shape, NO_TURN, np.int64)
-        """Per kind (GPUs; CPUs and memory) and host the turn of the first job that keeps it."""
+        """For each resource (GPUs; CPUs and memory) and host, the turn of the first job that keeps the host."""
         self.blocked_for_unlimited_by = np.full(shape, NO_TURN, np.int64)
-        """The same, where it is kept only from jobs without a time limit."""
+        """The same for hosts that are kept only from jobs without a time limit."""
         self.has_reservation = np.zeros(shape, bool)
-        """What a job with a reservation could use."""
+        """Hosts that a job with a planned reservation could use."""
         self.turns: list[ServiceSortKey] = []
-        """Who had a turn, in order."""
+        """The sort keys of the jobs that had a turn, in order."""
         self._promised = dict(self.state.backfill.promised)
-        """Of the last round, as long as this one has not made a new promise."""
+        """Promises of the last round that this round has not renewed yet."""
         self._tentative = 0
         self._denials: dict[tuple[str, str, int, str], QuotaDenial | None] = {}
         self._kept_nothing_more: Counter[NeedKey] = Counter()
-        """Of those that must not get certain GPUs, how many of a need kept nothing more, one after the other."""
+        """For each need, how many jobs with exclusions in a row kept no further host."""
         self._shares_decide = self.state.policy.order == "fair_share" or self.state.quotas.lends
 
     def serve(self) -> None:
-        """Give each group of jobs its turn that could change anything."""
+        """Give a turn to each group of jobs for which it could change anything."""
         share = self._share if self._shares_decide else None
         queue, policy = self.state.queue, self.state.policy
         for claim in self.claims:
-            # First: else whoever waits because of the claim might keep its hosts.
+            # Claims come first. Otherwise a job that waits because of the claim might keep its hosts.
             owner = queue.get(claim.job_id)
             if owner is not None and self.denial(owner) is None:
                 self._start(owner)
@@ -136,13 +142,13 @@ class SchedulingRound:
             self.state.backfill.waited_before = frozenset(row.job_id for row in queue)
 
     def promises(self) -> dict[str, float]:
-        """Job -> when it starts at the latest."""
+        """Return job -> the latest start that was promised."""
         return {
             reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.is_promised
         }
 
     def blocking_turns(self, row: QueueRow) -> NDArray[np.int64]:
-        """By host the turn of the first job that keeps it from ``row``."""
+        """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
         kept = self._blocking_turns_for_limited(row)
         return (
             kept
@@ -151,24 +157,24 @@ class SchedulingRound:
         )
 
     def _blocking_turns_for_limited(self, row: QueueRow) -> NDArray[np.int64]:
-        """The same, whatever its time limit."""
+        """Do the same without the hosts that are kept only from jobs without a time limit."""
         return self.blocked_by[_resources_of(row)].min(axis=0)
 
     def entry_of_class(self, class_key: str) -> WaitingEntry | None:
-        """Of the class's first job, also if it needed no turn."""
+        """Return the entry of the class's first job, even if it got no turn. None: no job of the class waits."""
         if class_key in self.waiting:
             return self.waiting[class_key]
         row = self.state.queue.first_of(class_key)
         return None if row is None else WaitingEntry(row, self.turn_of(row), self.denial(row))
 
     def turn_of(self, row: QueueRow) -> float:
-        """Between the turns that were given: those smaller are ahead of it."""
+        """Return a number between the turns that were given. Jobs with smaller turns are ahead."""
         if self._shares_decide:
             return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
 
     def _share(self, row: QueueRow) -> FairShareKey:
-        """Who is within a guarantee goes first: who would borrow must not keep hosts from its owner."""
+        """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
         state = self.state
         fair = state.shares.order(row.namespace, row.user, self.now) if state.policy.order == "fair_share" else ()
         if not state.quotas.lends:
@@ -176,7 +182,7 @@ class SchedulingRound:
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
     def denial(self, row: QueueRow) -> QuotaDenial | None:
-        """Why it may not have GPUs, whatever is free; None if it may."""
+        """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
         quotas = self.state.quotas
         if quotas.idle:
             return None
@@ -184,21 +190,21 @@ class SchedulingRound:
         claims = [claim for claim in self.claims if claim.job_id != row.job_id]
         key = (*asks, row.job_id if len(claims) < len(self.claims) else "")
         if key not in self._denials:
-            # What was cleared for others counts as theirs, or a quota that was made for them is had by who comes first.
+            # GPUs that are claimed for other jobs count as theirs. Otherwise another job could use up their quota.
             owners = [owner for claim in claims if (owner := self.state.queue.get(claim.job_id)) is not None]
             with quotas.assuming((owner.namespace, owner.user, owner.gpu_count) for owner in owners):
                 self._denials[key] = quotas.denial(*asks, self._free(claims))
         return self._denials[key]
 
     def _free(self, claims: Sequence[PlannedReservation]) -> int:
-        """GPUs that nobody has, without those that are claimed."""
+        """Return the number of free GPUs without those that are claimed."""
         free = self.state.snapshot.free & ~self.state.snapshot.held
         for claim in claims:
             free[claim.hosts] &= ~claim.gpus
         return int(np.bitwise_count(free).sum())
 
     def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
-        """Who waits because ``row`` does: see ``QueueCursor.waits``."""
+        """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
         if self.denial(row) is not None:
             return None, False
         state = self.state
@@ -219,8 +225,8 @@ class SchedulingRound:
     def _place(self, row: QueueRow, turn: int) -> bool:
         denial = self.denial(row)
         if denial is not None:
-            # It keeps nothing: what it waits for is not GPUs. But what it was promised it keeps: it was within its
-            # guarantee then, and would lose its date only because others of its namespace started before it.
+            # It waits for quota and not for GPUs, so it keeps no hosts. A promise from before stays: the job was within
+            # its guarantee then, and would lose its date only because other jobs of its namespace started.
             keeps = denial.for_want_of_gpus and row.job_id in self._promised
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
@@ -237,7 +243,7 @@ class SchedulingRound:
         return True
 
     def _start(self, row: QueueRow) -> bool:
-        """Give it a place, if there is one."""
+        """Place the job, if there is a place. Return whether there was one."""
         state = self.state
         placement = self._hold_place(row) if row.is_plain else self._hold_gang_place(row)
         if placement is None:
@@ -264,7 +270,7 @@ class SchedulingRound:
         return placement
 
     def _hold_gang_place(self, row: QueueRow) -> Placement | None:
-        """Hold a place for all parts of a gang."""
+        """Hold a place for all rank groups of a gang."""
 
         def lookup(request: QueueRow) -> Candidates:
             return self._unreserved(request, self.state.candidates.of(request))
@@ -276,23 +282,25 @@ class SchedulingRound:
             self.promised_start[entry.row.class_key] = entry.starts_by
 
     def _unreserved(self, row: QueueRow, candidates: Candidates) -> Candidates:
-        """Without what is reserved for others and needed before ``row`` would end."""
+        """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
         binding = [reservation for reservation in self._others(row) if reservation.binds(row, self.now)]
         return self.state.backfill.without_reserved(binding, row, candidates) if binding else candidates
 
     def _others(self, row: QueueRow) -> list[PlannedReservation]:
-        """Reservations that ``row`` must respect: of those ahead, and what was promised when it was waiting already."""
+        """Return the reservations that ``row`` must respect: those of jobs ahead, and promises made while it waited
+        already.
+        """
         ahead = [claim for claim in self.claims if claim.job_id != row.job_id]
         ahead += [reservation for _, reservation in self.reservations]
         if row.job_id not in self.state.backfill.waited_before or len(ahead) < len(self.claims) + len(
             self.reservations
         ):
-            # What was cleared for it is its own: were it bound by promises that were made before, it would stay empty.
+            # A job is not bound by earlier promises on GPUs that are claimed for it. Otherwise they would stay empty.
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
 
     def _wait(self, row: QueueRow, turn: int) -> float | None:
-        """See that a job that waits for GPUs gets them some day. Returns the date if there is one."""
+        """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
         blocked_by, policy = self.blocked_by, self.state.policy
         self.job_of_turn[turn] = row.job_id
         usable = self._usable_hosts(row)
@@ -309,22 +317,22 @@ class SchedulingRound:
             self._promised.pop(row.job_id, None)
             self.has_reservation[resources] |= usable
             if row.time_limit_s is None and not self.state.queue.is_alone(row):
-                self._block_for_unlimited(row, usable, turn)  # for those of its kind behind it, who get no turn
+                self._block_for_unlimited(row, usable, turn)  # for jobs of the same need behind it, which get no turn
             return reservation.start if reservation.is_promised and reservation.start > self.now else None
         if first:
             for resource in resources:
                 blocked_by[resource][usable & (blocked_by[resource] == NO_TURN)] = turn
         else:
-            self._block_for_unlimited(row, usable, turn)  # its turn comes once those ahead have started
+            self._block_for_unlimited(row, usable, turn)  # it gets a date or hosts once the jobs ahead have started
         return None
 
     def _amount_kept(self) -> tuple[int, ...]:
-        """How much is kept or reserved; it only grows."""
+        """Return how much is kept or reserved. It only grows."""
         kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         return (len(self.reservations), int(np.count_nonzero(self.has_reservation)), *map(int, kept))
 
     def _usable_hosts(self, row: QueueRow) -> NDArray[np.bool_] | None:
-        """Hosts that would do once all jobs have ended; None if they are too few."""
+        """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
         state = self.state
         if not row.is_plain:
             return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
@@ -332,7 +340,9 @@ class SchedulingRound:
         return usable if int(np.count_nonzero(usable)) >= row.gpus.hosts else None
 
     def _date(self, row: QueueRow, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
-        """``first``: nobody ahead has a date for hosts that it could use."""
+        """Plan a reservation for the job, or return None. ``first``: no job ahead has a date for hosts that it could
+        use.
+        """
         state = self.state
         is_promised = first or state.policy.backfill == "conservative"
         has_reservation = state.running_jobs.limited or self.reservations or self._promised
@@ -344,7 +354,7 @@ class SchedulingRound:
         ):
             return None
         if not is_promised and (not state.queue.endless or self._tentative >= MAX_TENTATIVE_DATES):
-            return None  # without jobs that have no limit, nobody would be bound
+            return None  # tentative dates bind only jobs without a time limit, and there are none
         self._tentative += not is_promised
         if not row.is_plain or row.needs_partial_resources:
             return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
@@ -356,6 +366,6 @@ class SchedulingRound:
 
 
 def _resources_of(row: QueueRow) -> list[int]:
-    """What it takes of hosts: only who takes the same is in its way."""
+    """Return which resources of hosts the job takes. Only jobs that take the same are in its way."""
     resources = [_GPUS] if row.gpu_count else []
     return [*resources, _HOST_ROOM] if row.needs_host_resources else resources or [_GPUS]

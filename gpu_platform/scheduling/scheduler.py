@@ -36,18 +36,24 @@ from gpu_platform.topology.fabric import FabricConfig
 
 @dataclass(frozen=True)
 class Decision:
+    """What one call of ``Scheduler.decide`` gives."""
+
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
     """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """Per class of jobs why it waits, where that is new: a few at a time, see ``reasons``."""
+    """For each class of jobs why it waits, where that is new. A few at a time: see ``explaining.reasons``."""
     expired: list[QueueRow] = field(default_factory=list)
-    """Jobs whose proposal nobody confirmed in time: they wait again."""
+    """Jobs whose proposal nobody confirmed in time. They wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
-    """Jobs to stop for one that waits; told once. See ``Policy.preemption``, ``defragmentation`` and ``recovery``."""
+    """Jobs to stop for one that waits. Each is given once. See ``Policy.preemption``, ``defragmentation`` and
+    ``recovery``.
+    """
 
 
 class Scheduler:
-    """``epoch`` is the leader's fencing token; every placement carries it. ``explains``: are reasons wanted?"""
+    """The scheduler's core. ``epoch`` is the leader's fencing token; every placement carries it. ``explains``:
+    compute reasons.
+    """
 
     def __init__(self, policy: Policy | None = None, epoch: int = 0, *, explains: bool = True) -> None:
         self.policy = policy or Policy()
@@ -86,13 +92,14 @@ class Scheduler:
         self._explains = explains
         self._book = WaitingReasons(self._state, self._planner.next_preemption)
         self.round = SchedulingRound(self._state, 0.0, self._propose)
-        """The last one; valid until something changes."""
+        """The last round. It is valid until something changes."""
 
     def configure_fabric(self, config: FabricConfig) -> None:
-        """The fabric is another one; the next decision knows."""
+        """Set another fabric. It counts from the next decision on."""
         self.snapshot.configure_fabric(config)
 
     def upsert_host(self, row: HostRow) -> None:
+        """Add or update a host. If it became LOST, its jobs are expected back in the queue."""
         host_index = self.snapshot.host_index(row.name)
         if (
             row.state is HostState.LOST
@@ -107,30 +114,30 @@ class Scheduler:
         self.snapshot.upsert_host(row)
 
     def upsert_gpus(self, rows: Iterable[GpuRow]) -> None:
-        """A GPU that is free ends the job that had it: see ``started``."""
+        """Update GPUs. A GPU that is free ends the job that had it: see ``started``."""
         rows = list(rows)
         self.snapshot.upsert_gpus(rows)
         for row in rows:
             for holder in self.running_jobs.holders(row.uuid) if row.free else ():
                 self._end_unless_proposed(holder)
             if row.state in OUT_OF_SERVICE:
-                heals = row.state is not GpuState.OFFLINE  # DEGRADED: remediation has only not begun yet
+                heals = row.state is not GpuState.OFFLINE  # DEGRADED: repair will begin soon
                 self._planner.gpu_broke(self.running_jobs.holders(row.uuid), row.uuid, self._now, heals=heals)
 
     def upsert_use(self, rows: Iterable[HostUse]) -> None:
-        """What jobs have of hosts' CPUs and memory."""
+        """Set how much of the hosts' CPUs and memory jobs have."""
         self.snapshot.upsert_use(rows)
 
     def update_telemetry(self, host: str, telemetry: Iterable[GpuTelemetry]) -> None:
-        """What a host's GPUs do right now: for the limit of temperature and the scores that look at it."""
+        """Note load and temperature of a host's GPUs, for the temperature limit and the scores that use them."""
         self.snapshot.measure(host, telemetry, self.policy.max_temperature_c)
 
     def record_speed(self, hosts: Iterable[str], speed: float) -> None:
-        """A job ran on ``hosts`` at ``speed`` times what was expected: for the score ``history``."""
+        """Note that a job ran on ``hosts`` at ``speed`` times what was expected, for the score ``history``."""
         self.snapshot.remember_speed(hosts, speed)
 
     def started(self, row: RunningRow) -> None:
-        """A job that another leader placed holds GPUs. Those that were confirmed here are known."""
+        """Note that a job holds GPUs that another leader placed. Jobs that were confirmed here are known already."""
         self._release(row.job_id, row.attempt)
         self._charge(row, 1, row.started_at)
         self.running_jobs.begin(row)
@@ -139,24 +146,24 @@ class Scheduler:
             self._planner.mark_preempting((row.job_id, row.attempt))
 
     def checkpoint_saved(self, job_id: str, attempt: int, at: float) -> None:
-        """The job saved its work: stopping it costs less."""
+        """Note that the job saved its work. Stopping it costs less now."""
         self.running_jobs.checkpoint_saved((job_id, attempt), at)
 
     def ended(self, job_id: str, attempt: int) -> None:
-        """The store says that the job holds nothing any more, also where no GPU became free: broken or shared."""
+        """Note that the job holds nothing any more. Needed where no GPU becomes free: it is broken or shared."""
         if (job_id, attempt) not in self._proposals:
             self._release(job_id, attempt)
 
     def record_past_use(self, row: PastUseRow, now: float) -> None:
-        """What somebody held before, for ``fair_share``."""
+        """Note what somebody held before, for ``fair_share``."""
         if self._fair:
             self.shares.remember(row, now)
 
     def add(self, row: QueueRow) -> None:
-        """A job waits, or waits again; repeating changes nothing.
+        """Note that a job waits, or waits again. Calling it twice changes nothing.
 
-        While a proposal for the same job, attempt and task token is on its way, the job does not
-        wait: it was answered. A new token is a new question, and the old proposal is void.
+        While a proposal for the same job, attempt and task token is not answered, the job does not wait. A new token
+        is a new request: the old proposal is rejected.
         """
         proposal = self._proposals.get((row.job_id, row.attempt))
         if proposal is not None:
@@ -167,47 +174,48 @@ class Scheduler:
         self.queue.add(row)
 
     def remove(self, job_id: str) -> None:
-        """The job waits no longer. GPUs that were proposed to it stay held: see ``confirm`` and ``reject``."""
+        """Note that the job does not wait any more. Proposed GPUs stay held: see ``confirm`` and ``reject``."""
         self.queue.remove(job_id)
         self._proposals.forget(job_id)
         self._planner.placed(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
-        """The store has the reservation: pass its GPU rows to ``upsert_gpus`` before. Unknown ones are ignored."""
+        """The store has the reservation. Call ``upsert_gpus`` with its GPUs before. Unknown proposals are ignored."""
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
         self._release_holds_of(proposal)
         if any(self.snapshot.is_free(uuid) for uuid in proposal.placement.gpu_uuids):
-            self._release(job_id, attempt)  # it has ended already
+            self._release(job_id, attempt)  # the job has ended already
 
     def reject(self, job_id: str, attempt: int) -> None:
-        """The proposal came to nothing. The job waits again only when it is added again."""
+        """The store refused the proposal. The job waits again only when it is added again."""
         self._release_proposal(job_id, attempt)
 
     def proposed(self) -> list[tuple[str, int]]:
-        """(job id, attempt) of the proposals that are on their way."""
+        """Return (job id, attempt) of the proposals that are not answered yet."""
         return self._proposals.keys()
 
     @property
     def reasons(self) -> dict[str, Reason]:
-        """Per class of jobs why it waits, as last told."""
+        """For each class of jobs why it waits, as last published."""
         return self._book.current()
 
     @property
     def unexplained(self) -> bool:
-        """Is there more to be told about what happened? Then ``decide`` should be called soon."""
+        """True if there are more reasons to publish. Then call ``decide`` soon."""
         return self._explains and self._book.pending()
 
     @property
     def promises(self) -> dict[str, float]:
-        """Waiting job -> when it starts at the latest, as of the last decision; of those that have a date."""
+        """Waiting job -> its latest start, as of the last decision. Only jobs with a promised date."""
         return self.round.promises()
 
     def decide(self, now: float) -> Decision:
         """Place what can be placed, in order. ``now`` in seconds, on any clock that does not go back.
 
-        Costs what changed since the last call and one look per need of the waiting jobs. Reasons follow in slices.
+        The cost depends on what changed since the last call and on the number of needs that wait. Reasons follow a
+        few at a time.
         """
         self._now = now
         expired = self._expire(now)
@@ -224,18 +232,18 @@ class Scheduler:
             self.round.serve()
             reasons = self._renew()
             decision = Decision(self.round.placements, reasons, expired, self._planner.plan(self.round, now))
-        # Last: what was only tried counts as a change to the snapshot, too.
+        # At the end, because trials during the decision also increase the snapshot's version.
         self._settled = (self.snapshot.version, self.queue.version, period, hold_back_priority)
         return decision
 
     def explain(self, now: float) -> dict[str, Reason]:
-        """Per class of jobs why it waits, all of them as things stood at the last decision; takes its time."""
+        """Return for each class of jobs why it waits, as of the last decision. Computes all of them, so it is slow."""
         with self._trial():
             self._book.renew_all(self.round, now)
         return self.reasons
 
     def why(self, job_id: str, now: float) -> Reason | None:
-        """Why this one job waits, as things stood at the last decision; None if it does not."""
+        """Say why this one job waits, as of the last decision. None: it does not wait."""
         row = self.queue.get(job_id)
         if row is None:
             return None
@@ -244,7 +252,9 @@ class Scheduler:
 
     @contextmanager
     def _trial(self) -> Iterator[None]:
-        """What is only tried counts as a change to the snapshot, but is none."""
+        """Placements that are tried inside the block are rolled back, so they do not count as changes to the
+        snapshot.
+        """
         before, version = self._settled, self.snapshot.version
         yield
         if before[0] == version:
@@ -299,7 +309,7 @@ class Scheduler:
             self.snapshot.release_hold(host_slice, proposal.row.namespace)
 
     def _end_unless_proposed(self, row: RunningRow) -> None:
-        """Until the store confirms, a proposal's GPUs are free there."""
+        """End the job, unless it has a proposal: until the store confirms, its GPUs are still free there."""
         if (row.job_id, row.attempt) not in self._proposals:
             self._release(row.job_id, row.attempt)
 

@@ -20,6 +20,8 @@ from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
 
 
 class NumaNode(BaseModel):
+    """One NUMA node of a machine."""
+
     id: int
     socket: int | None
     cpus: str | None
@@ -27,6 +29,8 @@ class NumaNode(BaseModel):
 
 
 class GpuModel(BaseModel):
+    """The model of a machine's GPUs."""
+
     model: str
     memory_mib: int
     compute_capability: str
@@ -34,6 +38,8 @@ class GpuModel(BaseModel):
 
 
 class GpuPosition(BaseModel):
+    """Where one GPU sits in the machine."""
+
     index: int
     pci_bus_id: str | None
     numa_node: int | None
@@ -41,13 +47,15 @@ class GpuPosition(BaseModel):
 
 
 class MachineDescription(BaseModel):
+    """A machine type, as described in its YAML file."""
+
     model_config = ConfigDict(extra="forbid")
 
     id: str
     name: str
     numa_nodes: list[NumaNode]
     assumed: str | None = None
-    """What no source gave, what stands in for it, and why that."""
+    """What no source says, what is assumed instead, and why."""
     gpu: GpuModel
     gpus: list[GpuPosition]
     nvlink_generation: int | None
@@ -58,15 +66,14 @@ class MachineDescription(BaseModel):
 
     @property
     def links(self) -> list[NvLink]:
-        """Every NVLink-connected pair; through NVSwitch each pair has a GPU's full link count."""
+        """Every pair that NVLink connects. With NVSwitch, each pair has all links of a GPU."""
         if isinstance(self.nvlink, dict):
             count, n = self.nvlink["nvswitch"], len(self.gpus)
             return [NvLink(a=a, b=b, links=count) for a in range(n) for b in range(a + 1, n)]
         return [NvLink(a=a, b=b, links=links) for a, b, links in self.nvlink]
 
     def inventory(self, host: str, nvlink_domain: str | None = None) -> HostInventory:
-        """What a host of this type would register; GPU uuids follow from ``host`` and index alone.
-
+        """Return what a host of this type would register. GPU uuids depend only on ``host`` and the index.
         ``nvlink_domain``: see :class:`HostInventory`; a tray of a rack has one.
         """
         socket_of = {node.id: node.socket for node in self.numa_nodes}
@@ -115,7 +122,7 @@ class RackDescription(BaseModel):
 
 
 def nvlink_ports(description: MachineDescription) -> dict[int, list[int | None]]:
-    """For each GPU the far end of each of its links: a GPU's index, or None for a switch."""
+    """Return for each GPU where each of its links ends: the index of a GPU, or None for a switch."""
     ports: dict[int, list[int | None]] = defaultdict(list)
     if isinstance(description.nvlink, dict):
         for slot in description.gpus:
@@ -128,28 +135,30 @@ def nvlink_ports(description: MachineDescription) -> dict[int, list[int | None]]
 
 
 def simulated_uuid(host: str, index: int) -> str:
-    """A GPU uuid in NVML's form that is the same at every start of the simulated host."""
+    """Return a GPU uuid in NVML's form. It is the same whenever the simulated host starts."""
     digest = hashlib.sha256(f"{host}/{index}".encode()).digest()
     return f"GPU-{uuid.UUID(bytes=digest[:16])}"
 
 
 def machine_ids() -> list[str]:
+    """Return the ids of all known machine types."""
     return _ids("machines")
 
 
 def rack_ids() -> list[str]:
+    """Return the ids of all known rack types."""
     return _ids("racks")
 
 
 @cache
 def load_description(machine_id: str) -> MachineDescription:
-    """The description of a known machine type. Raises :class:`NotFound` with the known ones."""
+    """Return the description of a machine type. Raises :class:`NotFound` with the known ones."""
     return MachineDescription.model_validate(_load("machines", machine_id))
 
 
 @cache
 def load_rack(rack_id: str) -> RackDescription:
-    """The description of a known rack type. Raises :class:`NotFound` with the known ones."""
+    """Return the description of a rack type. Raises :class:`NotFound` with the known ones."""
     return RackDescription.model_validate(_load("racks", rack_id))
 
 

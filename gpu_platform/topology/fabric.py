@@ -27,31 +27,32 @@ _RESERVED = frozenset({NVLINK, "numa", "socket", "host", "any"})
 
 
 class FabricRule(BaseModel):
-    """Where hosts of matching names stand, whatever they tell themselves."""
+    """The domains of hosts with certain names. It overrides what the hosts report."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hosts: str
-    """As a shell matches names: ``dgx-a*``."""
+    """A pattern as in a shell: ``dgx-a*``."""
     domains: dict[str, str]
     """Level -> domain, e.g. ``{"leaf": "l7", "spine": "s1"}``."""
 
 
 class FabricConfig(BaseModel):
-    """The levels, and what is known of the hosts' places beside what they tell.
+    """The levels of the fabric, and rules for the places of hosts.
 
-    A level that is not ``leaf`` or ``spine`` takes its domains from the host label of its name.
+    A level other than ``leaf`` and ``spine`` takes its domains from the host label with its name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     levels: tuple[str, ...] = ("leaf", "spine")
-    """Nearest first; a domain lies inside one domain of every later level."""
+    """Nearest first. A domain lies inside one domain of every later level."""
     rules: tuple[FabricRule, ...] = ()
-    """The last one that names a level decides."""
+    """If several rules name a level, the last one counts."""
     failure_levels: tuple[str, ...] = ()
-    """More host labels (``power``, ``cooling``) whose hosts fail together; not for placement, and they may lie across
-    each other and across the levels."""
+    """More host labels (``power``, ``cooling``) whose hosts fail together. They are not used for placement, and may
+    overlap.
+    """
 
     @model_validator(mode="after")
     def _levels_make_sense(self) -> Self:
@@ -68,11 +69,11 @@ class FabricConfig(BaseModel):
 
 
 class Fabric:
-    """Numbers for domains, so that arrays can hold them.
+    """Gives each domain a number, so that arrays can hold it.
 
-    A domain's name needs to be unique only inside the domains of the later levels. A host whose
-    domain is not known shares it with the hosts of its domain one level nearer (one leaf has one
-    spine, whatever its name), and else with nobody.
+    The name of a domain must be unique only inside the domains of the later levels. A host whose domain is not known
+    shares it with the hosts of its domain one level nearer, because one leaf has one spine, whatever its name.
+    Otherwise it has a domain of its own.
     """
 
     def __init__(self, config: FabricConfig | None = None) -> None:
@@ -83,13 +84,13 @@ class Fabric:
         self._keys: list[Sequence[str | None]] = []
 
     def reconfigured(self, config: FabricConfig) -> Fabric:
-        """The fabric that ``config`` describes; a domain that is in both keeps its number."""
+        """Return the fabric for ``config``. A domain that is in both keeps its number."""
         fabric = Fabric(config)
         fabric._numbers, fabric._keys = self._numbers, self._keys
         return fabric
 
     def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
-        """The numbers of a host's domains, one per level. ``told``: level -> domain, as the host says."""
+        """Return the numbers of a host's domains, one per level. ``told``: level -> domain, as the host reports."""
         domains = self.domains_of(host, told)
         names = [domains.get(level) for level in self.config.levels]
         keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
@@ -100,7 +101,7 @@ class Fabric:
         return tuple(self._number(key) for key in keys)
 
     def domains_of(self, host: str, told: Mapping[str, str | None]) -> dict[str, str | None]:
-        """Level -> the name of the host's domain, where it is known."""
+        """Return level -> the name of the host's domain, where it is known."""
         domains = dict(told)
         for hosts, where in self._rules:
             if hosts.match(host):
@@ -108,7 +109,7 @@ class Fabric:
         return domains
 
     def name(self, number: int) -> str:
-        """A domain in words, e.g. ``leaf l7``; ``spine of leaf l7`` if its own name is not known."""
+        """Return a domain in words, e.g. ``leaf l7``, or ``spine of leaf l7`` if its own name is not known."""
         level, name, *nearer = self._keys[number]
         if name is not None:
             return f"{level} {name}"

@@ -1,7 +1,7 @@
 """Hosts that fail together: under one leaf, in one rack, in one NVLink domain, on one power feed.
 
-When many hosts fall silent together, one thing failed and not many. It is found by what explains most: the domain
-that covers most lost hosts and fewest others.
+When many hosts are lost together, probably one thing failed. It is the domain that contains most lost hosts and the
+fewest others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from gpu_platform.domain.rows import HostRow
 from gpu_platform.topology.fabric import NVLINK, Fabric, FabricConfig
 
 Domain = tuple[str, str]
-"""(level, name); the name says where it lies, if it needs that to be unique."""
+"""(level, name). The name says inside which domains it is, where it would not be unique otherwise."""
 
 
 def failure_domains(hosts: Iterable[HostRow], config: FabricConfig) -> dict[str, list[Domain]]:
-    """Per host the domains that it is in, nearest first. Domains whose name nobody knows are left out."""
+    """Return for each host its domains, nearest first. Domains without a known name are left out."""
     fabric = Fabric(config)
     found: dict[str, list[Domain]] = {}
     for row in hosts:
@@ -38,10 +38,12 @@ def failure_domains(hosts: Iterable[HostRow], config: FabricConfig) -> dict[str,
 def recognise_domain_loss(
     lost: Collection[str], domains: Mapping[str, Collection[Domain]], gone_before: Collection[str] = ()
 ) -> list[DomainLoss]:
-    """The domains whose failure explains that the hosts ``lost`` were lost together; those that explain most first.
+    """Return the domains whose failure explains that the hosts ``lost`` were lost together, the best explanation
+    first.
 
-    A domain counts if two of its hosts or more are lost, and more of them than are still up; ``gone_before`` are
-    neither. Each host is explained once. ``domains`` is that of :func:`failure_domains`, of all hosts.
+    A domain counts if at least two of its hosts are lost, and more of them than are still up. Hosts in
+    ``gone_before`` count as neither. Each host is explained once. ``domains`` is the result of
+    :func:`failure_domains` for all hosts.
     """
     members: dict[Domain, set[str]] = {}
     for host, of_host in domains.items():

@@ -54,6 +54,7 @@ class Machine:
 
     @property
     def size(self) -> int:
+        """The number of GPUs."""
         return len(self.gpus)
 
     @property

@@ -1,8 +1,8 @@
-"""MIG: which instances a GPU can have side by side, and where the next one should stand.
+"""MIG: which instances a GPU can have at the same time, and where the next one should start.
 
-Rules and their sources stand in ``mig.yaml``. What a GPU has is a *state*, an int: bits 0 to 7 the memory slices
-that are taken, bits 8 to 10 how many compute slices, bit 11 whether a ``+me`` instance is there. Every state
-of a model is looked at once, so that placing is a look-up.
+Rules and their sources are in ``mig.yaml``. What a GPU has is a *state*, an int. Bits 0 to 7: the memory slices that
+are taken. Bits 8 to 10: how many compute slices are taken. Bit 11: whether a ``+me`` instance is there. All states of
+a model are computed once, so that a placement is a look-up.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ NOWHERE = -1
 
 
 class MigProfile(BaseModel):
+    """One MIG profile of a GPU model, e.g. ``1g.10gb``."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
@@ -33,26 +35,28 @@ class MigProfile(BaseModel):
     compute_slices: int
     memory_slices: int
     max_instances: int
-    """Alone on an empty GPU."""
+    """On a GPU that has no other instances."""
     memory_gib: float | None
     starts: tuple[int, ...]
-    """First memory slices that it may have."""
+    """The first memory slices at which an instance may start."""
 
     @property
     def media_extensions(self) -> bool:
+        """True for a profile with media engines (``+me``)."""
         return self.name.endswith("+me")
 
     def mask(self, start: int) -> int:
+        """Return the memory slices of an instance that starts at ``start``."""
         return ((1 << self.memory_slices) - 1) << start
 
 
 class MigModel(BaseModel):
-    """What one kind of GPU allows."""
+    """The MIG rules of one kind of GPU."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
 
     models: tuple[str, ...]
-    """As NVML names them."""
+    """Their names in NVML."""
     compute_slices: int
     memory_slices: int
     basis: str
@@ -66,6 +70,7 @@ class MigModel(BaseModel):
         return self
 
     def profile(self, name: str) -> MigProfile | None:
+        """Return the profile of that name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
     def starts(self, profile: MigProfile, state: int) -> list[int]:
@@ -85,8 +90,10 @@ class MigModel(BaseModel):
         """By state: :meth:`best_start`, or NOWHERE, [4096]; None for a profile that this model does not have."""
         return self._tables.get(name)
 
-    def room(self, state: int) -> int:
-        """What a state is still good for: over all profiles, the memory slices that as many as fit would take."""
+    def remaining_slices(self, state: int) -> int:
+        """Return what still fits in a state: for each profile, the memory slices of as many instances as fit, added
+        up.
+        """
         return sum(
             profile.memory_slices * self._still(profile, state)
             for profile in self.profiles
@@ -94,7 +101,9 @@ class MigModel(BaseModel):
         )
 
     def grant(self, profile: MigProfile, start: int, gpu_memory_mib: int) -> ShareGrant:
-        """Grants of one GPU never add up to more than it has: slices are not counted for more than their part."""
+        """Return the share that an instance is. Memory is never more than its slices, so that shares do not exceed
+        the GPU.
+        """
         part = gpu_memory_mib * profile.memory_slices // self.memory_slices
         told = part if profile.memory_gib is None else int(profile.memory_gib * 1024)
         return ShareGrant(
@@ -107,7 +116,9 @@ class MigModel(BaseModel):
         )
 
     def _still(self, profile: MigProfile, state: int) -> int:
-        """How many instances of one profile still fit: from the left, which is best for intervals of one length."""
+        """Return how many instances of one profile still fit. They are placed from the left, which is best for equal
+        lengths.
+        """
         count = 0
         while starts := self.starts(profile, state):
             state = state_of([(profile.mask(starts[0]), profile.compute_slices, profile.media_extensions)], state)
@@ -126,7 +137,7 @@ class MigModel(BaseModel):
                 for start in self.starts(profile, state):
                     after = state_of([(profile.mask(start), profile.compute_slices, profile.media_extensions)], state)
                     if after not in room:
-                        room[after] = self.room(after)
+                        room[after] = self.remaining_slices(after)
                     # Of equals the last: the first slices serve the largest profiles.
                     if room[after] >= best[1]:
                         best = start, room[after]
@@ -143,6 +154,7 @@ def state_of(instances: Iterable[tuple[int, int, bool]], before: int = 0) -> int
 
 @cache
 def mig_models() -> tuple[MigModel, ...]:
+    """Return all known models with MIG."""
     text = (resources.files("gpu_platform.topology") / "mig.yaml").read_text()
     return tuple(MigModel.model_validate(gpu) for gpu in yaml.safe_load(text)["gpus"])
 

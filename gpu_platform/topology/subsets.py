@@ -1,8 +1,8 @@
-"""Which GPUs of a host to take: the best-connected set of a size among those that are free.
+"""Which GPUs of a host to take: the best-connected set of a size among the free ones.
 
-Better is, in this order: a better level; a faster ring; fewer PCIe switches; a remainder that
-keeps more whole NUMA nodes, sockets and islands for others; lower positions. Every set of a machine
-is rated once, answers are remembered per free set, so that choosing is a look-up.
+Better means, in this order: a better level; a faster ring; fewer PCIe switches; more whole NUMA nodes, sockets and
+islands among the GPUs that are left; lower positions. Every set of a machine is rated once, and answers are
+remembered per free set. So a choice is a look-up.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.rings import greedy_ring_bandwidth, ring_bandwidths
 
 ENUMERABLE = 16
-"""Up to so many GPUs every set is rated (65,536); beyond, only sets along the machine's own groups."""
+"""With at most so many GPUs every set is rated (65,536). With more, only sets along the machine's own groups."""
 REMEMBERED = 200_000
-"""Answers kept per machine, about 40 MB; then they are computed again."""
+"""How many answers are kept per machine, about 40 MB. Then they are computed again."""
 
 HOST_LEVELS = (
     TopologyLevel.NVLINK_NUMA,
@@ -36,15 +36,15 @@ _NVLINK_NUMA, _NVLINK, _NUMA, _SOCKET, _HOST = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A set of GPUs of one host, and what it is worth."""
+    """A set of GPUs of one host, with its rating."""
 
     gpus: int
     level: TopologyLevel
-    """A single GPU is at level NUMA: it has no link to speak of."""
+    """A single GPU is at level NUMA, because it has no link to another."""
     bandwidth_gb_s: float
-    """Slowest hop of its best ring; 0 for a single GPU."""
+    """The slowest hop of its best ring. 0 for a single GPU."""
     stranded: int
-    """Free GPUs left behind in the NUMA nodes that this set opens."""
+    """Free GPUs that stay behind in the NUMA nodes of this set."""
 
 
 def best_subset(

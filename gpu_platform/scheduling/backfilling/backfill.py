@@ -1,15 +1,17 @@
-"""When a waiting gang will start at the latest, and what others must leave alone until then.
+"""When a waiting gang will start at the latest, and which GPUs others must leave free for it.
 
-A dated reservation follows from the time limits of the jobs that run and from the reservations of those ahead. Others
-pass the job on GPUs that it does not need then, or if they end before. So it never starts later than promised, as long
-as limits are kept, hosts stay healthy and nobody comes in before it.
+A planned reservation has a date. The date follows from the time limits of the running jobs and from the reservations
+of the jobs ahead. Other jobs may start before the gang on GPUs that it does not need then, or if they end before the
+date. So the gang never starts later than promised, as long as limits are kept, hosts stay healthy, and no job comes
+in ahead of it.
 
 **EASY** (Lifka, "The ANL/IBM SP scheduling system", 1995) promises a date to the first job that has to wait.
-**Conservative** backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) promises one to every job up to a depth.
-Its promises are remembered: a job may move forward only where that puts nobody else's promise off.
+**Conservative** backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001) promises one to every job, up to a depth.
+These promises are remembered: a job may start earlier only if that delays no promise of another job.
 
-A job without a time limit never ends before a date. Passing a gang that has none yet, it could keep it from ever
-having one. So with EASY, too, the next jobs get dates: **tentative** ones, which bind only jobs without a limit.
+A job without a time limit never ends before a date. If it started ahead of a gang without a date, the gang might
+never get one. So with EASY, too, the next jobs get dates. These are **tentative**: they bind only jobs without a time
+limit.
 """
 
 from __future__ import annotations
@@ -47,23 +49,25 @@ class PlannedReservation:
     """Infinite for a job without a time limit."""
     hosts: HostIndices
     gpus: GpuSets
-    """Of each of ``hosts``."""
+    """The GPUs on each of ``hosts``."""
     is_promised: bool = True
-    """Else it is tentative: binds only jobs without a time limit."""
+    """False: the date is tentative, and binds only jobs without a time limit."""
     host_resources: NDArray[np.bool_] | None = None
-    """Of each of ``hosts``: are CPUs or memory reserved there? None: nowhere."""
+    """For each of ``hosts``: are CPUs or memory reserved there? None: on no host."""
 
     def binds(self, row: QueueRow, now: float) -> bool:
-        """Might ``row``, started now, still run at the start, and must it not?"""
+        """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
+        reservation's start.
+        """
         return row.time_limit_s is None or (self.is_promised and now + row.time_limit_s > self.start)
 
 
 def resources_of(
     placement: Placement, snapshot: Snapshot, whole_hosts: bool = False
 ) -> tuple[HostIndices, GpuSets, NDArray[np.bool_]]:
-    """What a reservation of the placement covers: hosts, and of each the GPUs, and whether CPUs or memory.
+    """Return what a reservation of the placement covers: the hosts, their GPUs, and whether CPUs or memory are taken.
 
-    ``whole_hosts``: all GPUs of a host that also gives CPUs or memory.
+    ``whole_hosts``: reserve all GPUs of a host that also gives CPUs or memory.
     """
     gpus, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
     for host_slice in placement.slices:
@@ -76,21 +80,25 @@ def resources_of(
         if host_slice.cpus or host_slice.ram_mib:
             host_resources[host_index] = True
             if whole_hosts and host_slice.gpu_uuids:
-                gpus[host_index] = snapshot.all_gpus[host_index]  # others would need what it needs of the host
+                gpus[host_index] = snapshot.all_gpus[
+                    host_index
+                ]  # other jobs on these GPUs would need the same CPUs or memory
     hosts = np.flatnonzero((gpus != 0) | host_resources)
     return hosts, gpus[hosts], host_resources[hosts]
 
 
 class Backfill:
-    """Per host the time when it could take a slice of a gang; brought up to date by what changed."""
+    """Knows for each host when it could take a slice of a gang. Updated where hosts changed."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._known: dict[tuple[object, ...], _ReadyTimes] = {}
         self.promised: dict[str, PlannedReservation] = {}
-        """By job, as of the last decision; only with conservative backfill."""
+        """The promise of each job, as of the last decision. Only with conservative backfill."""
         self.waited_before: frozenset[str] = frozenset()
-        """Who waited then, with a promise or without: they may put none of ``promised`` off."""
+        """The jobs that waited at the last decision, with a promise or without. They must not delay a promise of
+        ``promised``.
+        """
 
     def plan_start(
         self,
@@ -100,9 +108,9 @@ class Backfill:
         others: Sequence[PlannedReservation] = (),
         is_promised: bool = True,
     ) -> PlannedReservation | None:
-        """The earliest start of the gang beside the reservations of ``others``.
+        """Return the earliest start of the gang beside the reservations of ``others``.
 
-        None if it depends on jobs without a time limit.
+        None: it depends on jobs without a time limit.
         """
         request = row.gpus
         times = self._ready_times(row, candidates)
@@ -124,7 +132,7 @@ class Backfill:
             if chosen is None:
                 return None
             start = float(ready_at[chosen].max())
-            # What is free before a reservation need not be free when the last host is.
+            # A host that is free before a reservation begins may not be free when the last host is.
             early = [
                 host_index for host_index in chosen.tolist() if host_index in usable and ready_at[host_index] < start
             ]
@@ -139,7 +147,7 @@ class Backfill:
     def without_reserved(
         self, reservations: Iterable[PlannedReservation], row: QueueRow, candidates: Candidates
     ) -> Candidates:
-        """``candidates`` without what is reserved."""
+        """Return ``candidates`` without the GPUs, CPUs and memory that are reserved."""
         snapshot = self._snapshot
         reserved, host_resources = np.zeros(len(snapshot), np.uint64), np.zeros(len(snapshot), bool)
         for reservation in reservations:
@@ -165,7 +173,7 @@ class Backfill:
         return result
 
     def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
-        """The hosts of the domain that is the first to have enough of them."""
+        """Return the hosts of the domain that is the first to have enough of them."""
         hosts = np.flatnonzero(ready_at < math.inf)
         if len(hosts) < request.hosts:
             return None
@@ -180,7 +188,7 @@ class Backfill:
         return hosts[order[first[whole][best] : last[whole][best] + 1]]
 
     def _usable(self, row: QueueRow, host_indices: HostIndices) -> dict[int, int]:
-        """Host index -> GPUs that could serve the job once all others have ended."""
+        """Return host index -> GPUs that could serve the job once all others have ended."""
         query = host_query(self._snapshot, row)
         usable = self._framework.usable(query, self._snapshot, host_indices, ChangeKind.USE)
         return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
@@ -215,7 +223,9 @@ class Backfill:
         not_before: float = -math.inf,
         booked: Sequence[_Booking] = (),
     ) -> tuple[float, int]:
-        """When, and on which GPUs, a slice fits on a host whose jobs end when they must, for as long as it may run."""
+        """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
+        time limits.
+        """
         snapshot, request = self._snapshot, row.gpus
         machine = snapshot.machines[snapshot.machine[host_index]]
         free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
@@ -263,5 +273,5 @@ def _by_host(reservations: Iterable[PlannedReservation]) -> dict[int, list[_Book
 class _ReadyTimes:
     seen: int = 0
     ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """By host index; infinite if no time is known, minus infinite if at once."""
+    """By host index. Infinity: no time is known. Minus infinity: at once."""
     gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))

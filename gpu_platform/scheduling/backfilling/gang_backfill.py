@@ -1,4 +1,6 @@
-"""When a gang of groups, or a total, will start at the latest: found by letting jobs end one after another."""
+"""When a gang of several rank groups, or a total, will start at the latest. Found by simulating that jobs end one
+after another.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 
 
 class GangBackfill:
-    """As :meth:`Backfill.plan_start`, for gangs that are more than equal slices."""
+    """Does the work of :meth:`Backfill.plan_start` for gangs that are more than equal slices."""
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class GangBackfill:
     def plan_start(
         self, row: QueueRow, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
     ) -> PlannedReservation | None:
-        """The earliest start of the whole gang by time limits; None if it depends on jobs without one."""
+        """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one."""
         ending: dict[float, list[RunningRow]] = {}
         for job in self._running_jobs:
             if job.time_limit_s is not None:

@@ -1,4 +1,4 @@
-"""When GPUs become free, if every job that runs does so to its time limit; and who has them until then."""
+"""When GPUs become free if every running job runs to its time limit, and which jobs have them until then."""
 
 from __future__ import annotations
 
@@ -23,39 +23,42 @@ from gpu_platform.topology.subsets import best_subset
 Times = NDArray[np.float64]
 MAX_SHAPES = 64
 HOLDERS = 5
-"""So many are named."""
+"""How many jobs are named."""
 TRIES = 4
 
 
 @dataclass
 class HostAvailability:
-    """Of one shape of request; by host index."""
+    """When hosts can serve one shape of request. Arrays by host index."""
 
     usable: GpuSets
-    """GPUs that may serve once nobody has them."""
+    """The GPUs that may serve once nobody has them."""
     at: Times
-    """From when a host has enough of them, connected or not; minus infinity: now, infinity: nobody knows."""
+    """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
     blockers: dict[int, tuple[int, dict[AttemptId, int] | None]] = field(default_factory=dict)
-    """Host -> (version of the snapshot, who must end there): see :meth:`ReleaseForecast.holders`."""
+    """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 
     def copy(self) -> HostAvailability:
+        """Return a copy without the remembered jobs."""
         return HostAvailability(self.usable.copy(), self.at.copy(), self.seen)
 
 
 class ReleaseForecast:
-    """Brought up to date by what changed."""
+    """When each GPU becomes free. Updated where hosts changed."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
         self._ends: Times = np.zeros((0, 0))
         self._unknown: GpuSets = np.zeros(0, np.uint64)
-        """GPUs that are taken, nobody knows by whom."""
+        """GPUs that are taken by a job that is not known here."""
         self._seen = 0
         self._known: dict[tuple[object, ...], HostAvailability] = {}
 
     def ends(self) -> Times:
-        """[hosts, GPUs of the largest]: from when each GPU is free; minus infinity: now, infinity: nobody knows."""
+        """Return [hosts, GPUs of the largest host]: when each GPU is free. Minus infinity: now. Infinity: nobody
+        knows.
+        """
         snapshot = self._snapshot
         shape = (len(snapshot), int(snapshot.size.max(initial=0)))
         if self._ends.shape != shape:
@@ -81,7 +84,7 @@ class ReleaseForecast:
         return self._ends
 
     def availability(self, row: QueueRow) -> HostAvailability:
-        """Not to be written to."""
+        """Return when hosts can serve a job. Callers must not change it."""
         snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
         known = self._known.pop(key, None)
         if known is None:
@@ -104,10 +107,11 @@ class ReleaseForecast:
         return known
 
     def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
-        """Jobs without which ``row`` could start, the first HOLDERS to end of them, and how many more there are.
+        """Return the jobs that must end before ``row`` can start, and how many more there are than the HOLDERS that
+        are named.
 
-        A smallest choice on each host, on the hosts that are free first; where nobody knows when, on those that lack
-        least. ``able`` by host index: hosts that could serve it once all jobs have ended.
+        For each host it is a smallest set of jobs. Hosts that are free first are used; where nobody knows when, those
+        that lack the fewest GPUs. ``able``, by host index: hosts that could serve the job once all others have ended.
         """
         request, snapshot, available = row.gpus, self._snapshot, self.availability(row)
         free = np.bitwise_count(available.usable & snapshot.free & ~snapshot.held)
@@ -124,15 +128,15 @@ class ReleaseForecast:
             impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
                 return self._describe({host_index: holders for host_index, holders in found.items() if holders})
-            rank[impossible] = math.inf  # what is left without the GPUs that nobody knows of is not connected
+            rank[impossible] = math.inf  # without the GPUs whose holder is unknown, the others are not connected
         return [], 0
 
     def first_fit(
         self, request: GpuRequest, host_index: int, usable: int, ends: Times, after: float
     ) -> tuple[float, int]:
-        """When, not before ``after``, and on which GPUs a host has a slice whose GPUs are connected as asked.
+        """Return when, not before ``after``, and on which GPUs the host has a slice with GPUs connected as requested.
 
-        ``ends`` as :meth:`ends`, of this host. (infinity, 0) if nobody knows.
+        ``ends``: the row of :meth:`ends` for this host. (infinity, 0) if nobody knows.
         """
         machine = self._snapshot.machines[self._snapshot.machine[host_index]]
         row = ends.tolist()
@@ -146,9 +150,9 @@ class ReleaseForecast:
     def _blockers(
         self, request: GpuRequest, host_index: int, available: HostAvailability
     ) -> dict[AttemptId, int] | None:
-        """Who must end so that a slice fits on the host, with the number of their GPUs there.
+        """Return the jobs that must end so that a slice fits on the host, with the number of their GPUs there.
 
-        None if that would not help. Remembered until something changes on the host.
+        None: it would not help. Remembered until something changes on the host.
         """
         seen, holders = available.blockers.get(host_index, (-1, None))
         if seen < int(self._snapshot.changed_at[ChangeKind.USE][host_index]):
@@ -212,7 +216,9 @@ class ReleaseForecast:
 
 @dataclass
 class WhatIf:
-    """How GPUs become free, from an outlook on, as more jobs are thought to start. Writes nothing but itself."""
+    """How GPUs become free if, in addition, waiting jobs start as estimated. A copy of the forecast: it changes
+    nothing else.
+    """
 
     forecast: ReleaseForecast
     snapshot: Snapshot
@@ -221,10 +227,11 @@ class WhatIf:
 
     @classmethod
     def of(cls, forecast: ReleaseForecast, snapshot: Snapshot) -> WhatIf:
+        """Return a copy of what the forecast knows now."""
         return cls(forecast, snapshot, forecast.ends().copy())
 
     def earliest(self, row: QueueRow) -> tuple[float, Mapping[int, int]] | None:
-        """When the gang could start at the earliest, and where: host index -> GPUs; None if nobody knows."""
+        """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows."""
         request, available = row.gpus, self._availability(row)
         while (chosen := earliest_hosts(request, self.snapshot, available.at)) is not None:
             late = False
@@ -241,7 +248,7 @@ class WhatIf:
         return None
 
     def take(self, gpus: Mapping[int, int], until: float) -> None:
-        """Somebody has these GPUs until then."""
+        """Assume that a job has these GPUs until then."""
         for host_index, chosen in gpus.items():
             self.ends[host_index, members(chosen)] = until
         hosts = np.array(sorted(gpus), np.intp)
@@ -249,7 +256,7 @@ class WhatIf:
             refresh_availability(available, self.ends, hosts, request.gpus_per_host)
 
     def close(self, hosts: HostIndices) -> None:
-        """Nobody knows when these hosts are free."""
+        """Assume that nobody knows when these hosts are free."""
         self.ends[hosts] = math.inf
         for available, _ in self.known.values():
             available.at[hosts] = math.inf
@@ -271,7 +278,7 @@ class WhatIf:
 
 
 def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIndices, count: int) -> None:
-    """Look again at ``hosts``, for slices of ``count`` GPUs."""
+    """Compute again when ``hosts`` have ``count`` usable GPUs."""
     width = ends.shape[1]
     if count > width:
         available.at[hosts] = math.inf
@@ -282,9 +289,9 @@ def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIn
 
 
 def earliest_hosts(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
-    """As many hosts as the gang needs, in one domain of the level that it requires, so that the last is ready soonest.
+    """Return as many hosts as the gang needs, in one domain of its required level, so that the last is ready first.
 
-    ``at`` by host index: when, or in which order, hosts are ready; infinity: never.
+    ``at``, by host index: when hosts are ready, or their rank in another order. Infinity: never.
     """
     hosts = np.flatnonzero(at < math.inf)
     if len(hosts) < request.hosts:

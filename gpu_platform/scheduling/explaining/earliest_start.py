@@ -1,8 +1,9 @@
-"""When a job that is more than equal slices of whole GPUs could start, and who must end first: found by trying.
+"""When a job could start that is more than equal slices of whole GPUs, and which jobs must end first. Found by
+trying.
 
-Gangs of groups, totals, parts of GPUs, CPUs and memory get in each other's way as no look-up knows. So jobs are
-let end, in the order of their time limits, until the real placer finds a place. That touches every host it
-looks at: it is for one job that somebody asks about, never beside decisions.
+Rank groups, totals, shares, CPUs and memory get in each other's way, so no table gives the answer. Instead, jobs end
+one after another in a statement, in the order of their time limits, until the placer finds a place. That touches
+every host that it looks at. So it is done only for one job about which somebody asks, never during a decision.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.rounds import SchedulerState
 
 MAX_SPARED = 64
-"""Of so many jobs in the way it is tried whether each of them could stay."""
+"""For at most so many jobs it is tried whether each of them could stay."""
 
 
 @dataclass(frozen=True)
 class EarliestStart:
+    """The earliest start of one job, as if no other job waited."""
+
     start: float | None
-    """Seconds, on the clock of ``Scheduler.decide``; None: somebody in the way may run for ever."""
+    """Seconds on the clock of ``Scheduler.decide``. None: a job that must end first has no time limit."""
     holders: list[BlockingJob]
-    """Who must end, nobody of whom can be spared: those whose end is nearest."""
+    """The jobs that must end first; none of them can be spared. Those that end first are named."""
     more_holders: int
 
 
 def find_earliest_start(row: QueueRow, state: SchedulerState, now: float) -> EarliestStart | None:
-    """For ``row``, as if nobody waited ahead of it. None: not even if all jobs had ended."""
+    """Return the earliest start of ``row``, as if no job waited ahead of it. None: it has no place even if all jobs
+    end.
+    """
     running = sorted(state.running_jobs, key=lambda job: (latest_end(job), job.job_id, job.attempt))
     low, high = 0, len(running)
     if _hosts_without(row, running, state) is None:
@@ -56,7 +61,7 @@ def find_earliest_start(row: QueueRow, state: SchedulerState, now: float) -> Ear
 
 
 def _hosts_without(row: QueueRow, ended: Sequence[RunningRow], state: SchedulerState) -> frozenset[str] | None:
-    """Where it would be placed if ``ended`` had; None: nowhere."""
+    """Return the hosts on which the job would be placed if ``ended`` had ended. None: there is no place."""
     with Statement(state.snapshot) as attempt:
         for job in ended:
             attempt.end(job)

@@ -1,4 +1,4 @@
-"""Could a job ever start? Asked of the registered hosts as if all of them were back, healthy and empty."""
+"""Whether a job could ever start: on the registered hosts, if all of them were back, healthy and empty."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _MANY_CPUS, _MUCH_MIB = 4096, 2**31 - 1
 
 
 class EmptyCluster:
-    """``incomplete``: hosts of which GPUs have vanished -> their inventory with those GPUs. They may come back, but
-    what connects them is not known, so such a host is taken to hold whatever its number of GPUs allows.
+    """The registered hosts, as if they were ready and empty.
+
+    ``incomplete``: hosts with missing GPUs -> their inventory with those GPUs. The GPUs may come back, but it is not
+    known how they are connected. So such a host is assumed to hold whatever its number of GPUs allows.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class EmptyCluster:
             )
 
     def refusal(self, row: QueueRow) -> str | None:
-        """Why the job can never start: what was asked, what there is, what would do. None if it can, or if no host is
-        registered yet."""
+        """Say why the job can never start: what was asked, what there is, what to do. None: it can start, or no host
+        is registered.
+        """
         if not len(self._snapshot):
             return None
         for asked in group_requests(row):
@@ -78,7 +81,7 @@ class EmptyCluster:
 
 
 def _with_unknowns_unlimited(inventory: HostInventory) -> HostInventory:
-    """A host that has not told its CPUs or memory may have enough."""
+    """Assume that a host has enough CPUs or memory if it has not reported how much."""
     if inventory.cpus is not None and inventory.ram_mib is not None:
         return inventory
     told = {

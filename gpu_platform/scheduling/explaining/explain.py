@@ -25,12 +25,12 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class BlockedHosts:
-    """Hosts that fit but are kept for a job ahead in the queue."""
+    """Hosts that fit, but are kept for jobs ahead in the queue."""
 
     hosts: NDArray[np.bool_]
     """By host index."""
     job_id: str
-    """The first of those jobs."""
+    """The first of the jobs for which they are kept."""
 
 
 def explain(
@@ -40,7 +40,7 @@ def explain(
     kept: BlockedHosts | None,
     starts_by: float | None = None,
 ) -> Reason:
-    """Why ``request`` was not placed on ``snapshot``."""
+    """Say why ``request`` was not placed on ``snapshot``."""
     fits = int(candidates.fits.sum())
     counts = _counts(request, snapshot, candidates, kept)
     if int(together(request, snapshot, candidates.after_health).sum()) < request.hosts:
@@ -69,7 +69,7 @@ def explain(
 
 
 def behind_displaced_jobs(reason: Reason) -> Reason:
-    """The same, for a moment after several hosts were lost together: see ``PreemptionPlanner.hold_back_priority``."""
+    """Return the reason for the moment after several hosts were lost: see ``PreemptionPlanner.hold_back_priority``."""
     return reason.model_copy(
         update={
             "code": WaitCode.BEHIND_HIGHER_PRIORITY,
@@ -80,7 +80,7 @@ def behind_displaced_jobs(reason: Reason) -> Reason:
 
 
 def over_quota(request: GpuRequest, denial: QuotaDenial) -> Reason:
-    """Its namespace or user has what it may have, or may never have this."""
+    """Return the reason of a job that the quotas do not allow."""
     return Reason(
         code=WaitCode.OVER_QUOTA,
         message=f"needs {_needs(request)}: {denial.message}",
@@ -89,7 +89,7 @@ def over_quota(request: GpuRequest, denial: QuotaDenial) -> Reason:
 
 
 def with_preemption_at(reason: Reason, at: float) -> Reason:
-    """The same, if jobs that run will be stopped for it at that time (Unix seconds)."""
+    """Return the same reason for a job for which others will be stopped at that time (Unix seconds)."""
     return reason.model_copy(
         update={
             "estimated_start": at,
@@ -158,7 +158,7 @@ def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
 
 
 def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
-    """What must happen, when the machines themselves would do."""
+    """Say what must happen, when the machines themselves would be enough."""
     if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
         if int(candidates.fits.sum()) >= request.hosts:
             if request.required_level is None:
@@ -202,7 +202,7 @@ def _healing(gpus: list[str]) -> str:
 
 
 def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
-    """What to say of a required level that the fabric does not have; empty if it has it."""
+    """Say that the fabric does not have the required level. Empty if it has."""
     level = request.required_level
     if level in INSIDE_ONE_HOST or not is_between_hosts(level) or level in snapshot.domains:
         return ""
@@ -211,7 +211,7 @@ def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
 
 
 def _smaller(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
-    """What was asked, what there is, what would do."""
+    """Say what was asked, what there is and what to do. ``able``, by host index: hosts that could hold one slice."""
     able = candidates.after_health
     capacity = largest_gang([snapshot.inventory(host_index) for host_index in range(len(snapshot))], request)
     if not capacity.fits:

@@ -1,4 +1,4 @@
-"""Why a gang of groups, or a total, waits: which part of it has no place, and why not."""
+"""Why a gang of several rank groups, or a total, waits: which group has no place, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def explain_gang(
     kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
     starts_by: float | None = None,
 ) -> Reason:
-    """Why ``row`` was not placed on ``snapshot``. ``kept`` says which hosts jobs ahead keep from a plain request."""
+    """Say why ``row`` was not placed on ``snapshot``. ``kept`` tells which hosts jobs ahead keep from a plain
+    request.
+    """
     first_unplaceable = placer.first_unplaceable(row)
     if first_unplaceable is not None:
         reason = _explain_group(first_unplaceable, snapshot, candidates, placer, kept)
@@ -86,13 +88,13 @@ def _explain_group(
 
 
 def _example(group: GroupRequest, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
-    """A plain request of the kind, with its answers."""
+    """Return a plain request of the same kind, with its candidates."""
     row = group.row if group.request.total is None else replace(group.row, gpus=slices_of(group.request, 1))
     return row, candidates.of(row)
 
 
 def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
-    """What was asked, what there is, what would do. ``able``: what each host could give, by host index."""
+    """Say what was asked, what there is and what to do. ``able``: GPUs that each host could give, by host index."""
     asked = f"asked for {describe(request)}{_where(request)}; "
     if unknown := unknown_level(request, snapshot):
         return asked + unknown

@@ -1,8 +1,8 @@
-"""What waiting jobs are told: deciding never waits for it, and it is never old for long.
+"""The reasons that waiting jobs are told. Decisions never wait for them, and they are never old for long.
 
-A decision that changes anything may change every reason, and there may be thousands. So each one renews only a few:
-those of new classes of jobs, those whose promise changed, and then, in turn, as many others as the rate allows.
-Two passes follow each other: the first estimates when jobs will start, the second puts the reasons together.
+A decision may change every reason, and there may be thousands. So each decision renews only a few: those of new
+classes of jobs, those whose promise changed, and then as many others as the rate allows, in turn. There are two
+passes: the first estimates when jobs will start, the second puts the reasons together.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 SLICE, IDLE_SLICE = 8, 256
-"""So many jobs are looked at beside a decision, and when there is nothing to decide."""
+"""How many jobs are looked at during a decision, and when there is nothing to decide."""
 RATE_PER_S, BURST = 256.0, 64.0
-"""So many are looked at beside decisions in the long run, and at once."""
+"""How many are looked at per second during decisions in the long run, and at once."""
 PREEMPTION_FORECAST_LIMIT = 400
-"""With more hosts and running jobs, who will be stopped for a job is found out only for who asks about that job."""
+"""With more hosts and running jobs than this, the next preemption is computed only for a job about which somebody
+asks.
+"""
 
 NextPreemption = Callable[[SchedulingRound], tuple[str, float] | None]
-"""For whom others will be stopped next, and when: ``PreemptionPlanner.next_preemption``."""
+"""Returns the job for which others will be stopped next, and when: ``PreemptionPlanner.next_preemption``."""
 
 
 class WaitingReasons:
-    """Per class of waiting jobs its reason, as last told."""
+    """The reason of each class of waiting jobs, as last published."""
 
     def __init__(self, state: SchedulerState, next_preemption: NextPreemption) -> None:
         self._state, self._next_preemption = state, next_preemption
@@ -56,14 +58,17 @@ class WaitingReasons:
         self._allowance, self._at = BURST, 0.0
 
     def current(self) -> dict[str, Reason]:
+        """Return the published reason of each class that still waits."""
         return {key: self._published[key] for key in self._state.queue.classes() if key in self._published}
 
     def pending(self) -> bool:
-        """Is there more to say about what has happened?"""
+        """Tell whether there is more to publish."""
         return bool(self._new or self._due or self._estimating or self._seen != self._stamp())
 
     def renew(self, last_round: SchedulingRound, now: float, idle: bool = False) -> dict[str, Reason]:
-        """A slice of it, as things stand after ``last_round``; returns what is new. ``idle``: nothing was decided."""
+        """Renew some reasons, as things are after ``last_round``. Return those that changed. ``idle``: nothing was
+        decided.
+        """
         self._allowance = min(BURST, self._allowance + RATE_PER_S * max(0.0, now - self._at))
         self._at = now
         self._new.extend(self._state.queue.take_new_classes())
@@ -76,7 +81,7 @@ class WaitingReasons:
         return self._publish(keys, last_round)
 
     def renew_all(self, last_round: SchedulingRound, now: float) -> None:
-        """Every reason as things stand."""
+        """Renew every reason."""
         self._new.clear()
         self._due.clear()
         self._state.queue.take_new_classes()
@@ -87,7 +92,7 @@ class WaitingReasons:
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round)
 
     def why(self, row: QueueRow, last_round: SchedulingRound, now: float) -> Reason:
-        """Of one waiting job, not of its class, as things stand."""
+        """Return the reason of one waiting job, not of its class, as things are now."""
         estimates = self._begin(last_round, now)
         while estimates.get(row) is None and estimates.advance(1):
             pass
@@ -112,7 +117,7 @@ class WaitingReasons:
         return reason.model_copy(update=update)
 
     def reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
-        """Why a job waits, whatever it was told before. Names the plugins that are switched off."""
+        """Say why a job waits, whatever was published before."""
         reason, faults = self._reason(entry, last_round, estimates), self._state.policy.plugin_faults
         if not faults:
             return reason
@@ -142,14 +147,14 @@ class WaitingReasons:
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.forecast.holders(row, able)
         if any(claim.job_id == row.job_id for claim in last_round.claims):
-            # Time limits do not decide any more: jobs were told to stop for it.
+            # Dates from time limits do not count: jobs were told to stop for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
         return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
 
     def _if_others_stop(self, reason: Reason, row: QueueRow, last_round: SchedulingRound, up_to: float) -> Reason:
-        """What is said if running jobs will be stopped for it before it would start anyway.
+        """Return the reason with a preemption, if running jobs will be stopped before the job would start anyway.
 
-        ``up_to``: with so many hosts and running jobs it is found out.
+        ``up_to``: with more hosts and running jobs than this it is not computed.
         """
         too_many = len(self._state.snapshot) + len(self._state.running_jobs) > up_to
         next_preemption = None if too_many else self._next_preemption(last_round)
@@ -163,7 +168,7 @@ class WaitingReasons:
         )
 
     def _look_ahead(self, last_round: SchedulingRound, now: float, idle: bool) -> None:
-        """Begin with what has changed, once all is said about what had changed before."""
+        """Begin a new run of estimates if something changed, once the last run is published."""
         if not self._state.queue:
             self._published, self._due, self._estimating, self._seen = {}, deque(), None, self._stamp()
             return
@@ -184,7 +189,7 @@ class WaitingReasons:
         return Estimates(self._state, self.forecast, last_round.denial, now)
 
     def _spend(self, idle: bool, wanted: int) -> int:
-        """How many of ``wanted`` may be looked at now."""
+        """Return how many of ``wanted`` jobs may be looked at now."""
         if idle:
             return min(wanted, IDLE_SLICE)
         spent = min(wanted, SLICE, int(self._allowance))
@@ -192,7 +197,7 @@ class WaitingReasons:
         return spent
 
     def _promises(self, last_round: SchedulingRound) -> list[str]:
-        """Classes whose promised date is another one now."""
+        """Return the classes whose promised start changed."""
         promised = last_round.promised_start
         changed = [key for key in {**self._promised, **promised} if self._promised.get(key) != promised.get(key)]
         self._promised = dict(promised)
@@ -209,7 +214,7 @@ class WaitingReasons:
             if self._published.get(key) != reason:
                 self._published[key] = changed[key] = reason
         if self._seen == before:
-            self._seen = self._stamp()  # what was only tried counts as a change to the snapshot, too
+            self._seen = self._stamp()  # trials increase the snapshot's version, too
         return changed
 
     def _stamp(self) -> tuple[int, int]:
@@ -219,7 +224,7 @@ class WaitingReasons:
 def _kept(
     entry: WaitingEntry, last_round: SchedulingRound, row: QueueRow, candidates: Candidates
 ) -> BlockedHosts | None:
-    """What jobs ahead of ``entry_of_class`` keep from ``row``, which is it or a part of it."""
+    """Return the hosts that jobs ahead of ``entry`` keep from ``row``, which is its job or one of its rank groups."""
     blocked_by = last_round.blocking_turns(entry.row)
     blocked = blocked_by < entry.turn
     ahead = [int(blocked_by[blocked].min())] if blocked.any() else []

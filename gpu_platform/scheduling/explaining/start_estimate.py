@@ -1,8 +1,8 @@
-"""When waiting jobs will probably start: the jobs that run, and then those ahead, all run to their time limits.
+"""When waiting jobs will probably start: running jobs, and then the jobs ahead, run to their time limits.
 
-Jobs are thought to start in order, each as early as what is left to it allows; nobody passes, so the gaps that backfill
-fills stay open. Jobs that end early, and backfill, make a job start before its estimate; jobs that come in before it
-and hosts that fail, after. No estimate is earlier than the time limits of the running jobs allow.
+Jobs are assumed to start in order, each as early as possible. Backfill is not considered. Jobs that end early, and
+backfill, let a job start before its estimate. Later jobs that come in ahead of it, and failures, let it start after.
+No estimate is earlier than the time limits of the running jobs allow.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.rounds import SchedulerState
 
 AHEAD = 256
-"""So many jobs are looked at, in order; nobody knows about those behind them."""
+"""For how many jobs in order an estimate is made. For those behind them nothing is known."""
 
 
 @dataclass(frozen=True)
 class Estimate:
+    """A probable start, and what it is based on."""
+
     start: float | None
     """Seconds, on the clock of ``Scheduler.decide``."""
     basis: EstimateBasis
 
 
 class Estimates:
-    """One look into the future, job after job. ``denial``: why a job may not have GPUs, or None."""
+    """One run of estimates, job after job. ``denial``: says why the quotas do not allow a job, or None."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Estimates:
         now: float,
     ) -> None:
         self._state, self._denial, self._now = state, denial, now
-        # Where no job that runs has a time limit, nobody knows anything.
+        # If no running job has a time limit, nothing can be estimated.
         self._limited, self._cut = state.running_jobs.limited > 0, len(state.queue) > AHEAD
         self._what_if = WhatIf.of(forecast, state.snapshot) if self._limited else None
         self._jobs = deque(islice(in_order(state.queue), AHEAD) if self._limited else ())
@@ -55,11 +57,11 @@ class Estimates:
 
     @property
     def left(self) -> int:
-        """Jobs still to be looked at."""
+        """The number of jobs without an estimate so far."""
         return len(self._jobs)
 
     def advance(self, jobs: int) -> bool:
-        """Look at so many more; False when there is nothing left to look at."""
+        """Estimate the next ``jobs`` jobs. Return False when none is left."""
         for _ in range(min(jobs, len(self._jobs))):
             row = self._state.queue.get(self._jobs.popleft())
             if row is not None:
@@ -67,7 +69,7 @@ class Estimates:
         return bool(self._jobs)
 
     def get(self, row: QueueRow) -> Estimate | None:
-        """None if it was not there yet, or its turn has not come."""
+        """Return a job's estimate. None: it was not in the queue when the run began, or its estimate comes later."""
         if row.job_id in self._of:
             return self._of[row.job_id]
         if not self._limited:
@@ -75,7 +77,7 @@ class Estimates:
         return Estimate(None, EstimateBasis.TOO_FAR) if self._cut and not self._jobs else None
 
     def look(self, row: QueueRow) -> Estimate:
-        """At the next one in order; what it takes is gone for those that follow."""
+        """Estimate the next job in order. The GPUs that it takes are not free for the jobs behind it."""
         if self._denial(row) is not None:
             return Estimate(None, EstimateBasis.QUOTA)
         able = self._able(row)
@@ -84,14 +86,14 @@ class Estimates:
         assert self._what_if is not None, "nobody is looked at where nothing is known"
         found = self._what_if.earliest(row) if has_simple_estimate(row) else None
         if found is None:
-            self._what_if.close(np.flatnonzero(able))  # kept for it, until whenever that is
+            self._what_if.close(np.flatnonzero(able))  # kept for it, until an unknown time
             return Estimate(None, EstimateBasis.NO_TIME_LIMIT if has_simple_estimate(row) else EstimateBasis.PARTS)
         start, gpus = max(found[0], self._now), found[1]
         self._what_if.take(gpus, start + (row.time_limit_s or math.inf))
         return Estimate(start, EstimateBasis.TIME_LIMITS)
 
     def _able(self, row: QueueRow) -> NDArray[np.bool_] | None:
-        """Hosts that could serve it once all jobs have ended; None if they are too few."""
+        """Return the hosts that could serve it once all jobs have ended. None: they are too few."""
         state = self._state
         if not row.is_plain:
             return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
@@ -100,14 +102,13 @@ class Estimates:
 
 
 def has_simple_estimate(row: QueueRow) -> bool:
-    """Equal slices of whole GPUs."""
+    """Tell whether the job asks for equal slices of whole GPUs."""
     return row.is_plain and not row.needs_partial_resources
 
 
 def in_order(queue: JobQueue) -> Iterator[str]:
-    """The ids of the waiting jobs, those that are served first first; where shares decide, by arrival.
-
-    The queue must not change meanwhile.
+    """Yield the ids of the waiting jobs in order of service; where fair share decides, by arrival. The queue must not
+    change meanwhile.
     """
     sources = [need.groups for need in queue.needs()]
     heap = [(groups[0][0], number, 0, 0) for number, groups in enumerate(sources)]

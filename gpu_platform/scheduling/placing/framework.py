@@ -118,7 +118,10 @@ class Filter(Protocol):
     """Decides which GPUs of a host may serve a request."""
 
     @property
-    def code(self) -> ReasonCode: ...
+    def code(self) -> ReasonCode:
+        """The reason for hosts on which the filter leaves too few GPUs."""
+        ...
+
     @property
     def can_change_by(self) -> ChangeKind:
         """The kind of change after which the filter may let more GPUs through."""

@@ -1,4 +1,6 @@
-"""Room for a gang that fits nowhere although enough GPUs are free: jobs that can go on elsewhere are moved together."""
+"""Defragmentation: a gang fits nowhere although enough GPUs are free, so jobs that can go on elsewhere are moved
+together.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def defragment(
     budget: MoveBudget,
     now: float,
 ) -> tuple[QueueRow, MovePlan] | None:
-    """The first of ``waiting`` for which moving jobs helps, and which. Nobody is moved for a job of lower priority."""
+    """Return the first of ``waiting`` for which moving jobs helps, and which jobs to move. No job is moved for one of
+    lower priority.
+    """
     for row in waiting:
         allowed = [job for job in movable if job.priority <= row.priority]
         with Statement(snapshot) as attempt:

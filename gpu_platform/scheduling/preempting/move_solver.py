@@ -14,43 +14,51 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 DETERMINISTIC_LIMIT = 0.5
-"""Of all solutions together; about seconds."""
+"""For all solutions together, in the solver's own unit. About the same as seconds."""
 
 
 @dataclass(frozen=True)
 class MoveSet:
+    """A set of jobs to move, by their numbers in the model."""
+
     jobs: tuple[int, ...]
     is_optimal: bool
-    """The model has no cheaper one; False: time was up."""
+    """True: the model has no cheaper set. False: the solver's time was up."""
 
 
 @dataclass(frozen=True)
 class HostModel:
+    """One host as the solver sees it."""
+
     free: int
     """GPUs that nobody has."""
     freed: dict[int, int]
-    """Job -> GPUs that it would leave here."""
+    """Job -> GPUs that it would leave on this host."""
 
 
 @dataclass(frozen=True)
 class JobModel:
+    """One job as the solver sees it."""
+
     cost: float
     """GPU-seconds; rounded to whole ones."""
     hosts: int
-    """Hosts that it needs elsewhere; 0: only its GPUs are counted."""
+    """How many hosts it needs elsewhere. 0: only its GPUs are counted."""
     gpus_per_host: int
     able: list[int]
-    """Hosts that could serve it if they were empty."""
+    """The hosts that could serve it if they were empty."""
 
 
 @dataclass(frozen=True)
 class MoveModel:
+    """The whole problem: hosts, movable jobs, and the gang that waits."""
+
     hosts: list[HostModel]
     jobs: list[JobModel]
     minimal_sets: dict[int, list[tuple[int, ...]]] | None
-    """Host -> sets of jobs without which it could take a slice of the gang; None: the gang is not of equal slices."""
+    """Host -> sets of jobs without which it could take a slice of the gang. None: the gang is not of equal slices."""
     domains: list[int]
-    """Of each host; the gang's hosts are all of one."""
+    """The domain of each host. All hosts of the gang must be in one domain."""
     gang_hosts: int
     gang_gpus_per_host: int
     max_moves: int
@@ -58,9 +66,9 @@ class MoveModel:
 
 
 def cheapest_sets(model: MoveModel, tries: int) -> Iterator[MoveSet]:
-    """Sets of jobs (numbers) that could do, fewest first, then cheapest; at most ``tries``.
+    """Yield sets of jobs that could be enough, fewest jobs first, then cheapest; at most ``tries`` sets.
 
-    Asking for the next one means that the last one did not do after all.
+    To ask for the next set means that the last one was not enough in reality.
     """
     from ortools.sat.python import cp_model
 
@@ -92,7 +100,7 @@ def cheapest_sets(model: MoveModel, tries: int) -> Iterator[MoveSet]:
 
 
 def _gang(problem: cp_model.CpModel, model: MoveModel, moved: list[Any]) -> dict[int, Any]:
-    """Host -> whether the gang gets a slice there."""
+    """Return host -> the variable that says whether the gang gets a slice there."""
     if model.minimal_sets is None:
         return {}
     taken: dict[int, Any] = {}
@@ -121,7 +129,7 @@ def _gang(problem: cp_model.CpModel, model: MoveModel, moved: list[Any]) -> dict
 
 
 def _elsewhere(problem: cp_model.CpModel, model: MoveModel, moved: list[Any], taken: dict[int, Any]) -> None:
-    """Every moved job gets as many hosts as it needs, and no host gives more GPUs than it has then."""
+    """Demand that every moved job gets as many hosts as it needs, and that no host gives more GPUs than it has then."""
     uses: list[list[Any]] = [[] for _ in model.hosts]
     for job, variable in zip(model.jobs, moved, strict=True):
         if not job.hosts:

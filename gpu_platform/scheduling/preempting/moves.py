@@ -1,11 +1,11 @@
-"""The smallest set of running jobs to move so that a waiting gang fits, each of them with a new place.
+"""The smallest set of running jobs to move so that a waiting gang fits, and so that each moved job has a new place.
 
-Smallest is, in this order: fewest jobs, then least work lost since their last checkpoints. A set counts only if
-the gang, in the topology that it requires, and then every moved job have a place at the same time: that is tried
-through a statement. Which sets are tried, and in what order, a solver says (:mod:`solver`): its model leaves out how
-GPUs are wired, so what it calls possible may fail, but nothing possible is left out; a set that failed
-is forbidden and the solver asked again. So the answer is the best there is. Where the model would be too large, only
-the hosts that cost least to clear are in it: then the answer is a bound.
+Smallest means: fewest jobs, then least work lost since their last checkpoints. A set counts only if the gang, with
+the topology that it requires, and every moved job have a place at the same time. That is tried in a statement. A
+solver says which sets to try, and in what order (:mod:`move_solver`). Its model does not know how GPUs are connected.
+So a set that it finds may fail, but no possible set is missing. A set that failed is forbidden, and the solver is
+asked again. So the answer is the best one. If the model would be too large, it has only the hosts that are cheapest
+to clear; then a smaller set may exist.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, cheapest_sets
-from gpu_platform.scheduling.preempting.preemption import SliceVictimTrial, lost_work
+from gpu_platform.scheduling.preempting.preemption import lost_work
+from gpu_platform.scheduling.preempting.victim_trials import SliceVictimTrial
 
 MAX_TRIES = 64
-"""So many sets are tried before the gang goes on waiting."""
+"""How many sets are tried before the gang goes on waiting."""
 MAX_PAIRS = 4_000
-"""Jobs times hosts, up to which the whole cluster is solved; it takes about a second."""
+"""Jobs times hosts. Up to this size the whole cluster is solved, in about a second."""
 MAX_TARGETS = 40
-"""Of a larger cluster, so many of the hosts with most free GPUs may take what is moved."""
+"""In a larger cluster, how many hosts may take moved jobs: those with the most free GPUs."""
 MAX_SUBSETS_OF = 8
-"""Of the jobs of a host, up to so many, every subset is looked at."""
+"""If a host has at most so many jobs, every subset of them is looked at."""
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """``jobs`` make room for the gang, which gets ``placement``."""
+    """When ``jobs`` are moved, the gang gets ``placement``."""
 
     jobs: tuple[RunningRow, ...]
     lost_gpu_s: float
     placement: Placement
     is_smallest: bool
-    """False: not all hosts were looked at, or the solver's time was up; there may be a smaller set."""
+    """False: there may be a smaller set, because not all hosts were looked at, or the solver's time was up."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class _MoveProblem:
 
 
 class MovePlanner:
+    """Finds the smallest set of jobs to move for a gang."""
+
     def __init__(
         self, snapshot: Snapshot, framework: Framework, candidates: CandidateIndex, placer: GangPlacer
     ) -> None:
@@ -68,13 +71,15 @@ class MovePlanner:
     def smallest_plan(
         self, row: QueueRow, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
     ) -> MovePlan | None:
-        """For ``row``, out of ``movable``; None if no set within the budget would do. ``attempt`` is left as it was."""
+        """Return which of ``movable`` to move for ``row``. None: no set within the budget is enough. ``attempt`` is
+        left as it was.
+        """
         jobs = sorted(
             (job for job in movable if _can_move(job) and lost_work(job, now) <= budget.lost_gpu_s),
             key=lambda job: (lost_work(job, now), job.job_id),
         )
         if not jobs or (not row.needs_partial_resources and self._free() < row.gpu_count):
-            return None  # those that are moved need as many GPUs elsewhere as they leave
+            return None  # moved jobs need as many GPUs elsewhere as they free
         whole = _MoveProblem(jobs, range(len(self._snapshot)))
         exact = len(whole.jobs) * len(whole.targets) <= MAX_PAIRS
         problem = whole if exact else self._cheapest_part(row, jobs, now)
@@ -92,9 +97,9 @@ class MovePlanner:
     def try_moving(
         self, row: QueueRow, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
     ) -> Placement | None:
-        """Where the gang gets a place if ``jobs`` are moved and all of them find one, too.
+        """Return the gang's placement if ``jobs`` are moved and all of them find another place, or None.
 
-        With ``keep``, what was found stays held in ``attempt``.
+        ``keep``: what was found stays held in ``attempt``.
         """
         before = attempt.checkpoint()
         for job in jobs:
@@ -147,7 +152,9 @@ class MovePlanner:
     def _minimal_sets(
         self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
     ) -> dict[int, list[tuple[int, ...]]]:
-        """Host index -> the minimal sets of jobs without which the host could take a slice; () if it can now."""
+        """Return host index -> the minimal sets of jobs without which the host could take a slice. (): it can take
+        one now.
+        """
         trial = SliceVictimTrial(row, self._snapshot, self._framework, ())
         minimal_sets: dict[int, list[tuple[int, ...]]] = {}
         for host_index in range(len(self._snapshot)):
@@ -168,7 +175,9 @@ class MovePlanner:
         return minimal_sets
 
     def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
-        """Of a large cluster, the hosts that cost least to clear, and those with most room for what was there."""
+        """In a large cluster, choose the hosts that are cheapest to clear, and those with most space for the moved
+        jobs.
+        """
         if not row.is_plain or row.needs_partial_resources:
             return None
         held = [self._held(job) for job in jobs]
@@ -191,7 +200,7 @@ class MovePlanner:
         return _MoveProblem([jobs[number] for number in sorted(chosen)], sorted(targets)) if chosen else None
 
     def _held(self, job: RunningRow) -> dict[int, int]:
-        """Host index -> GPUs in working order that the job has there."""
+        """Return host index -> working GPUs that the job has there."""
         found: dict[int, int] = {}
         for uuid in job.gpu_uuids:
             place = self._snapshot.locate(uuid)
@@ -210,15 +219,15 @@ class MovePlanner:
 
 
 def _can_move(job: RunningRow) -> bool:
-    """Parts of GPUs stay where they are: to move them makes no GPU whole unless all of its parts go.
+    """Tell whether moving the job frees whole GPUs.
 
-    So do jobs without GPUs: to move them frees none.
+    A job with shares of GPUs is not moved: the GPU would stay shared by others. Nor is a job without GPUs.
     """
     return job.gpus is not None and not job.shares and bool(job.gpu_uuids)
 
 
 def requeued(job: RunningRow) -> QueueRow:
-    """The job as it will wait once it was stopped."""
+    """Return the job as it will wait after it was stopped."""
     assert job.gpus is not None, "a job is moved only if its request is known"
     return QueueRow(
         job_id=job.job_id,

@@ -1,8 +1,8 @@
-"""Who is to make room for whom: victims of preemption, and jobs that are moved to another place.
+"""Plans which jobs are stopped for which: victims of preemption, and jobs that are moved to another place.
 
-One gang at a time, and nothing new while those who were told still hold GPUs: it must get what it is given. What is
-cleared is **claimed** for the gang until it starts: nobody else may take it meanwhile, neither who waits ahead of it
-nor those who were moved.
+One gang at a time. Nothing new is planned while jobs that were told to stop still hold GPUs, because the gang must
+get what they free. These GPUs are **claimed** for the gang until it starts: no other job gets them, neither jobs
+ahead of it nor those that were moved.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 PREEMPTORS = 8
-"""Of the waiting classes of jobs, so many are looked at for whom others might be stopped."""
+"""For how many waiting classes of jobs others might be stopped in one decision."""
 PREEMPT_AGAIN_S = 5.0
-"""Jobs get old enough to be stopped without anything else happening."""
+"""How often to look again. Jobs reach their guaranteed run time without any other change."""
 CLAIM_S = 600.0
-"""So long what was cleared is kept; moved jobs need their grace to write a checkpoint."""
+"""How long a claim lasts. Moved jobs need their grace to write a checkpoint."""
 HEAL_PATIENCE_S = 30.0
-"""A reset and its check take less; moving other jobs costs them at least their grace and what they had not saved."""
+"""A reset with its check takes less than this. Moving other jobs costs them their grace and unsaved work."""
 
 GATHER_S = 2.0
-"""After several hosts were lost, so long those behind wait for their jobs to come back into the queue."""
+"""After several hosts were lost, jobs of low priority wait so long for the lost jobs to come back into the queue."""
 RETURN_S = 30.0
-"""A job that lost its hosts is in the queue again within this, or has ended."""
+"""A job that lost its hosts is in the queue again within this time, or has ended."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _ClaimWithDeadline:
     reservation: PlannedReservation
     until: float
     facts_version: int
-    """Positions of GPUs may have changed after it."""
+    """After a later version, GPUs may be at other positions, and the claim is not valid."""
 
 
 @dataclass
@@ -61,38 +61,42 @@ class _Displaced:
     """A job that lost hosts or GPUs."""
 
     not_before: float = -math.inf
-    """Others are moved for it from then on: its own GPUs may be healed sooner than that is done."""
+    """Other jobs are moved for it only from then on. Its own GPUs may be repaired sooner."""
     gpus: set[str] = field(default_factory=set)
     seen: float = -math.inf
-    """When it last held something or waited; between the two it does neither."""
+    """When it last held something or waited. Between the two it does neither."""
 
 
 class PreemptionPlanner:
+    """Decides which jobs are stopped or moved, and keeps the claims."""
+
     def __init__(self, state: SchedulerState, proposals: Proposals) -> None:
         self._state, self._proposals = state, proposals
         self._move_planner = MovePlanner(state.snapshot, state.framework, state.candidates, state.gangs)
         self._being_preempted: set[AttemptId] = set()
-        """Who was told to make room and still holds GPUs."""
+        """Jobs that were told to stop and still hold GPUs."""
         self._displaced: dict[str, _Displaced] = {}
-        """Jobs that lost hosts or GPUs and have no place again."""
+        """Jobs that lost hosts or GPUs and have no new place yet."""
         self._claims: dict[str, _ClaimWithDeadline] = {}
         self._next_look = -math.inf
         self._losses: list[float] = []
-        """When hosts were lost, of late."""
+        """When hosts were lost, within the last GATHER_S."""
         self._gather_until = -math.inf
         self._returning: dict[str, int] = {}
         """Jobs that lost hosts and are not in the queue yet, with their priorities."""
         self._next_preemption: tuple[SchedulingRound, tuple[str, float] | None] | None = None
-        """Of the last round that was asked about."""
+        """The answer for the last round, once it was asked for."""
         self._budget = state.policy.recovery_budget
-        """What is left of it for the jobs that are displaced now."""
+        """What is left of the budget for the jobs that are displaced now."""
 
     def mark_preempting(self, key: AttemptId) -> None:
-        """It was told to make room before."""
+        """Note that the job was told to stop before, by another leader."""
         self._being_preempted.add(key)
 
     def hosts_lost(self, jobs: Iterable[RunningRow], now: float) -> None:
-        """These jobs were on a host that is lost: they will wait again, and may have room made at once."""
+        """Note that these jobs were on a lost host. They will wait again, and other jobs may be moved for them at
+        once.
+        """
         for job in jobs:
             self._displaced[job.job_id] = _Displaced(seen=now)
             self._returning[job.job_id] = job.priority
@@ -101,10 +105,10 @@ class PreemptionPlanner:
             self._gather_until = now + GATHER_S
 
     def hold_back_priority(self, now: float) -> float:
-        """Nobody of this priority or lower is served yet.
+        """Return a priority: jobs of this priority or lower are not served yet.
 
-        Jobs that lost several hosts together come back into the queue one by one, as their ranks end. Served as they
-        come, the quickest would get what is left of the cluster, and not the most important and oldest.
+        Jobs that lost several hosts together come back into the queue one by one, as their ranks end. If they were
+        served as they come, the quickest would get the rest of the cluster, and not the most important and oldest.
         """
         if now >= self._gather_until:
             self._returning.clear()
@@ -114,7 +118,9 @@ class PreemptionPlanner:
         return max(self._returning.values(), default=-math.inf)
 
     def gpu_broke(self, jobs: Iterable[RunningRow], gpu_uuid: str, now: float, *, heals: bool) -> None:
-        """A GPU of these jobs left service. ``heals``: it may be back soon, so others are moved only after a while."""
+        """Note that a GPU of these jobs left service. ``heals``: it may be back soon, so other jobs are moved only
+        later.
+        """
         for job in jobs:
             known = self._displaced.get(job.job_id)
             if known is None:
@@ -126,11 +132,12 @@ class PreemptionPlanner:
                     displaced.not_before = -math.inf
 
     def placed(self, job_id: str) -> None:
-        """Also: it waits no longer."""
+        """Forget what was planned for the job. It has a place, or does not wait any more."""
         self._displaced.pop(job_id, None)
         self._claims.pop(job_id, None)
 
     def claims(self, now: float) -> list[PlannedReservation]:
+        """Return the claims that are valid now."""
         facts = self._state.snapshot.facts_version
         self._claims = {
             job: claim for job, claim in self._claims.items() if claim.until > now and claim.facts_version == facts
@@ -138,7 +145,7 @@ class PreemptionPlanner:
         return [claim.reservation for claim in self._claims.values()]
 
     def plan(self, found: SchedulingRound, now: float) -> list[Preemption]:
-        """Who is to be stopped or moved now; told once."""
+        """Return which jobs are to be stopped or moved now. Each is returned once."""
         policy = self._state.policy
         if not (policy.preemption or policy.defragmentation or policy.recovery):
             return []
@@ -154,9 +161,10 @@ class PreemptionPlanner:
         return decided
 
     def next_preemption(self, found: SchedulingRound) -> tuple[str, float] | None:
-        """(job, when): the waiting job for whom others will be stopped next, once they have run for ``min_run_s``.
+        """Return (job, when): the waiting job for which others will be stopped next, once they have run for
+        ``min_run_s``.
 
-        None where nobody will be, or somebody is being stopped now: what follows then is not known.
+        None: no job will be stopped, or jobs are being stopped now, and what follows then is not known.
         """
         if not self._state.policy.preemption:
             return None
@@ -180,24 +188,24 @@ class PreemptionPlanner:
             if at is not None:
                 chances.append((at, entry.turn, row.job_id))
         at, _, job_id = min(chances, default=(now, 0.0, ""))
-        return (job_id, at) if at > now else None  # now: that is just being decided
+        return (job_id, at) if at > now else None  # now: this decision deals with it
 
     def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
-        """Jobs that hold something and stay, and those that were told to make room."""
+        """Return the jobs that stay, and the jobs that were told to stop."""
         running = [row for row in self._state.running_jobs if (row.job_id, row.attempt) not in self._proposals]
         being_preempted = [row for row in running if (row.job_id, row.attempt) in self._being_preempted]
         return [row for row in running if (row.job_id, row.attempt) not in self._being_preempted], being_preempted
 
     def _preemptors(self, waiting: list[WaitingEntry], staying: list[RunningRow]) -> list[WaitingEntry]:
-        """Out of ``waiting`` (in order), for whom others might be stopped."""
+        """Return the entries of ``waiting`` (in order) for which other jobs might be stopped."""
         lowest = min((row.priority for row in staying if row.preemptible), default=math.inf)
-        # Who has no quota left may still have some made by jobs of lower priority.
+        # A job over its quota may still start if jobs of lower priority are stopped.
         return [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest][:PREEMPTORS]
 
     def _eligible(
         self, row: QueueRow, staying: list[RunningRow], excess: dict[str, int], at: float
     ) -> list[RunningRow]:
-        """Who may be stopped for ``row`` at that time."""
+        """Return the jobs that may be stopped for ``row`` at that time."""
         quotas = self._state.quotas
         reclaims = quotas.lends and quotas.is_guaranteed(row.namespace, row.gpu_count)
         borrowed = None
@@ -214,7 +222,7 @@ class PreemptionPlanner:
     def _preempt(
         self, waiting: list[WaitingEntry], staying: list[RunningRow], being_preempted: list[RunningRow], now: float
     ) -> list[Preemption] | None:
-        """Make room for the first job that waits and may have it made. None: there is none."""
+        """Choose victims for the first waiting job that may have them. None: there is no such job."""
         state = self._state
         excess = state.quotas.borrowed(row.namespace for row in staying)
         for entry in self._preemptors(waiting, staying):
@@ -230,11 +238,11 @@ class PreemptionPlanner:
                 self._claim_without(row, (*being_preempted, *victims), now)
                 return [Preemption(row.job_id, row.attempt, _keys(victims))]
             if victims is not None and being_preempted:
-                return []  # it only has to wait for them
+                return []  # it only waits for the jobs that were told to stop
         return None
 
     def _allowed(self, row: QueueRow, ended: Iterable[RunningRow]) -> bool:
-        """Would the quotas allow ``row`` once these jobs have ended?"""
+        """Tell whether the quotas would allow ``row`` once these jobs have ended."""
         quotas, snapshot = self._state.quotas, self._state.snapshot
         charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
         free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum()) - sum(gpus for _, _, gpus in charges)
@@ -273,7 +281,7 @@ class PreemptionPlanner:
         return []
 
     def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
-        """Keep for ``row`` the place that it will have once ``jobs`` have ended, or another might take it."""
+        """Claim for ``row`` the place that it will have once ``jobs`` have ended, so that no other job takes it."""
         with Statement(self._state.snapshot) as attempt:
             for job in jobs:
                 attempt.end(job)

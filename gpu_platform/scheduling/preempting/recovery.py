@@ -1,4 +1,4 @@
-"""Room for jobs that lost hosts or GPUs: by priority, each with the fewest moves, all within one budget."""
+"""Recovery: jobs that lost hosts or GPUs get a place, by priority, each with the fewest moves, within one budget."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def recover(
     budget: MoveBudget,
     now: float,
 ) -> list[tuple[QueueRow, MovePlan]]:
-    """Which jobs to move for which displaced one. Those that fit without, or with no move at all, are not listed.
+    """Return which jobs to move for which displaced job. Displaced jobs that fit without moves, or not at all, are
+    left out.
 
-    A displaced job's place is counted as taken for those that follow, and so are the new places of moved jobs: all
-    that is listed can happen together.
+    The place of a displaced job counts as taken for those that follow, and so do the new places of moved jobs. So all
+    moves that are returned can happen together.
     """
     found: list[tuple[QueueRow, MovePlan]] = []
     left, lost = budget.jobs, budget.lost_gpu_s

@@ -1,9 +1,10 @@
-"""What if: the running scheduler's own core, driven through a trace by a virtual clock.
+"""Simulates a policy: the core of the running scheduler decides on a trace of jobs in virtual time.
 
 ::
 
-    trace + cluster + policy ──▶ engine.simulate ──▶ Run ──▶ report.report_on ──▶ Report ──▶ page.html_page
+    trace + cluster + policy ──▶ engine.simulate ──▶ SimulationRun
+    SimulationRun ──▶ report.report_on ──▶ SimulationReport ──▶ page.html_page
 
-``files`` is the only module that reads the disk. Nothing here knows the time of day; the same input
-gives the same report, except for the decision times, which need a clock that the caller passes in.
+Only ``files`` reads the disk. Nothing here knows the time of day. The same input gives the same report, except for
+the duration of decisions, for which the caller gives a clock.
 """

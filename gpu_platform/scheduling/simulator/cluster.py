@@ -1,4 +1,4 @@
-"""Clusters of the imagination: a file that names machine types and how many hosts there are of each.
+"""Simulated clusters: a file that names machine types, and how many hosts there are of each.
 
 ::
 
@@ -26,7 +26,7 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.topology.description import load_description, simulated_uuid
 
 UNLIMITED = 10**9
-"""CPUs and MiB of a host of which nothing is known."""
+"""CPUs and MiB of a host for which none are given."""
 
 
 class HostGroup(BaseModel):
@@ -80,6 +80,8 @@ class HostGroup(BaseModel):
 
 
 class ClusterFile(BaseModel):
+    """The contents of a cluster file: see the top of this module."""
+
     model_config = ConfigDict(extra="forbid")
 
     hosts: Annotated[list[HostGroup], Field(min_length=1)]

@@ -1,9 +1,9 @@
-"""The loop: events in order of virtual time, and after each instant one decision of the real scheduler.
+"""The simulation loop: events in order of virtual time, and one decision of the real scheduler after each moment.
 
-What happens at one instant happens in this order: jobs end, victims leave, repairs, failures, arrivals, decision.
-A placement becomes a running job at once: launching takes no time here. A job that a failure stops
-keeps its place in the queue, one that is preempted goes to its end, as in the running platform. A victim stops
-working when it is told, and holds its GPUs for its grace, or until one of them or its host breaks.
+At one moment things happen in this order: jobs end, victims leave, repairs, failures, arrivals, decision. A placement
+is a running job at once: a launch takes no time here. A job that a failure stops keeps its place in the queue. A
+preempted job goes to the end of the queue, as in the running platform. A victim stops its work when it is told to
+stop. It holds its GPUs for its grace, or until one of them or its host breaks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Kind(IntEnum):
     FAILURE = 3
     ARRIVAL = 4
     WAKE = 5
-    """Time alone may let the scheduler decide otherwise."""
+    """Nothing happens, but time alone may change the decision."""
 
 
 _Event = tuple[float, _Kind, int, object]
@@ -58,12 +58,12 @@ def simulate(
     max_restarts: int = 16,
     clock: Callable[[], float] | None = None,
 ) -> SimulationRun:
-    """Run ``trace`` on ``hosts`` until every job has ended that can, or until ``until_s``.
+    """Run ``trace`` on ``hosts`` until every job has ended that can end, or until ``until_s``.
 
-    ``start``: the cluster as it was at second 0, with the same ``hosts``; default: empty. ``failures`` in order of
-    time; may be endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this of its work; None: it
-    begins again, unless it says itself how often it saves. ``max_restarts``: after failures, per job, as
-    ``JobSpec.max_hardware_retries``. ``clock`` (seconds) measures decisions.
+    ``start``: the cluster at second 0, with the same ``hosts``. Default: empty. ``failures``: in order of time; may
+    be endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this time. None: it begins again,
+    unless it says how often it saves. ``max_restarts``: after failures, per job, as ``JobSpec.max_hardware_retries``.
+    ``clock`` (seconds) measures decisions.
     """
     simulation = _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, clock)
     if start is not None:
@@ -102,9 +102,9 @@ class _Simulation:
         ]
         self._numbers = len(self._events)
         self._unfinished = len(trace.jobs)
-        """Jobs that may still change by themselves: not yet arrived, or running and not for ever."""
+        """Jobs that still change by themselves: not arrived yet, or running with an end."""
         self._waiting: dict[str, int] = {}
-        """Job -> GPUs it asks for."""
+        """Job -> the number of GPUs that it asks for."""
         self._wanted = 0
         self._running: dict[str, SimulatedJob] = {}
         self._repairs = 0
@@ -116,10 +116,11 @@ class _Simulation:
         self._now = self._begin_s
 
     def begin_empty(self) -> None:
+        """Start with no job."""
         self._cluster.report_all()
 
     def begin_with(self, start: SimulationStart) -> None:
-        """Others run and wait already, at second 0."""
+        """Start with jobs that run and wait already at second 0."""
         self._begin_s = self._now = 0.0
         load_cluster_state(self._scheduler, start.state)
         self._cluster.adopt(start.state)
@@ -242,7 +243,7 @@ class _Simulation:
         record.end_s = self._now
 
     def _preempt(self, preemption: Preemption) -> None:
-        """Victims work no more, and leave after their grace."""
+        """Victims stop their work now, and leave after their grace."""
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
@@ -252,7 +253,7 @@ class _Simulation:
             else:
                 record.moves += 1
             if min(record.left_s, record.job.time_limit_s or math.inf) == math.inf:
-                self._unfinished += 1  # it ran for ever, and now it does not
+                self._unfinished += 1  # it would have run for ever, and now it has an end
             self._lose_work(record)
             self._push(self._now + record.job.grace_s, _Kind.LEAVE, (job_id, attempt))
 
@@ -269,7 +270,7 @@ class _Simulation:
         for job_id in sorted(self._cluster.fail(failure.host, failure.gpu)):
             record = self._running[job_id]
             if record.being_preempted:
-                self._leave(record)  # its grace is over: its processes ended with the hardware
+                self._leave(record)  # its grace is over, because its processes ended with the hardware
                 continue
             self._lose_work(record)
             self._stop(record)
@@ -282,7 +283,7 @@ class _Simulation:
         self._next_failure()
 
     def _lose_work(self, record: SimulatedJob) -> None:
-        """Stop before the end; work since the last checkpoint is lost."""
+        """Note that a job stops before its end: its work since the last checkpoint is lost."""
         ran_s = self._now - record.since_s
         every_s = record.job.checkpoint_s or self._checkpoint_s
         kept_s = ran_s // every_s * every_s if every_s else 0.0
@@ -290,7 +291,7 @@ class _Simulation:
         record.lost_gpu_seconds += (ran_s - kept_s) * record.gpus_held
 
     def _stop(self, record: SimulatedJob, finite: bool | None = None) -> None:
-        """``finite``: would it have ended by itself?"""
+        """Free what the job holds. ``finite``: would it have ended by itself?"""
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         self._unfinished -= lasts_s < math.inf if finite is None else finite
         del self._running[record.job.id]
@@ -310,7 +311,7 @@ class _Simulation:
                 self._scheduler.checkpoint_saved(job_id, record.attempt, saved_at)
 
     def _wake(self, again: bool) -> None:
-        """Decide again when the next job may be stopped, or when others than the first may have room made."""
+        """Decide again when the next job may be stopped, or when victims for another job may be chosen."""
         if self._wake_s > self._now:
             return
         old_enough = [r.since_s + self._policy.min_run_s for r in self._running.values()]
@@ -357,7 +358,7 @@ def _queue_row(job: TraceJob) -> QueueRow:
 
 
 class _AdmissionCheck:
-    """As the platform admits: what the empty cluster could never hold is refused."""
+    """Refuses, as the platform does, what the empty cluster could never hold."""
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
         self._inventories = [host.inventory for host in hosts]

@@ -1,4 +1,4 @@
-"""What breaks, when, and for how long: from a rate, or from a record of a real cluster."""
+"""Failures: what breaks, when, and for how long. From a rate, or from a record of a real cluster."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DAY_S = 86_400.0
 
 
 class Outage(BaseModel):
-    """One line of our own failure file is this as JSON."""
+    """One failure. One line of our failure file is this as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_s: Annotated[float, Field(ge=0)]
     host: str
     gpu: int | None = None
-    """Index of the GPU; None: the whole host."""
+    """Index of the GPU. None: the whole host."""
     down_s: Annotated[float, Field(gt=0)]
 
 
 def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, seed: int = 0) -> Iterator[Outage]:
-    """GPUs fail independently and without memory, each every ``gpu_mtbf_s`` on average. Never ends."""
+    """Yield failures without end. GPUs fail independently, each every ``gpu_mtbf_s`` on average (exponential)."""
     gpus = [(host.name, gpu.index) for host in hosts for gpu in host.inventory.gpus]
     generator = np.random.default_rng(seed)
     at_s = 0.0
@@ -40,10 +40,10 @@ def random_outages(hosts: Sequence[HostRow], gpu_mtbf_s: float, down_s: float, s
 
 
 def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> list[Outage]:
-    """Our JSON lines, or InfiniteHBD's fault trace (one JSON list of events).
+    """Read our JSON lines, or InfiniteHBD's fault trace (one JSON list of events).
 
-    The latter's servers become ours in order of their first fault; servers beyond our number are left
-    out. Raises InvalidRequest for what cannot be read and for hosts that do not exist.
+    Its servers become our hosts in the order of their first fault; servers beyond our number of hosts are left out.
+    Raises InvalidRequest for a file that cannot be read, and for hosts that do not exist.
     """
     rest = iter(lines)
     first = next(rest, "")

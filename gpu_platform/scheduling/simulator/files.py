@@ -25,7 +25,7 @@ from gpu_platform.scheduling.simulator.trace import Trace
 
 
 def load_trace(path: Path, host_size: int = 8) -> Trace:
-    """Raises NotFound and InvalidRequest."""
+    """Read a trace. Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         return read_trace(path.name, file, host_size)
 
@@ -42,7 +42,7 @@ def load_cluster(path: Path) -> list[HostRow]:
 
 
 def load_state(path: Path) -> ClusterState:
-    """What ``gpu-platform snapshot`` wrote. Raises NotFound and InvalidRequest."""
+    """Read what ``gpu-platform snapshot`` wrote. Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         try:
             return ClusterState.model_validate_json(file.read())
@@ -51,7 +51,7 @@ def load_state(path: Path) -> ClusterState:
 
 
 def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
-    """Raises NotFound and InvalidRequest."""
+    """Read failures. Raises NotFound and InvalidRequest."""
     with _open(path) as file:
         return read_failures(path.name, file, hosts)
 

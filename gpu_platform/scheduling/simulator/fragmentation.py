@@ -12,8 +12,10 @@ from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
 class StrandedShare:
-    """Draw a job of the trace at random: the part of the free GPUs that are on hosts with too few of them
-    for its share of one host, on average over the draw. Models are not looked at.
+    """Tells which fraction of the free GPUs a random job of the trace could not use, on average.
+
+    A free GPU is stranded for a job if its host has too few free GPUs for one slice of the job. Models are not
+    compared.
     """
 
     def __init__(self, jobs: Sequence[TraceJob]) -> None:
@@ -23,6 +25,6 @@ class StrandedShare:
         self._lost = free * (1.0 - np.cumsum(asked) / max(1, len(jobs)))
 
     def stranded(self, cluster: SimulatedCluster) -> float:
-        """0 to 1; 0 when nothing is free."""
+        """Return the fraction, 0 to 1. It is 0 when no GPU is free."""
         free = int(self._free @ cluster.hosts_by_free)
         return float(self._lost @ cluster.hosts_by_free) / free if free else 0.0

@@ -1,6 +1,6 @@
-"""Charts as inline SVG, drawn here: a page that needs them needs nothing else.
+"""Charts as inline SVG, drawn here, so that a page needs nothing else.
 
-Colours come from the page's style sheet: classes ``c0``, ``c1``, … set ``color``, shapes use ``currentColor``.
+Colours come from the page's style sheet: classes ``c0``, ``c1``, … set ``color``, and shapes use ``currentColor``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _LOG_TIMES = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, _DAY, 10 * _DAY, 100 * _DAY, 
 
 @dataclass(frozen=True)
 class LineSeries:
+    """One line of a chart."""
+
     label: str
     x: Sequence[float]
     y: Sequence[float]
@@ -34,13 +36,15 @@ class LineSeries:
 
 @dataclass(frozen=True)
 class Bars:
+    """One series of bars, one value per group."""
+
     label: str
     values: Sequence[float]
     color: int = 0
 
 
 def over_time(title: str, lines: Sequence[LineSeries], number: Callable[[float], str], top: float = 0.0) -> str:
-    """Lines over seconds, from zero up; ``top``: the axis goes at least so far."""
+    """Draw lines over seconds, from zero up. ``top``: the axis reaches at least this value."""
     begin, end = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
     marks = _marks(max(top, *(max(line.y) for line in lines)))
     step = next((step for step in _TIME_STEPS if (end - begin) / step <= 7), _TIME_STEPS[-1])
@@ -51,7 +55,9 @@ def over_time(title: str, lines: Sequence[LineSeries], number: Callable[[float],
 
 
 def distribution(title: str, lines: Sequence[LineSeries]) -> str:
-    """How large a part of the jobs has at most x seconds: ``line.x`` are quantiles, ``line.y`` 0 to 1. Log scale."""
+    """Draw which fraction of the jobs has at most x seconds. ``line.x`` are quantiles, ``line.y`` is 0 to 1.
+    Logarithmic.
+    """
     end = max(10.0, *(line.x[-1] for line in lines))
     last = next((time for time in _LOG_TIMES if time >= end), end)
     frame = _Frame((0.0, math.log10(last)), (0.0, 1.0))
@@ -65,7 +71,7 @@ def distribution(title: str, lines: Sequence[LineSeries]) -> str:
 
 
 def bars(title: str, groups: Sequence[str], series: Sequence[Bars], number: Callable[[float], str]) -> str:
-    """One group of bars side by side for each of ``groups``."""
+    """Draw bars side by side for each of ``groups``."""
     highest = max((max(one.values, default=0.0) for one in series), default=0.0)
     marks = _time_marks(highest) if number is duration else _marks(highest)
     frame = _Frame((0.0, len(groups)), (0.0, marks[-1]))
@@ -84,7 +90,7 @@ def bars(title: str, groups: Sequence[str], series: Sequence[Bars], number: Call
 
 
 def duration(seconds: float) -> str:
-    """E.g. ``0 s``, ``2.5 s``, ``40 min``, ``1.5 h``, ``12 d``."""
+    """Write a duration, e.g. ``0 s``, ``2.5 s``, ``40 min``, ``1.5 h``, ``12 d``."""
     for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if seconds >= unit:
             return f"{_short(seconds / unit)} {name}"

@@ -1,4 +1,4 @@
-"""What a simulation observes: each job's fate, and the cluster over time."""
+"""What a simulation observes: what happened to each job, and the cluster over time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
 class JobOutcome(StrEnum):
+    """How a job ended, or where it was when the simulation ended."""
+
     COMPLETED = "completed"
     TIMED_OUT = "timed_out"
     REFUSED = "refused"
-    """More than the whole cluster could ever hold."""
+    """It asked for more than the whole cluster could ever hold."""
     FAILED = "failed"
-    """Stopped by more failures than ``max_restarts``."""
+    """More failures than ``max_restarts`` stopped it."""
     RUNNING = "running"
-    """Still, when the simulation ended."""
+    """It still ran when the simulation ended."""
     WAITING = "waiting"
-    """Still, when the simulation ended."""
+    """It still waited when the simulation ended."""
     NOT_ARRIVED = "not_arrived"
 
 
@@ -32,16 +34,16 @@ class HeldPeriod:
     end_s: float
     gpu_uuids: list[str]
     gpu_fraction: float = 1.0
-    """Of each."""
+    """How much of each GPU."""
 
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """What became of one job."""
+    """What happened to one job."""
 
     job: TraceJob
     request: QueueRow
-    """As it waits, whenever it does."""
+    """Its row in the queue whenever it waits."""
     outcome: JobOutcome = JobOutcome.NOT_ARRIVED
     attempt: int = 0
     first_start_s: float | None = None
@@ -49,43 +51,44 @@ class SimulatedJob:
     held_periods: list[HeldPeriod] = field(default_factory=list)
     """One for each attempt that was placed."""
     lost_gpu_seconds: float = 0.0
-    """Of what it held, what had to be done again."""
+    """GPU-seconds whose work had to be done again."""
     preemptions: int = 0
     moves: int = 0
-    """For defragmentation and recovery."""
+    """How often it was moved, for defragmentation and recovery."""
     restarts: int = 0
-    """After failures."""
+    """How often it started again after failures."""
     recovery_s: list[float] = field(default_factory=list)
-    """After each failure, until it ran again."""
+    """The time from each failure until it ran again."""
     level: str | None = None
-    """Of its first placement."""
+    """The topology level of its first placement."""
     bandwidth_gb_s: float = 0.0
     left_s: float = 0.0
-    """Work that is still to do."""
+    """Seconds of work that are still to do."""
     gpu_uuids: list[str] = field(default_factory=list)
     gpu_fraction: float = 1.0
-    """Of each of ``gpu_uuids``."""
+    """How much of each of ``gpu_uuids``."""
     since_s: float = 0.0
     being_preempted: bool = False
-    """It was told to make room, does no more work, and still holds its GPUs."""
+    """It was told to stop, does no more work, and still holds its GPUs."""
     preempted_at_s: float = 0.0
-    """When it was told to make room, if it is leaving."""
+    """When it was told to stop, if it is being preempted."""
     failed_at_s: float | None = None
-    """It waits because of a failure."""
+    """When a failure stopped it, if it waits because of that."""
 
     @property
     def gpus_held(self) -> float:
+        """GPUs that it holds now. A share counts as a fraction."""
         return len(self.gpu_uuids) * self.gpu_fraction
 
     @property
     def gpu_seconds(self) -> float:
-        """Held, in all attempts; parts of GPUs count as such."""
+        """GPU-seconds held in all attempts. A share counts as a fraction."""
         return sum((stay.end_s - stay.begin_s) * len(stay.gpu_uuids) * stay.gpu_fraction for stay in self.held_periods)
 
 
 @dataclass(frozen=True)
 class SimulationRun:
-    """Everything that was observed; :func:`report.report_on` condenses it."""
+    """Everything that was observed. :func:`report.report_on` makes a report of it."""
 
     records: list[SimulatedJob]
     timeline: Timeline
@@ -95,4 +98,4 @@ class SimulationRun:
     gpus: int
     failures: int
     decision_s: list[float]
-    """Wall-clock time of each decision; empty without a clock."""
+    """Wall-clock time of each decision. Empty without a clock."""

@@ -1,4 +1,4 @@
-"""What a run comes to: the numbers that policies are compared by."""
+"""The report of a run: the numbers by which policies are compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, 
 
 BUCKETS = 240
 SLOWDOWN_BOUND_S = 10.0
-"""Jobs shorter than this count as this long, lest their slowdown drown all others (Feitelson)."""
+"""Shorter jobs count as this long. Otherwise their slowdown would hide that of all others (Feitelson)."""
 SIZES = ((1, 1), (2, 8), (9, 64), (65, None))
 """Classes of jobs by their number of GPUs."""
 
@@ -22,7 +22,7 @@ class _Data(BaseModel):
 
 
 class Distribution(_Data):
-    """How values, in seconds or milliseconds, are spread."""
+    """How values, in seconds or milliseconds, are distributed."""
 
     count: int
     mean: float
@@ -33,6 +33,7 @@ class Distribution(_Data):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Distribution:
+        """Return the distribution of ``values``; zeros if there are none."""
         if not values:
             return cls(count=0, mean=0, p50=0, p90=0, p99=0, max=0)
         p50, p90, p99 = np.percentile(values, (50, 90, 99), method="higher").tolist()
@@ -40,6 +41,8 @@ class Distribution(_Data):
 
 
 class SizeClass(_Data):
+    """Waiting times of the jobs of one size."""
+
     gpus: str
     """E.g. ``9-64``."""
     jobs: int
@@ -47,19 +50,21 @@ class SizeClass(_Data):
 
 
 class NamespaceShare(_Data):
+    """What one namespace got."""
+
     namespace: str
     jobs: int
     gpu_hours: float
     waiting_s: Distribution
     served: float
-    """Of the time that its jobs spent between submission and end, weighted by GPUs, the part they ran."""
+    """Of the time between submission and end of its jobs, weighted by GPUs, the fraction in which they ran."""
 
 
 class TimeSeries(_Data):
-    """Over the span, in equal parts, the mean of each."""
+    """The mean of each quantity over equal intervals of the run."""
 
     at_s: list[float]
-    """The middle of each part."""
+    """The middle of each interval."""
     held_gpus: list[float]
     down_gpus: list[float]
     waiting_jobs: list[float]
@@ -74,15 +79,15 @@ class SimulationReport(_Data):
     gpus: int
     begin_s: float
     end_s: float
-    """The last job's end, or where the simulation was told to stop."""
+    """The end of the last job, or where the simulation was told to stop."""
     jobs: dict[JobOutcome, int]
-    """How many ended how; every job of the trace is in exactly one."""
+    """How many jobs had which outcome. Every job of the trace counts once."""
     utilisation: float
-    """GPU-seconds of work that was kept, of those that the cluster owns."""
+    """GPU-seconds of work that was kept, divided by those of all GPUs."""
     allocation_ratio: float
-    """GPU-seconds held by jobs, of those in working order."""
+    """GPU-seconds held by jobs, divided by those of GPUs in working order."""
     fragmentation: float
-    """Mean, while jobs waited, of the part of the free GPUs that a job drawn from the trace could not use."""
+    """While jobs waited: the mean fraction of free GPUs that a random job of the trace could not use."""
     waiting_s: Distribution
     """From submission to the first start, of jobs that started."""
     completion_s: Distribution
@@ -92,20 +97,20 @@ class SimulationReport(_Data):
     by_size: list[SizeClass]
     preemptions: int
     moves: int
-    """Of jobs, for defragmentation and recovery."""
+    """How often jobs were moved, for defragmentation and recovery."""
     failures: int
     restarts: int
     recovery_s: Distribution
-    """After a failure stopped a job, until it ran again."""
+    """From a failure that stopped a job until it ran again."""
     lost_gpu_hours: float
     """Work that was done and had to be done again."""
     fairness: float
     """Jain's index of the namespaces' ``served``: 1 if all are served alike, 1/n if one is."""
     namespaces: list[NamespaceShare]
     levels: dict[str, int]
-    """How close the GPUs of jobs with several were: jobs by topology level."""
+    """How close together the GPUs of jobs with several GPUs were: jobs by topology level."""
     decision_ms: Distribution | None = None
-    """Wall-clock time of a decision on the machine that simulated; the only figure that differs between runs."""
+    """Wall-clock time of a decision on the machine that simulated. Only this differs between runs."""
     waiting_quantiles_s: list[float]
     """0 % to 100 % in steps of 1 %."""
     completion_quantiles_s: list[float]
@@ -113,14 +118,17 @@ class SimulationReport(_Data):
 
     @property
     def jobs_left(self) -> int:
+        """Jobs that were not finished at the end."""
         return self.jobs[JobOutcome.WAITING] + self.jobs[JobOutcome.RUNNING] + self.jobs[JobOutcome.NOT_ARRIVED]
 
     @property
     def jobs_failed(self) -> int:
+        """Jobs that failed or reached their time limit."""
         return self.jobs[JobOutcome.FAILED] + self.jobs[JobOutcome.TIMED_OUT]
 
 
 def report_on(run: SimulationRun, policy: str) -> SimulationReport:
+    """Return the report of a run under the name of its policy."""
     span_s = run.end_s - run.begin_s
     owned = run.gpus * span_s
     down = run.timeline.integral("down", run.begin_s, run.end_s)
@@ -163,12 +171,12 @@ def _useful(record: SimulatedJob) -> float:
 
 
 def _ran_before(run: SimulationRun, record: SimulatedJob) -> bool:
-    """It ran when the simulation began: how long it had waited, nobody knows."""
+    """Tell whether it ran when the simulation began. Then it is not known how long it had waited."""
     return record.first_start_s is not None and record.first_start_s < run.begin_s
 
 
 def _waits(run: SimulationRun, records: Iterable[SimulatedJob]) -> list[float]:
-    """Until the first start, of those that started."""
+    """Return the waiting times of the jobs that started."""
     return [
         r.first_start_s - r.job.submit_s for r in records if r.first_start_s is not None and not _ran_before(run, r)
     ]
@@ -179,7 +187,7 @@ def _completion_s(record: SimulatedJob) -> float:
 
 
 def _fragmentation(run: SimulationRun) -> float:
-    """``stranded`` weighted by the time in which jobs waited."""
+    """Return the mean of ``stranded``, weighted by the time in which jobs waited."""
     at, waiting = run.timeline.steps("waiting")
     _, stranded = run.timeline.steps("stranded")
     lasted = np.diff(at, append=run.end_s) * (waiting > 0)

@@ -1,4 +1,6 @@
-"""The simulated cluster: who has which GPU and what is broken, told to the scheduler as the store would."""
+"""The simulated cluster: which job has which GPU, and what is broken. It tells the scheduler what the store would
+tell.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ from gpu_platform.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class _SimulatedAllocation:
-    """What a job has."""
+    """What one job has."""
 
     grants: dict[str, ShareGrant | None]
-    """GPU -> the part of it; None: all of it."""
+    """GPU -> the share of it. None: all of it."""
     host_use: tuple[HostUse, ...]
 
 
 class SimulatedCluster:
-    """Checks what the database would: what is taken or broken cannot be taken."""
+    """Checks what the database would check: GPUs that are taken or broken cannot be taken."""
 
     def __init__(self, hosts: Sequence[HostRow], scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -37,26 +39,26 @@ class SimulatedCluster:
         self._memory_mib = {gpu.uuid: gpu.memory_mib for host in hosts for gpu in host.inventory.gpus}
         self._uuid_of = {place: uuid for uuid, place in self._gpus.items()}
         self._holders: dict[str, dict[str, None]] = {}
-        """GPU -> the jobs that have it, or parts of it."""
+        """GPU -> the jobs that have it, or a share of it."""
         self._use: dict[str, GpuUse] = {}
-        """Of GPUs of which parts are taken."""
+        """How much of each shared GPU is taken."""
         self._host_use: dict[str, HostUse] = {}
         self._holds: dict[str, _SimulatedAllocation] = {}
         self._broken: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._closed: set[str] = set()
-        """Hosts that took no work at the start, and never do."""
+        """Hosts that took no work at the start. They never do."""
         self._down: Counter[str] = Counter()
         self._free = {host.name: len(host.inventory.gpus) for host in hosts}
         self._hosts_by_free = np.bincount(list(self._free.values()), minlength=MAX_GPUS + 1)
         self.gpus = len(self._gpus)
         self.held = 0.0
-        """GPUs; one that is given away in parts counts for them."""
+        """GPUs that jobs hold. A shared GPU counts as the sum of its shares."""
         self.down = 0
         """GPUs that are broken or on a lost host."""
 
     def report_all(self) -> None:
-        """The scheduler knows nothing yet."""
+        """Tell a new scheduler all hosts and GPUs."""
         for host in self._hosts.values():
             self._scheduler.upsert_host(host)
         self._scheduler.upsert_gpus(
@@ -64,7 +66,7 @@ class SimulatedCluster:
         )
 
     def adopt(self, state: ClusterState) -> None:
-        """Who has what already, and what is broken; the scheduler was told."""
+        """Take over which jobs hold what, and what is broken. The scheduler knows it already."""
         for job in state.running:
             grants_of_gpus: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
             grants = dict(zip(job.gpu_uuids, grants_of_gpus, strict=True))
@@ -84,11 +86,11 @@ class SimulatedCluster:
 
     @property
     def hosts_by_free(self) -> NDArray[np.int64]:
-        """Element f: how many hosts have f GPUs that could be given away now."""
+        """Element f: how many hosts have f GPUs that could be given to a job now."""
         return self._hosts_by_free
 
     def take(self, job_id: str, namespace: str, placement: Placement) -> None:
-        """All of a placement. Raises AssertionError if a part of it cannot be had."""
+        """Give a job everything in the placement. Raises AssertionError if any of it is not free."""
         grants: dict[str, ShareGrant | None] = {}
         amounts: dict[str, HostUse] = {}
         for host_slice in placement.slices:
@@ -120,7 +122,7 @@ class SimulatedCluster:
             self._host_use[use.host] = _plus(self._host_use.get(use.host), use)
 
     def give_back(self, job_id: str) -> None:
-        """All that the job has."""
+        """Free everything that the job has."""
         hold = self._holds.pop(job_id)
         for uuid, grant in hold.grants.items():
             holders = self._holders[uuid]
@@ -137,12 +139,12 @@ class SimulatedCluster:
         self._tell(hold.grants)
 
     def gpu_fraction_of(self, job_id: str) -> float:
-        """How much the job has of each of its GPUs, on average."""
+        """Return how much of each of its GPUs the job has, on average."""
         grants = self._holds[job_id].grants
         return sum(map(_gpu_fraction, grants.values())) / len(grants)
 
     def fail(self, host: str, gpu: int | None) -> set[str]:
-        """A GPU or a whole host fails; returns the jobs that ran there and must be stopped."""
+        """Let a GPU or a whole host fail. Return the jobs that ran there and must be stopped."""
         uuids = self._affected_gpus(host, gpu)
         if gpu is None:
             self._lost[host] += 1
@@ -152,7 +154,7 @@ class SimulatedCluster:
         return {job for uuid in uuids for job in self._holders.get(uuid, ())}
 
     def repair(self, host: str, gpu: int | None) -> None:
-        """Undoes one :meth:`fail`; what failed twice is back when both are repaired."""
+        """Undo one :meth:`fail`. What failed twice works again after two repairs."""
         uuids = self._affected_gpus(host, gpu)
         if gpu is None:
             self._lost[host] -= 1

@@ -1,4 +1,4 @@
-"""A live cluster's state, as a simulation goes on from it."""
+"""The state of a live cluster, as the start of a simulation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from gpu_platform.scheduling.simulator.trace import TraceJob
 
 @dataclass(frozen=True)
 class SimulationStart:
+    """Jobs and hosts at second 0."""
+
     state: ClusterState
-    """Times in seconds since it was taken."""
+    """Times are in seconds since the snapshot was taken."""
     records: list[SimulatedJob]
-    """Of all jobs that run or wait."""
+    """All jobs that run or wait."""
     notes: list[str]
     """What had to be assumed."""
 
     @classmethod
     def of(cls, state: ClusterState, lasting_s: float | None = None) -> SimulationStart:
-        """Nobody knows how long jobs run: each runs as long as it may, without a limit ``lasting_s``, or for ever."""
+        """Build it from a snapshot. Jobs run to their time limit; without one, ``lasting_s`` seconds, or for ever."""
         state = _since(state)
         records = [_running(row, lasting_s) for row in state.running] + [
             _waiting(row, lasting_s) for row in state.queue

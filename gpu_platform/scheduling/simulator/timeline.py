@@ -1,4 +1,4 @@
-"""Cluster-wide quantities over virtual time, as steps: a value holds until the next one."""
+"""Quantities of the cluster over virtual time, as steps: a value stays until the next one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Floats = NDArray[np.float64]
 
 
 class Timeline:
-    """``names`` quantities, recorded together whenever something changed."""
+    """The quantities ``names``, recorded together whenever something changed."""
 
     def __init__(self, *names: str) -> None:
         self._at = array("d")
         self._values = {name: array("d") for name in names}
 
     def record(self, at_s: float, **values: float) -> None:
-        """Times do not go back; a second record at the same time replaces the first."""
+        """Record values. Times must not go back. A second record at the same time replaces the first."""
         if self._at and self._at[-1] == at_s:
             self._at.pop()
             for column in self._values.values():
@@ -28,22 +28,22 @@ class Timeline:
             column.append(values[name])
 
     def steps(self, name: str) -> tuple[Floats, Floats]:
-        """(times, values)."""
+        """Return (times, values)."""
         return np.array(self._at), np.array(self._values[name])
 
     def integral(self, name: str, begin_s: float, end_s: float) -> float:
-        """Value times seconds over a span; 0 before the first record."""
+        """Return value times seconds over an interval. It is 0 before the first record."""
         return float(np.diff(self._running(name, np.array([begin_s, end_s])))[0])
 
     def means(self, name: str, begin_s: float, end_s: float, buckets: int) -> Floats:
-        """The time-weighted mean of each of ``buckets`` equal parts of a span."""
+        """Return the time-weighted mean in each of ``buckets`` equal intervals."""
         if end_s <= begin_s or not self._at:
             return np.zeros(buckets)
         edges = np.linspace(begin_s, end_s, buckets + 1)
         return np.diff(self._running(name, edges)) / np.diff(edges)
 
     def _running(self, name: str, until: Floats) -> Floats:
-        """The integral from the first record to each of ``until``."""
+        """Return the integral from the first record to each time in ``until``."""
         at, values = self.steps(name)
         if not len(at):
             return np.zeros(len(until))

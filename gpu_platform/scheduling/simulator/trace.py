@@ -1,4 +1,4 @@
-"""Jobs as a trace tells them: when each came, what it asked for, how long it ran."""
+"""Jobs of a trace: when each came, what it asked for, how long it ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TraceJob(BaseModel):
     submit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Seconds since the trace began."""
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """What it works if nothing stops it."""
+    """How long it works if nothing stops it."""
     gpus: GpuRequest = GpuRequest(gpus_per_host=1)
     namespace: str = "default"
     user: str = "anonymous"
@@ -33,22 +33,24 @@ class TraceJob(BaseModel):
     """An attempt that runs longer is ended."""
     preemptible: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    """Told to make room, it keeps its GPUs so long, and works no more."""
+    """When it is told to stop, it keeps its GPUs so long, and does no more work."""
     checkpoint_s: Annotated[float | None, Field(gt=0)] = None
-    """It saves its work this often, and goes on from there; None: as all jobs of the simulation."""
+    """How often it saves its work, to resume from there. None: as the simulation says for all jobs."""
 
 
 @dataclass(frozen=True)
 class Trace:
+    """A trace of jobs with its name."""
+
     name: str
     jobs: list[TraceJob]
     """By time of arrival, then in the order of the file."""
     notes: list[str] = field(default_factory=list)
-    """What was left out or changed on reading; shown with every report."""
+    """What was left out or changed when the file was read. Shown with every report."""
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
-        """Raises InvalidRequest if two jobs have one id."""
+        """Build a trace. Raises InvalidRequest if two jobs have the same id."""
         ordered = sorted(jobs, key=lambda job: job.submit_s)
         twice = [job_id for job_id, count in Counter(job.id for job in ordered).items() if count > 1]
         if twice:
@@ -56,10 +58,11 @@ class Trace:
         return cls(name, ordered, list(notes))
 
     def first(self, count: int) -> Trace:
+        """Return the trace with only its first ``count`` jobs."""
         return Trace(self.name, self.jobs[:count], self.notes)
 
     def limited(self, factor: float) -> Trace:
-        """Jobs without a time limit get one of ``factor`` times what they run: what users' guesses are like."""
+        """Give jobs without a time limit one of ``factor`` times their duration, because users' limits are guesses."""
         jobs = [
             job if job.time_limit_s else job.model_copy(update={"time_limit_s": max(1.0, factor * job.duration_s)})
             for job in self.jobs
@@ -68,9 +71,8 @@ class Trace:
 
 
 def gang(gpus: int, host_size: int) -> GpuRequest:
-    """A number of GPUs as a gang: one host if they fit, else as few hosts with equal shares as can be.
-
-    Old traces know no topology, so none is asked for.
+    """Return so many GPUs as a gang: one host if they fit, else the fewest hosts with equal slices. No topology is
+    asked for, because old traces have none.
     """
     hosts = -(-gpus // host_size)
     while gpus % hosts:
