@@ -21,6 +21,7 @@ async def test_a_lost_gpu_comes_back_by_a_reboot(tmp_path: Path) -> None:
         state_dir=tmp_path / "state",
         nodes=(NodeSpec("a", "dgx-h100"),),
         ui=False,
+        schedulers=1,
         settings={"GPU_PLATFORM_REMEDIATION__APPROVE": "[]", "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5"},
     )
     async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url, retry_for_s=60) as client:
