@@ -1,11 +1,13 @@
 """One GPU host: what it has, whether it is healthy, and the processes that run on it.
 
-- ``nvml`` / ``simulated_nvml`` / ``inject``: the one seam; everything above calls the pynvml API.
-- ``inventory``: what the host registers.
-- ``fault_policy`` / ``health`` / ``history``: what strikes a GPU and what is to be done.
-- ``agent``: start, watch and stop ranks. ``spawner`` forks a ``supervisor`` per rank, which
-  outlives both; ``records`` is what they agree on, on disk; ``process_tree`` finds and kills.
+``README.md`` beside this file has a picture, the words and the invariants. Begin with ``agent``.
 
-- ``isolation``: what this host can guarantee, and the orders for it. ``jail`` raises and takes down what
-  stands around an attempt, out of ``cgroup``, ``device_filter``, ``sandbox`` and ``privileges``.
+- ``agent``: prepares, launches, watches and stops the ranks of an attempt. ``attempt_watch``: limits and progress.
+- ``stages``: what a host does before and after each attempt.
+- ``processes``: the spawner, the supervisor of each rank, logs, commands beside a rank, stopping.
+- ``isolation``: the jail around an attempt (cgroup, device filter, sandbox, privileges), and the orders for it.
+- ``nvml``: the GPU library, real or simulated. ``inventory``: what the host registers.
+- ``health``: conditions and XIDs become fault reports. ``accounting``: what attempts use.
+- ``sharing``: MIG, MPS and time slices. ``checkpoints``: asking for them, resuming, retention.
+- ``system``: paths, records on disk, processes and files of the kernel.
 """

@@ -125,8 +125,8 @@ def _fabric_domain(nvml: NvmlLibrary, handles: list[Any]) -> str | None:
     domains: set[str | None] = set()
     for handle in handles:
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
-        driver = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
-        joined = driver is not None
+        answered = _optional(nvml, lambda h=handle, i=info: nvml.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(i)))
+        joined = answered is not None
         joined = joined and info.state == nvml.NVML_GPU_FABRIC_STATE_COMPLETED and any(info.clusterUuid)
         domains.add(f"{uuid.UUID(bytes=bytes(info.clusterUuid))}.{info.cliqueId}" if joined else None)
     return domains.pop() if len(domains) == 1 else None
