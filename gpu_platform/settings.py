@@ -39,37 +39,37 @@ class TemporalSettings(_Section):
 
 
 class JobDefaults(_Section):
-    """For jobs that do not say it themselves."""
+    """Values for jobs that do not give their own."""
 
     max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
     """Attempts after a failure of the user's program; None: the platform's own default."""
     max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Attempts after GPU faults and lost hosts."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
-    """Ask programs for a checkpoint so often."""
+    """The interval at which programs are asked for a checkpoint."""
     checkpoint_keep: Annotated[int, Field(ge=1)] | None = None
-    """Keep the newest complete ones, and remove older ones even without a manifest."""
+    """How many of the newest complete checkpoints are kept; older ones are removed, even without a manifest."""
 
 
 class ServiceSettings(_Section):
     host: str = "127.0.0.1"
-    """Address the service listens on. There is no authentication yet: keep it private."""
+    """Address on which the service listens. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     """Port of the REST API."""
     job_defaults: JobDefaults = JobDefaults()
-    """For jobs that do not say it themselves."""
+    """Values for jobs that do not give their own."""
 
 
 class SchedulerSettings(_Section):
     poll_ms: Annotated[float, Field(gt=0)] = 5.0
-    """How often the change feed is asked for news."""
+    """How often the scheduler reads the change feed, milliseconds."""
     leader_heartbeat_timeout_s: float = 4.0
     """A leader that is silent for longer is replaced."""
     policy: dict[str, Any] = {}
-    """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see the reference of them.
-    ``kill -HUP`` makes the scheduler read them again."""
+    """How jobs are ordered and placed, quotas and the fabric: the fields of a policy file, see ``scheduler.policy``
+    below. ``kill -HUP`` makes the scheduler read them again."""
     retention_days: Annotated[float, Field(ge=1)] | None = 90.0
-    """Reservations, idempotency keys and fault identities of jobs that ended longer ago are deleted; None: never.
+    """Reservations, idempotency keys and fault ids of jobs that ended longer ago are deleted; None: never.
     Jobs, usage and the audit log stay."""
     metrics_port: int | None = None
     """Port of the scheduler's ``/metrics``; None: not served."""
@@ -79,26 +79,26 @@ class RemediationSettings(_Section):
     """How far the platform goes to bring broken GPUs back; read by control workers and the scheduler."""
 
     steps: list[RepairStep] = [RepairStep.HOST_RESET, RepairStep.REBOOT]
-    """What follows when resetting a GPU alone did not help, in this order; a service case is always last."""
+    """Steps that follow when a reset of the GPU alone did not help, in this order. A service case is always last."""
     approve: list[RepairStep] = [RepairStep.REBOOT]
-    """Steps that wait until an operator says ``gpu-platform remediation approve GPU``."""
+    """Steps that wait until an operator runs ``gpu-platform remediation approve GPU``."""
     drain: Literal["wait", "preempt"] = "wait"
-    """Before such a step, jobs on the host end by themselves, or are preempted and go on elsewhere."""
+    """What happens to jobs on the host before such a step: ``wait`` until they end, or ``preempt`` them."""
     drain_timeout_s: Annotated[float, Field(gt=0)] = 86_400.0
-    """A host that is not drained after this is given up on, for this step."""
+    """If the host is not drained after this time, the step has failed."""
     reboot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
-    """A host that has not reported from a new boot after this did not reboot."""
+    """If the host has not reported from a new boot after this time, the reboot has failed."""
     reboots_per_day: Annotated[int, Field(ge=0)] = 2
-    """Of one host; more do not help, they hide a fault."""
+    """At most so many reboots of one host within 24 hours."""
     power_command: str | None = None
     """Run by a control worker when a host cannot reboot itself, with ``{host}`` replaced by its name, e.g.
     ``ipmitool -I lanplus -H {host}-bmc -U admin -f /etc/bmc chassis power cycle``."""
     flapping_window_h: Annotated[float, Field(gt=0)] = 24.0
-    """A GPU or host that fails again within this stays out of service for a growing time."""
+    """A GPU or host that fails again within this time is in quarantine, each time for longer."""
     flapping_first_min: Annotated[float, Field(ge=0)] = 1.0
-    """Minutes that are doubled for each time: out for 2 after the second, 4 after the third; 0: never kept out."""
+    """Minutes of quarantine, doubled with each failure: 2 after the second, 4 after the third; 0: no quarantine."""
     flapping_longest_min: Annotated[float, Field(gt=0)] = 240.0
-    """Never longer than this."""
+    """The longest quarantine."""
 
     @property
     def back_off(self) -> BackOff:
@@ -127,74 +127,76 @@ class NodeSettings(_Section):
     address: str = "127.0.0.1"
     """Where other hosts' ranks and the service reach this host."""
     agent_port: int = 0
-    """HTTP port for logs and metrics of this host; 0: any free one, registered with the lease."""
+    """HTTP port for logs and metrics of this host; 0: any free one, which the host reports."""
     gpus: bool = True
-    """false: this host gives CPUs and memory only, and nothing of NVIDIA's is touched: no NVML, no ``nvidia-smi``, no
+    """false: this host offers CPUs and memory only, and uses nothing from NVIDIA: no NVML, no ``nvidia-smi``, no
     device node, no search for CUDA, no MPS, no health threads."""
     simulate: str | None = None
-    """Machine description to simulate, e.g. ``dgx-h100``; None: the real NVML."""
+    """The machine to simulate, e.g. ``dgx-h100``; None: the real NVML."""
     leaf: str | None = None
     """Leaf switch above the host; gangs prefer hosts under one leaf."""
     spine: str | None = None
     """Spine above the leaf."""
     labels: dict[str, str] = {}
-    """Whatever else to say of the place, e.g. ``{row: "7"}``; the scheduler's levels can be made of them."""
+    """More about where the host is, e.g. ``{row: "7"}``. Fabric levels and failure domains can use these labels."""
     nvlink_domain: str | None = None
-    """Shared by hosts whose NVLinks meet in one rack's switches."""
+    """Name of the NVLink domain, the same on all hosts of the rack."""
     cuda_roots: list[Path] = []
-    """Directories of CUDA installations beside the usual ones (``/usr/local/cuda*``, ``/opt/cuda*``)."""
+    """More directories with CUDA installations, besides ``/usr/local/cuda*`` and ``/opt/cuda*``."""
     cuda_default: Literal["newest", "none"] = "newest"
-    """What a job with GPUs gets that names no CUDA: ``newest``: ``CUDA_HOME`` and ``PATH`` (at its end) of the newest
-    installation that the driver can run; ``LD_LIBRARY_PATH`` stays, for programs that bring their own libraries."""
+    """For jobs with GPUs that ask for no CUDA version. ``newest``: ``CUDA_HOME`` is the newest installation that the
+    driver can run, and ``PATH`` ends with it; ``LD_LIBRARY_PATH`` does not change, for programs with their own
+    libraries. ``none``: nothing is set."""
     health_interval_s: Annotated[float, Field(gt=0)] = 0.1
     """How often each GPU is polled."""
     lease_interval_s: Annotated[float, Field(gt=0)] = 2.0
-    """How often the host reports; several must fit into ``lease_ttl_s``."""
+    """How often the host reports; several reports must fit into ``lease_ttl_s``."""
     restart_lease_s: Annotated[float, Field(gt=0, le=3600)] = RESTART_LEASE_S
-    """A node worker that is told to stop (SIGTERM) while ranks run asks for a lease of so long, so that its successor
-    finds them alive."""
+    """Length of the lease that a node worker asks for when it gets SIGTERM while ranks run. The next node worker must
+    report within this time, or the ranks end."""
     advertised_url: str | None = None
     """Where other hosts and the service reach this node worker, if not at ``address`` and ``agent_port`` (a proxy)."""
     max_temperature_c: int = 85
-    """A GPU above it gets no new work until it has cooled by 5 degrees."""
+    """A hotter GPU gets no new work until it has cooled to 5 degrees below this."""
     reset_attempts: int = 3
-    """Failed resets before a GPU goes OFFLINE."""
+    """After so many failed resets in a row a GPU goes OFFLINE."""
     reset_timeout_s: float = 60.0
-    """``nvidia-smi --gpu-reset`` that takes longer has failed."""
+    """A reset with ``nvidia-smi --gpu-reset`` that takes longer has failed."""
     reboot_command: str | None = None
     """How this host reboots itself when remediation asks for it, e.g. ``systemctl reboot``; None: it does not, see
     ``remediation.power_command``. Simulated hosts simulate it."""
     gpu_history_days: Annotated[int, Field(ge=1)] = 90
-    """Faults of this host's GPUs are kept for so long on the host; older ones go when the node worker starts."""
+    """How long the host keeps the faults of its GPUs; older ones are removed when the node worker starts."""
     fault_policy: str = "platform"
-    """``platform``, ``vendor``, or the path of a YAML file."""
+    """The fault policy: ``platform``, ``vendor``, or the path of a YAML file."""
     accounting_interval_s: Annotated[float, Field(gt=0)] = 2.0
-    """How often the CPU time and memory of ranks are read, and what attempts used is written to disk."""
+    """How often CPU time and memory of ranks are read, and the usage of attempts is written to disk."""
     hang_limit_s: Annotated[int, Field(ge=1)] | None = None
-    """For jobs that name none: restart one that makes no progress for so long; None: never."""
+    """Hang limit of jobs that have none: a job without a sign of work for this time is restarted; None: never."""
     hang_without_utilization: bool = False
-    """Where NVML does not tell what a job computes (MIG), judge whether it hangs by its processes and memory alone."""
+    """Where NVML does not show a job's utilisation (MIG), judge by its processes and memory alone whether it hangs."""
     idle_limit_s: Annotated[int, Field(ge=1)] | None = None
-    """For jobs that name none: end one that leaves its GPUs idle for so long, warned at half; None: never."""
+    """Idle limit of jobs that have none: a job whose GPUs are idle for this time ends, and is warned at half of it;
+    None: never."""
     time_limit_slack_s: Annotated[float, Field(ge=0)] = 15.0
-    """The host itself ends an attempt so long after its time limit, if the control plane has not."""
+    """How long after its time limit the host itself ends an attempt, if the control plane has not."""
     power_limit_w: Annotated[int, Field(ge=1)] | None = None
     """Power limit of each GPU of this host; None: its board's default. A job may ask for less."""
     checkpoint_root: Path | None = None
-    """Where ranks keep checkpoints, best a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
+    """The checkpoint root, best on a file system that all hosts share; None: ``<state_dir>/checkpoints``."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
-    """For jobs that name no interval: ask their program for a checkpoint so often; None: never by the clock."""
+    """Interval at which programs are asked for a checkpoint, for jobs that give none; None: not at an interval."""
     checkpoint_signal: Literal["USR1", "USR2", "HUP", "none"] = "USR2"
-    """Goes with a request to the processes that handle it, of jobs that name an interval or a signal. Not the default
-    of ``warn_signal``, so that a program can tell them apart."""
+    """The signal that goes with a request, to processes that handle it, of jobs that give an interval or a signal. It
+    differs from the default of ``warn_signal``, so that a program can tell them apart."""
     checkpoint_keep: Annotated[int, Field(ge=1)] = 2
-    """For jobs that do not say: the newest complete checkpoints that stay. Older ones go if they have a manifest
-    (``gpu_platform.job`` writes it); without one nothing is removed unless the job itself says how many to keep."""
+    """How many of the newest complete checkpoints stay, for jobs that do not say. Older ones are removed if they have a
+    manifest (``gpu_platform.job`` writes it), or if the job itself says how many to keep."""
     checkpoint_surplus_s: Annotated[float, Field(ge=0)] = 600.0
-    """Checkpoints beyond those that are kept stay for so long after they were written."""
+    """How long older checkpoints stay after they were written."""
     checkpoint_hash_mib: Annotated[int, Field(ge=0)] = 2048
-    """Before an attempt goes on from a checkpoint up to this size, its hashes are verified; of larger ones the sizes
-    of all files."""
+    """Before an attempt goes on from a checkpoint of at most this size, its hashes are verified; of a larger one only
+    the sizes of all files."""
     isolation: Literal["auto", "plain", "required"] = "auto"
     """``auto``: ranks are jailed by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
     plain processes, and plain on simulated hosts; ``required``: jailed, or the node worker does not start."""
@@ -207,29 +209,30 @@ class NodeSettings(_Section):
     writable_paths: list[Path] = []
     """What jailed ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
     exclusive_process: bool = True
-    """A GPU that a job has alone takes one process at a time (compute mode EXCLUSIVE_PROCESS), unless the job has more
-    ranks than GPUs; false: any number."""
+    """A GPU that is not shared takes one process at a time (compute mode EXCLUSIVE_PROCESS), unless the job has more
+    ranks than GPUs; false: any number of processes."""
     time_slice: Literal["default", "short", "medium", "long"] = "default"
-    """How long the turns of jobs are that share a GPU by time slices (``nvidia-smi compute-policy``)."""
+    """Length of the time slices of jobs that share a GPU that way (``nvidia-smi compute-policy``)."""
     log_file_bytes: Annotated[int, Field(ge=4096)] = 64 << 20
-    """A rank's log goes on in a new file when this one is full."""
+    """Size of one file of a rank's log; then a new file begins."""
     log_files: Annotated[int, Field(ge=2)] = 4
-    """Of each rank's log only the newest files stay."""
+    """How many files of each rank's log are kept; the oldest are removed."""
     log_keep_days: Annotated[float, Field(gt=0)] = 14.0
     """Logs of attempts that ended longer ago are removed."""
     log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
-    """Logs of all ended attempts on this host together; the oldest go first."""
+    """Most space for logs of ended attempts on this host; the oldest are removed first."""
     record_keep_hours: Annotated[float, Field(gt=0)] = 24.0
-    """Records of attempts that ended longer ago are removed from the host, but for their logs. Longer than Temporal is
-    ever away: steps that it repeats are answered from them."""
+    """Records of attempts that ended longer ago are removed from the host, except for their logs. Choose it longer than
+    Temporal is ever away: steps that Temporal repeats are answered from these records."""
     scrub: Literal["never", "between_namespaces", "always"] = "between_namespaces"
-    """When a GPU's memory is overwritten and verified: after each job, or before the first job of another namespace."""
+    """When a GPU's memory is overwritten and verified: ``always`` after each job, ``between_namespaces`` before the
+    first job of another namespace, or ``never``."""
     scrub_namespaces: dict[str, Literal["never", "between_namespaces", "always"]] = {}
-    """Namespaces whose data is handled otherwise, e.g. ``{medical: always}``."""
+    """The same for the data of single namespaces, e.g. ``{medical: always}``."""
     scrub_timeout_s: float = 120.0
-    """A scrub that takes longer has failed. Overwriting takes seconds; reading it all back is what takes time."""
+    """A scrub that takes longer has failed. Overwriting takes seconds; reading back takes most of the time."""
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
-    """After a scrub every how-many-th window of 32 MiB is read back and compared; 1: all of them."""
+    """How much is read back after a scrub: 1: every window of 32 MiB, 16: one window in sixteen."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's jailed ranks run as; ``*`` is everybody else.
     Who is not named runs as the node worker's user, without its privileges."""
@@ -245,16 +248,16 @@ class Settings(BaseSettings):
     api_url: str = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
     api_urls: list[str] = []
-    """More services; a node worker that does not reach one reports to the next."""
+    """More services: a node worker that does not reach one service reports to the next."""
     lease_ttl_s: Annotated[float, Field(ge=1)] = 10.0
-    """The lease of a host. One that has not reported for so long is suspected, and LOST 0.3 leases later. Lower it only
-    while every host reports: a host that is cut off keeps to the lease that it was given."""
+    """Length of a host's lease. A host that has not reported for this time is suspected, and LOST 0.3 leases later.
+    Lower it only while every host reports: a host that is cut off still uses the lease that it got."""
     fencing: Literal["lease", "strict", "relaxed"] = "lease"
     """What happens to ranks on a host that is cut off, for jobs that do not say. ``lease``: the host ends them before
-    they start elsewhere; ``strict``: they start elsewhere only when the old ones are known to be dead, or an operator
-    declares the host LOST; ``relaxed``: they go on, and two attempts of a job may run at once."""
+    the job starts elsewhere. ``strict``: the job starts elsewhere only when the old ranks are known to be dead, or an
+    operator declares the host LOST. ``relaxed``: they run on, and two attempts of a job may run at once."""
     log_json: bool = True
-    """One JSON object a line; false: text for people."""
+    """Log one JSON object for each line; false: text for people."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     temporal: TemporalSettings = TemporalSettings()

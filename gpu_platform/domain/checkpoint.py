@@ -35,10 +35,14 @@ class CheckpointPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     every_s: Annotated[
-        int | None, Field(ge=1, le=366 * 24 * 3600, description="Ask the program for a checkpoint so often")
+        int | None,
+        Field(ge=1, le=366 * 24 * 3600, description="Interval at which the program is asked for a checkpoint"),
     ] = None
     keep: Annotated[
-        int | None, Field(ge=1, le=10_000, description="Keep the newest complete ones; older ones are removed")
+        int | None,
+        Field(
+            ge=1, le=10_000, description="How many of the newest complete checkpoints are kept; older ones are removed"
+        ),
     ] = None
     signal: Annotated[
         Literal["USR1", "USR2", "HUP", "none"] | None,
@@ -46,7 +50,7 @@ class CheckpointPolicy(BaseModel):
     ] = None
     resume_from: Annotated[
         str | None,
-        Field(description="Begin with a checkpoint of another job", examples=["j-1jrp3k2h0x4t7za:1/step-300"]),
+        Field(description="Start from a checkpoint of another job", examples=["j-1jrp3k2h0x4t7za:1/step-300"]),
     ] = None
 
     @field_validator("resume_from")

@@ -14,7 +14,7 @@ class ExecRequest(BaseModel):
 
     command: Annotated[list[str], Field(min_length=1, max_length=4096, description="argv", examples=[["nvidia-smi"]])]
     rank: Annotated[int, Field(ge=0)] = 0
-    tty: Annotated[bool, Field(description="With a terminal; stdout and stderr are then one")] = False
+    tty: Annotated[bool, Field(description="With a terminal, where stdout and stderr are one stream")] = False
     rows: Annotated[int, Field(ge=1, le=10_000)] = 24
     columns: Annotated[int, Field(ge=1, le=10_000)] = 80
     term: Annotated[str | None, Field(max_length=64, pattern=r"^[\x21-\x7e]+$", description="TERM of the terminal")] = (

@@ -59,15 +59,15 @@ class GpuRequest(BaseModel):
         Field(
             ge=1,
             le=MAX_HOSTS * MAX_GPUS_PER_HOST,
-            description="GPUs in all, on as few hosts as can be; instead of hosts and gpus_per_host",
+            description="Number of GPUs, on as few hosts as possible; instead of hosts and gpus_per_host",
         ),
     ] = None
-    share: Annotated[Share | None, Field(description="A part of each GPU; default: all of it, and nobody else")] = None
+    share: Annotated[Share | None, Field(description="A share of each GPU; default: whole GPUs")] = None
     cpus_per_host: Annotated[
         int,
-        Field(ge=0, le=4096, description="CPUs on each host that nobody else gets; default: 1 without GPUs, else none"),
+        Field(ge=0, le=4096, description="CPUs on each host for this job alone; default: 1 without GPUs, else none"),
     ] = 0
-    ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory of each host that nobody else gets, MiB")] = 0
+    ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory on each host for this job alone, MiB")] = 0
     cuda: Annotated[
         str | None,
         AfterValidator(check_cuda),
@@ -81,7 +81,7 @@ class GpuRequest(BaseModel):
         None
     )
     allow_cross_numa: Annotated[
-        bool, Field(description="May the GPUs of one host sit on different sockets without NVLink?")
+        bool, Field(description="May the GPUs of one host be on different sockets without NVLink?")
     ] = False
     strategy: Strategy = Strategy.PACK
     required_level: Annotated[
@@ -93,7 +93,7 @@ class GpuRequest(BaseModel):
         ),
     ] = None
     preferred_level: Annotated[
-        str | None, Field(pattern=LEVEL_PATTERN, description="As required_level, where it can be had")
+        str | None, Field(pattern=LEVEL_PATTERN, description="As required_level, if possible")
     ] = None
 
     @model_validator(mode="before")
@@ -153,7 +153,13 @@ class RankGroup(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, Field(description="As a job's name; also in GPU_PLATFORM_GROUP", examples=["trainer"])]
+    name: Annotated[
+        str,
+        Field(
+            description="Allowed characters as in a job's name; the ranks see it as GPU_PLATFORM_GROUP",
+            examples=["trainer"],
+        ),
+    ]
     gpus: GpuRequest = GpuRequest()
     command: Annotated[list[str] | None, Field(min_length=1, max_length=4096, description="Default: the job's")] = None
     env: Annotated[dict[str, str], Field(max_length=4096, description="Added to the job's")] = {}
@@ -199,54 +205,65 @@ class JobSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(description="1 to 63 of letters, digits, '.', '_', '-'", examples=["train"])] = "job"
-    namespace: Annotated[str, Field(description="Who shares and pays")] = "default"
+    namespace: Annotated[str, Field(description="Whose quota and fair share the job counts for")] = "default"
     user: Annotated[str, Field(description="Submitting user")] = "anonymous"
     command: Annotated[
         list[str],
-        Field(min_length=1, max_length=4096, description="argv, not a shell line", examples=[["python", "train.py"]]),
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="Program and arguments (argv); no shell reads it",
+            examples=[["python", "train.py"]],
+        ),
     ]
     env: Annotated[dict[str, str], Field(max_length=4096)] = {}
     workdir: Annotated[str | None, Field(max_length=4096, description="Absolute path on the hosts")] = None
     gpus: GpuRequest = GpuRequest()
     groups: Annotated[
         tuple[RankGroup, ...],
-        Field(max_length=64, description="Ranks with different needs, placed all or none; instead of gpus"),
+        Field(max_length=64, description="Rank groups with different needs, placed all or none; instead of gpus"),
     ] = ()
     spare_hosts: Annotated[
-        int, Field(ge=0, le=64, description="Slices held in reserve, so that a fault costs no wait")
+        int, Field(ge=0, le=64, description="Spare hosts: after a fault the job goes on with one of them at once")
     ] = 0
     keep_reservation_s: Annotated[
-        int, Field(ge=0, le=24 * 3600, description="After a fault, hold the other GPUs so long while one is reset")
+        int,
+        Field(ge=0, le=24 * 3600, description="How long the reservation is kept after a fault, while a GPU is reset"),
     ] = 0
     rank_per: RankPer = RankPer.HOST
     preemptible: Annotated[bool, Field(description="May be stopped for a job of higher priority")] = True
     checkpoints: Annotated[
-        bool, Field(description="Goes on from its checkpoints, so that it may be moved to make room")
+        bool, Field(description="The job goes on from its checkpoints, so it may be moved for other jobs")
     ] = False
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
     time_limit_s: Annotated[
-        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Wall clock of one attempt; None: no limit")
+        int | None,
+        Field(ge=1, le=MAX_TIME_LIMIT_S, description="Longest wall-clock time of one attempt; None: no limit"),
     ] = None
     warn_before_s: Annotated[
-        int, Field(ge=0, le=24 * 3600, description="Send warn_signal so long before the time limit; 0: never")
+        int, Field(ge=0, le=24 * 3600, description="How long before the time limit warn_signal is sent; 0: never")
     ] = 0
     warn_signal: Annotated[str, Field(pattern=r"^(USR1|USR2|HUP|INT|TERM)$")] = "USR1"
     hang_limit_s: Annotated[
-        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart it when nothing moves for so long")
+        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart the job after so long without a sign of work")
     ] = None
     idle_limit_s: Annotated[
         int | None,
-        Field(ge=1, le=MAX_TIME_LIMIT_S, description="End it when its GPUs idle for so long; warned at half"),
+        Field(
+            ge=1,
+            le=MAX_TIME_LIMIT_S,
+            description="End the job after its GPUs were idle so long; it is warned at half of that",
+        ),
     ] = None
-    power_limit_w: Annotated[int | None, Field(ge=1, le=10_000, description="Cap of each GPU, watts")] = None
+    power_limit_w: Annotated[int | None, Field(ge=1, le=10_000, description="Power limit of each GPU, watts")] = None
     max_retries: Annotated[int, Field(ge=0, le=100, description="Attempts after a failure of the user's program")] = 0
     max_hardware_retries: Annotated[
-        int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions are free")
+        int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions do not count")
     ] = 16
-    grace_s: Annotated[float, Field(ge=0, le=3600, description="Between SIGTERM and SIGKILL")] = 10.0
+    grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
     fencing: Annotated[
-        Fencing | None, Field(description="What happens when a host of it is cut off; None: as the cluster says")
+        Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
     ] = None
 
     @field_validator("name", "namespace", "user")

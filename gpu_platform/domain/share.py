@@ -26,13 +26,13 @@ class Share(BaseModel):
     mig_profile: Annotated[
         str | None, Field(pattern=r"^\dg\.\d{1,3}gb(\+me)?$", description="e.g. 1g.10gb", examples=["1g.10gb"])
     ] = None
-    percent: Annotated[int | None, Field(ge=1, le=99, description="Of the GPU's SMs")] = None
-    memory_mib: Annotated[int | None, Field(ge=1, description="Of the GPU's memory, MiB; never oversubscribed")] = None
+    percent: Annotated[int | None, Field(ge=1, le=99, description="Percent of the GPU's SMs")] = None
+    memory_mib: Annotated[
+        int | None, Field(ge=1, description="Memory of the GPU, MiB; all shares together never exceed the GPU's")
+    ] = None
     mode: Annotated[
         ShareMode | None,
-        Field(
-            description="Default: mig with a profile, else mps where the host can, else time_slice; any host can that"
-        ),
+        Field(description="Default: mig with a profile, else mps where the host has it, else time_slice"),
     ] = None
 
     @model_validator(mode="after")

@@ -62,38 +62,39 @@ class Policy:
     order: str = "priority"
     """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
     ageing_per_hour: float = 0.0
-    """Priority that an hour of waiting is worth; above 0 no job starves."""
+    """Priority that a job gains with each hour of waiting; above 0 no job starves."""
     half_life_s: float = 7 * 24 * 3600.0
-    """After it, use counts half against its namespace (``fair_share``)."""
+    """After this time, GPU use counts half as much for ``fair_share``."""
     backfill: str = "easy"
-    """What waiting jobs leave to those behind them: ``easy`` whatever does not delay the first one's promised start,
-    ``conservative`` what delays no promise at all, each job having one, ``keep`` the hosts that the first cannot
-    use, ``none`` nothing. A job whose start depends on jobs without a time limit has no promised start: that is
-    ``keep`` then."""
+    """Which jobs may start before a waiting job. ``easy``: those that do not delay the promised start of the first
+    waiting job. ``conservative``: those that delay no promised start; each waiting job has one. ``keep``: those on
+    hosts that the first waiting job cannot use. ``none``: no job. A job whose start depends on jobs without a time
+    limit has no promised start and keeps hosts, as with ``keep``."""
     backfill_depth: int = 100
-    """So many waiting jobs get a date at most."""
+    """At most so many waiting jobs get a date."""
     preemption: bool = False
-    """May jobs be stopped for others of higher priority, and borrowers for those whose guarantee it is?"""
+    """May jobs be preempted for jobs of higher priority, and jobs of borrowers for jobs within their guarantee?"""
     min_run_s: float = 300.0
-    """No job is preempted, or moved, before it has run so long."""
+    """Guaranteed run time: no job is preempted or moved before it has run so long."""
     defragmentation: bool = False
-    """May jobs that checkpoint be moved together, for a gang that fits nowhere although enough GPUs are free?"""
+    """May jobs that write checkpoints be moved, for a gang that fits nowhere although enough GPUs are free?"""
     defragment_after_s: float = 300.0
-    """A gang must have waited so long for that."""
+    """How long a gang must have waited before jobs are moved for it."""
     defragment_every_s: float = 60.0
+    """How often the scheduler looks for such moves."""
     defragmentation_budget: MoveBudget = field(default_factory=MoveBudget)
-    """For one gang."""
+    """Most moves for one gang."""
     recovery: bool = False
-    """May jobs that checkpoint be moved for those that lost hosts or GPUs?"""
+    """May jobs that write checkpoints be moved for jobs that lost hosts or GPUs?"""
     recovery_budget: MoveBudget = field(default_factory=lambda: MoveBudget(jobs=16, lost_gpu_s=32 * 3600.0))
-    """For all jobs of a loss."""
+    """Most moves for all jobs of one loss."""
     quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
-    """A proposal that nobody confirmed is forgotten after this."""
+    """A proposal that the database has not confirmed after this time is dropped."""
     weights: Mapping[str, float] = field(default_factory=lambda: DEFAULT_WEIGHTS)
-    """Of the scores; one that is not named counts as in DEFAULT_WEIGHTS, and else nothing."""
+    """Weights of the scores. A score that is not named has its weight from DEFAULT_WEIGHTS, else 0."""
     domain_weights: DomainWeights = DOMAIN_WEIGHTS
-    """How a gang's leaf (NVLink domain, spine) is chosen."""
+    """Weights for the choice of a gang's domain (NVLink domain, leaf, spine)."""
     filters: tuple[str, ...] = ()
     """Filters of other packages (entry points ``gpu_platform.filters``) that hosts must pass, by name."""
     plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
@@ -103,15 +104,16 @@ class Policy:
     plugin_faults: tuple[PluginFault, ...] = ()
     """Plugins that the policy names and that are switched off."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
-    """What is expected to come, for the score ``fragmentation``: GPUs per host -> how often."""
+    """Expected jobs, for the score ``fragmentation``: GPUs per host -> how often."""
     typical_tasks: tuple[TypicalTask, ...] = ()
-    """The same where GPUs are shared, or CPUs and memory given away: what is expected in all respects. Counts instead
-    of ``typical_sizes``."""
+    """Expected jobs with their shares, CPUs and memory, for clusters where these are shared. Used instead of
+    ``typical_sizes``."""
     max_temperature_c: float = 85.0
-    """A GPU that is hotter gets no new work."""
+    """A hotter GPU gets no new work."""
     system_cpus: int = 0
-    """Of every host, what no job gets; so also ``system_ram_mib``."""
+    """CPUs of every host that no job gets."""
     system_ram_mib: int = 0
+    """Memory of every host that no job gets, MiB."""
     fabric: FabricConfig = field(default_factory=FabricConfig)
 
     @property

@@ -34,7 +34,7 @@ def exec_command(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND", help="Program and arguments.", show_default=False)
     ],
-    rank: Annotated[int, typer.Option(min=0, help="Beside which rank.")] = 0,
+    rank: Annotated[int, typer.Option(min=0, help="The rank beside which the command runs.")] = 0,
     terminal: Annotated[bool, typer.Option("-t", "--tty", help="With a terminal, for a shell.")] = False,
 ) -> None:
     """Run a command where a rank runs: its cgroup, namespaces, user, environment, GPUs.

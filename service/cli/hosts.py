@@ -82,8 +82,8 @@ def remove(host: HostName) -> None:
 
 def declare_lost(
     names: Annotated[list[str], typer.Argument(metavar="HOST...", help="Host names.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also a host that reports.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if the host still reports.")] = False,
     reason: session.ReasonOption = "",
 ) -> None:
     """Say that hosts are dead, so that their jobs start elsewhere now.
@@ -107,7 +107,7 @@ def drain(
     target: Target = None,
     gpu_id: GpuId = None,
     force: session.Yes = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing is left there.")] = False,
     reason: session.ReasonOption = "",
     json: session.Json = False,
 ) -> None:

@@ -27,7 +27,7 @@ def list_jobs(
     namespace: Annotated[str | None, typer.Option()] = None,
     user: Annotated[str | None, typer.Option()] = None,
     name: Annotated[str | None, typer.Option()] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the newest first.")] = 50,
     json: session.Json = False,
 ) -> None:
     """List jobs, newest first."""
@@ -69,10 +69,10 @@ def describe(job: JobId, json: session.Json = False) -> None:
 @app.command()
 def logs(
     job: JobId,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow until the job has ended.")] = False,
     rank: Annotated[int, typer.Option(min=0, help="Which rank.")] = 0,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Default: the last one; with --follow one after the other.")
+        int | None, typer.Option(min=1, help="Default: the last one; with --follow all, one after the other.")
     ] = None,
     json: session.Json = False,
 ) -> None:
@@ -113,7 +113,7 @@ def preempt(job: JobId, reason: session.ReasonOption = "", json: session.Json = 
 def wait(
     job: JobId,
     timeout: Annotated[
-        float | None, typer.Option(parser=parsing.duration_s, metavar="TIME", help="Give up after so long: 90s, 10m.")
+        float | None, typer.Option(parser=parsing.duration_s, metavar="TIME", help="How long to wait: 90s, 10m.")
     ] = None,
     json: session.Json = False,
 ) -> None:

@@ -23,7 +23,9 @@ def register(jobs: typer.Typer, hosts: typer.Typer) -> None:
 
 def checkpoints(
     job: JobId,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte; else the sizes of files.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte; default: compare only the sizes of files.")
+    ] = False,
     json: session.Json = False,
 ) -> None:
     """List a job's checkpoints: which are whole, and where. Begin with one: submit --resume-from JOB:CHECKPOINT."""

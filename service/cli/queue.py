@@ -17,8 +17,8 @@ def register(app: typer.Typer) -> None:
 
 
 def queue(
-    namespace: Annotated[str | None, typer.Option(help="Only its jobs; places count everybody's.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, next first.")] = 50,
+    namespace: Annotated[str | None, typer.Option(help="Only its jobs; places count all jobs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most, the next one first.")] = 50,
     json: session.Json = False,
 ) -> None:
     """Who waits, in order: why, for whom, what would help, and when each should start."""

@@ -29,35 +29,40 @@ def simulate(
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="YAML: machine types and how many hosts of each.")] = None,
     snapshot: Annotated[
-        Path | None, typer.Option(help="Go on from what `gpu-platform snapshot` wrote; instead of --cluster.")
+        Path | None, typer.Option(help="Start from what `gpu-platform snapshot` wrote; instead of --cluster.")
     ] = None,
     lasting: Annotated[
-        str | None, typer.Option(help="With --snapshot: how long its jobs without a time limit run; default: for ever.")
+        str | None, typer.Option(help="With --snapshot: run time of its jobs without a time limit; default: for ever.")
     ] = None,
     policy: Annotated[
         str,
-        typer.Option(help="YAML of the policy's settings, or just a queue order; default: ours, or the snapshot's."),
+        typer.Option(
+            help="A YAML policy file, or the name of a queue order; default: the platform's, or the snapshot's."
+        ),
     ] = "default",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one; for every policy.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, in all policies.")
     ] = None,
     compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None,
-    until: Annotated[str | None, typer.Option(help="Stop then, e.g. 12h or 7d; default: when all jobs ended.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="When to stop, e.g. 12h or 7d; default: when all jobs have ended.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None,
     limits: Annotated[
         float | None,
-        typer.Option(min=1, metavar="FACTOR", help="Give jobs without a time limit one: this often their run time."),
+        typer.Option(min=1, metavar="FACTOR", help="Give jobs without a time limit one: their run time times FACTOR."),
     ] = None,
     failures: Annotated[
         Path | None, typer.Option(help="JSON lines of at_s, host, gpu, down_s; or InfiniteHBD's fault trace.")
     ] = None,
     mtbf: Annotated[
-        str | None, typer.Option(help="Each GPU fails this often on average, e.g. 400d; instead of a file.")
+        str | None, typer.Option(help="Mean time between failures of a GPU, e.g. 400d; instead of a file.")
     ] = None,
-    repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU stays away.")] = "1h",
-    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: another seed, other failures.")] = 0,
+    repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU is out of service.")] = "1h",
+    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: seed of the random failures.")] = 0,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Jobs checkpoint this often, e.g. 30m; default: they begin again.")
+        str | None,
+        typer.Option(help="Interval of the jobs' checkpoints, e.g. 30m; default: none, so they start from zero."),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None,
     json: session.Json = False,

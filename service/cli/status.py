@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_JOBS = 50
 SHORTEST_S = 0.1
 
-Wide = Annotated[bool, typer.Option("--wide", help="With the uuid of each GPU.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show the uuid of each GPU.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    everything: Annotated[bool, typer.Option("--all", help="Every host and GPU.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every host and GPU.")] = False,
     wide: Wide = False,
     json: session.Json = False,
 ) -> None:
@@ -80,7 +80,7 @@ def watch(
         float | None,
         typer.Option(parser=parsing.duration_s, metavar="TIME", help="1s, 500ms, 2m; at least 100ms; default: 2s."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every host and GPU.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every host and GPU.")] = False,
     wide: Wide = False,
     json: session.Json = False,
 ) -> None:

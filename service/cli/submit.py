@@ -26,7 +26,7 @@ def submit(
         typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.", show_default=False),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="GPUs in all, on one host unless --hosts is given; default: none.")
+        int | None, typer.Option(help="Number of GPUs, on one host unless --hosts is given; default: none.")
     ] = None,
     hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None,
     gpus_per_host: Annotated[int | None, typer.Option(help="GPUs on each host; default: none.")] = None,
@@ -42,65 +42,79 @@ def submit(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: the program's name.")] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V|K", help="Set a variable, or pass on the one of here; repeat it.")
+        list[str] | None, typer.Option(metavar="K=V|K", help="Set a variable, or pass on your own; may be repeated.")
     ] = None,
-    workdir: Annotated[str | None, typer.Option(help="On the hosts; default: the current directory.")] = None,
+    workdir: Annotated[
+        str | None, typer.Option(help="Working directory on the hosts; default: the current directory.")
+    ] = None,
     priority: Annotated[int | None, typer.Option(help="-1000 to 1000; higher goes first.")] = None,
     max_retries: Annotated[int | None, typer.Option(help="Attempts after a failure of the program.")] = None,
     allow_cross_numa: Annotated[
-        bool | None, typer.Option("--allow-cross-numa", help="GPUs on different sockets without NVLink will do.")
+        bool | None, typer.Option("--allow-cross-numa", help="Allow GPUs on different sockets without NVLink.")
     ] = None,
     strategy: Annotated[Literal["pack", "spread"] | None, typer.Option(help="Fill hosts, or use empty ones.")] = None,
     require: Annotated[
         str | None,
-        typer.Option(metavar="LEVEL", help="All GPUs in one: nvlink, numa, socket, host, leaf, spine, or yours."),
+        typer.Option(
+            metavar="LEVEL", help="All GPUs in one nvlink, numa, socket, host, leaf, spine, or level of your own."
+        ),
     ] = None,
-    prefer: Annotated[str | None, typer.Option(metavar="LEVEL", help="As --require, where it can be had.")] = None,
+    prefer: Annotated[str | None, typer.Option(metavar="LEVEL", help="As --require, if possible.")] = None,
     total: Annotated[
-        int | None, typer.Option(help="GPUs in all, on as few hosts as can be; instead of --gpus and --hosts.")
+        int | None, typer.Option(help="Number of GPUs, on as few hosts as possible; instead of --gpus and --hosts.")
     ] = None,
     share: Annotated[
-        int | None, typer.Option(metavar="PERCENT", help="Of each GPU's SMs, with --share-memory; others get the rest.")
+        int | None, typer.Option(metavar="PERCENT", help="Percent of each GPU's SMs; needs --share-memory.")
     ] = None,
     share_mode: Annotated[
         Literal["mps", "time_slice"] | None,
-        typer.Option(
-            help="How --share is done: mps (limits SMs and memory) or turns; default: mps where the host can."
-        ),
+        typer.Option(help="mps (limits SMs and memory) or time_slice (turns); default: mps where the host has it."),
     ] = None,
     share_memory: Annotated[
-        int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Of each GPU's memory: 20GiB.")
+        int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each GPU: 20GiB.")
     ] = None,
-    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="A MIG instance of each GPU: 1g.10gb.")] = None,
+    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="One MIG instance of each GPU: 1g.10gb.")] = None,
     cpus: Annotated[
-        int | None, typer.Option(help="CPUs on each host that nobody else gets; default: 1 without GPUs.")
+        int | None, typer.Option(help="CPUs on each host for this job alone; default: 1 without GPUs.")
     ] = None,
     ram: Annotated[
         int | None,
-        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each host that nobody else gets."),
+        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory on each host for this job alone."),
     ] = None,
     cuda: Annotated[
         str | None, typer.Option(metavar="X[.Y]", help="A CUDA installation of the hosts: 12, 12.4, >=12.4.")
     ] = None,
-    spares: Annotated[int | None, typer.Option(help="Hosts more, held in reserve for a fault.")] = None,
+    spares: Annotated[int | None, typer.Option(help="More hosts, held as spares for a fault.")] = None,
     keep: Annotated[
         int | None,
-        typer.Option(parser=parsing.whole_s, metavar="TIME", help="After a fault, hold the other GPUs so long."),
+        typer.Option(
+            parser=parsing.whole_s,
+            metavar="TIME",
+            help="After a fault, keep the reservation this long while a GPU is repaired.",
+        ),
     ] = None,
     checkpoints: Annotated[
-        bool | None, typer.Option("--checkpoints", help="It goes on from its checkpoints, so it may be moved.")
+        bool | None, typer.Option("--checkpoints", help="The job goes on from its checkpoints, so it may be moved.")
     ] = None,
     checkpoint_every: Annotated[
         int | None,
-        typer.Option(parser=parsing.whole_s, metavar="TIME", help="Ask the program for a checkpoint so often: 30m."),
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Interval at which the program is asked for a checkpoint: 30m."
+        ),
     ] = None,
-    checkpoint_keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N complete ones.")] = None,
+    checkpoint_keep: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep the newest N complete checkpoints.")
+    ] = None,
     checkpoint_signal: Annotated[
-        Literal["USR1", "USR2", "HUP", "none"] | None, typer.Option(help="Sent with each request. Default: USR2.")
+        Literal["USR1", "USR2", "HUP", "none"] | None,
+        typer.Option(help="Signal sent with each request. Default: USR2."),
     ] = None,
     resume_from: Annotated[
         str | None,
-        typer.Option(metavar="JOB[:ATTEMPT[/NAME]]", help="Begin with a checkpoint of another job: jobs checkpoints."),
+        typer.Option(
+            metavar="JOB[:ATTEMPT[/NAME]]",
+            help="Start from a checkpoint of another job; list them with: jobs checkpoints.",
+        ),
     ] = None,
     fencing: Annotated[
         Literal["lease", "strict", "relaxed"] | None,
@@ -109,37 +123,49 @@ def submit(
             "until they are known to be dead; relaxed lets them go on beside the new ones. Default: the cluster's."
         ),
     ] = None,
-    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stopped for another job.")] = False,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stop this job for another one.")] = False,
     warn_before: Annotated[
         int | None,
-        typer.Option(parser=parsing.whole_s, metavar="TIME", help="Before the limit of --time, send --warn-signal."),
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Send --warn-signal this long before the limit of --time."
+        ),
     ] = None,
     warn_signal: Annotated[
         Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None, typer.Option(help="Default: USR1.")
     ] = None,
     hang_limit: Annotated[
-        int | None, typer.Option(parser=parsing.whole_s, metavar="TIME", help="Restart it when nothing moves so long.")
+        int | None,
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Restart the job after so long without a sign of work."
+        ),
     ] = None,
     idle_limit: Annotated[
-        int | None, typer.Option(parser=parsing.whole_s, metavar="TIME", help="End it when its GPUs idle so long.")
+        int | None,
+        typer.Option(parser=parsing.whole_s, metavar="TIME", help="End the job after its GPUs were idle so long."),
     ] = None,
-    power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Of each GPU.")] = None,
+    power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Power limit of each GPU.")] = None,
     rank_per: Annotated[Literal["host", "gpu"] | None, typer.Option(help="One process per host, or per GPU.")] = None,
     grace: Annotated[
         float | None,
-        typer.Option(parser=parsing.duration_s, metavar="TIME", help="Between SIGTERM and SIGKILL, for example 30s."),
+        typer.Option(
+            parser=parsing.duration_s, metavar="TIME", help="Time between SIGTERM and SIGKILL, for example 30s."
+        ),
     ] = None,
-    namespace: Annotated[str | None, typer.Option(help="Who shares and pays.")] = None,
-    user: Annotated[str | None, typer.Option(help="Default: who you are here.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Whose quota and fair share the job counts for.")] = None,
+    user: Annotated[str | None, typer.Option(help="Default: your login name.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("-f", "--file", help="A job as YAML, with the fields of the REST API; options here win."),
+        typer.Option(
+            "-f", "--file", help="A specification in YAML, with the fields of the REST API; options win over it."
+        ),
     ] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="The same key never submits twice.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key makes no second job.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where and when it would start; returns 1 if it never would.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; returns its exit code.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; returns its exit code.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="As --wait, and print what rank 0 writes.")] = False,
     json: session.Json = False,
 ) -> None:

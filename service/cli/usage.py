@@ -14,11 +14,11 @@ def register(app: typer.Typer) -> None:
 
 
 def usage(
-    job: Annotated[str | None, typer.Argument(help="A job's id: its attempts and ranks; default: sums.")] = None,
+    job: Annotated[str | None, typer.Argument(help="A job's id, for its attempts and ranks; default: sums.")] = None,
     namespace: Annotated[str | None, typer.Option()] = None,
     user: Annotated[str | None, typer.Option()] = None,
     since: Annotated[
-        str | None, typer.Option(help="Attempts that ended within so long, e.g. 24h or 7d; default: all.")
+        str | None, typer.Option(help="Attempts that ended within this time, e.g. 24h or 7d; default: all.")
     ] = None,
     json: session.Json = False,
 ) -> None:

@@ -27,11 +27,11 @@ async def list_checkpoints(
 
 @router.post("/jobs/{job_id}/checkpoints", status_code=202)
 async def ask_for_checkpoint(job_id: JobId, context: ServiceContextDep) -> CheckpointAsked:
-    """Ask a running job's program to save now. Whether it does, the list of its checkpoints shows."""
+    """Ask a running job's program for a checkpoint now. The list of its checkpoints shows whether it wrote one."""
     return CheckpointAsked(signalled=await checkpoints.ask_for_checkpoint(context, job_id))
 
 
 @router.post("/checkpoint-roots:check")
 async def check_roots(context: ServiceContextDep) -> Page[CheckpointRoot]:
-    """Which hosts share a checkpoint root, tried: one of each group writes a file, the others look for it."""
+    """Test which hosts share a checkpoint root: one host of each group writes a file, and the others look for it."""
     return Page(items=await checkpoints.check_roots(context))

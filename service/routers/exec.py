@@ -15,7 +15,7 @@ from service.streams import resume_seq, stream
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/exec", tags=["commands beside a rank"])
 
-SessionId = Annotated[str, Path(description="From the answer that started it", max_length=80)]
+SessionId = Annotated[str, Path(description="The session's id, from the answer to the start", max_length=80)]
 Offset = Annotated[int, Query(ge=0, lt=2**60, description="In bytes")]
 Size = Annotated[int, Query(ge=1, le=10_000)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -28,7 +28,7 @@ async def start_command(
 ) -> ExecSession:
     """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
 
-    It ends with its rank at the latest, or when nobody has read its output for 30 s. The audit log says who ran what.
+    It ends when its rank ends, or when nobody has read its output for 30 s. The audit log says who ran what.
     """
     return await service_exec.start(context, job_id, request, actor or "anonymous")
 
@@ -52,9 +52,9 @@ async def give_input(
     request: Request,
     context: ServiceContextDep,
     offset: Offset = 0,
-    eof: Annotated[bool, Query(description="There is no more")] = False,
+    eof: Annotated[bool, Query(description="This is the end of the input")] = False,
 ) -> ExecReceived:
-    """Bytes for its stdin, from `offset` of all on. May be sent again; go on from `received`."""
+    """Bytes for its stdin, from `offset` of the whole input on. May be repeated; continue at `received`."""
     return await service_exec.give_input(context, job_id, session_id, offset, await request.body(), eof)
 
 

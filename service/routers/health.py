@@ -25,7 +25,7 @@ PATIENCE_S = 3.0
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """The process answers. Says nothing about what it needs."""
+    """The process answers. This does not check what the process depends on."""
     return Health()
 
 

@@ -50,7 +50,7 @@ async def drain_host(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs there")] = False,
 ) -> Host:
-    """No new work; what runs there goes on. DRAINED when nothing is left."""
+    """Cordon the host: no new work, and what runs there goes on. It is DRAINED when nothing is left."""
     return await hosts_and_gpus.drain_host(context, name, _actor(actor), _reason(why), force)
 
 
@@ -62,7 +62,7 @@ async def take_host_offline(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs there")] = False,
 ) -> Host:
-    """Out of service at once; a 409 while jobs run there, unless `force`."""
+    """Cordon the host at once. A 409 while jobs run there, unless `force` kills them."""
     return await hosts_and_gpus.take_host_offline(context, name, _actor(actor), _reason(why), force)
 
 
@@ -78,7 +78,7 @@ async def declare_host_lost(
     context: ServiceContextDep,
     actor: ActorDep,
     why: ReasonBodyDep = None,
-    force: Annotated[bool, Query(description="Also a host that reports")] = False,
+    force: Annotated[bool, Query(description="Also if the host still reports")] = False,
 ) -> Host:
     """It is dead: what ran there starts elsewhere now, with nothing left to wait for. If the host lives and is only
     cut off, its ranks may run beside the new ones until it is reached. A 409 while it reports, unless `force`."""
@@ -142,7 +142,7 @@ async def drain_gpu(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Preempt what runs on it")] = False,
 ) -> Gpu:
-    """No new work; what runs on it goes on. DRAINED when nobody holds it any more; faults are healed as ever."""
+    """Cordon the GPU: no new work, what runs goes on. DRAINED when nobody holds it. Faults are repaired as usual."""
     return await hosts_and_gpus.drain_gpu(context, gpu_id, _actor(actor), _reason(why), force)
 
 
@@ -154,7 +154,7 @@ async def take_gpu_offline(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs on it")] = False,
 ) -> Gpu:
-    """Out of service until somebody puts it back; a 409 while jobs run on it, unless `force`."""
+    """Out of service until an operator puts it back. A 409 while jobs run on it, unless `force` kills them."""
     return await hosts_and_gpus.take_gpu_offline(context, gpu_id, _actor(actor), _reason(why), force)
 
 

@@ -63,7 +63,7 @@ async def submit_job(
         ),
     ] = None,
 ) -> Job:
-    """Submit a job. When this answers, the job is durable: it runs, or says why not, whatever dies."""
+    """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
     spec = with_defaults(spec, context.settings.service.job_defaults)
     job, created = await submission.submit(context, spec, actor or spec.user, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
@@ -94,7 +94,8 @@ async def get_job(
     job_id: JobId,
     context: ServiceContextDep,
     wait_s: Annotated[
-        float, Query(ge=0, le=60, description="Answer when the job has ended, or after so many seconds")
+        float,
+        Query(ge=0, le=60, description="Wait with the answer until the job has ended, but at most so many seconds"),
     ] = 0.0,
 ) -> Job:
     """One job: what was asked, its state, where it runs, or why it waits."""
@@ -115,7 +116,7 @@ async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, b
 
 @router.post("/{job_id}/preempt", status_code=202)
 async def preempt_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
-    """SIGTERM and the job's grace to write a checkpoint; then it queues again. Only a job that holds GPUs."""
+    """Stop a job that holds GPUs, with SIGTERM and its grace to write a checkpoint, and queue it again."""
     return await _interrupt(context, job_id, "preempt", actor, body)
 
 

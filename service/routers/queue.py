@@ -29,7 +29,7 @@ def list_queue(
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[QueueEntry]:
-    """Jobs that wait, next first: why, what would unblock each, who holds what it needs, and when it should start."""
+    """Waiting jobs, the next one first: why each waits, what would unblock it, who holds it up, when it may start."""
     start = offset_of(cursor)
     found = queue_view.list_queue(context.store, start, limit, namespace)
     return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
@@ -48,11 +48,11 @@ def _dry_run(context: ServiceContext, spec: JobSpec) -> DryRun:
 
 @router.get("/jobs/{job_id}/reason")
 async def read_reason(job_id: JobId, context: ServiceContextDep) -> Reason:
-    """Why this one job waits, worked out for it: also when gangs of groups and parts of GPUs would start."""
+    """Why this one job waits, computed for it alone: also estimates for gangs of groups and for shares of GPUs."""
     return await run_in_threadpool(dry_runs.why, context.store, job_id)
 
 
 @router.get("/snapshot")
 async def read_snapshot(context: ServiceContextDep) -> ClusterState:
-    """Hosts, GPUs, who runs, who waits and the policy in force, as one document: for `gpu-platform simulate`."""
+    """Hosts, GPUs, running jobs, waiting jobs and the current policy as one document, for `gpu-platform simulate`."""
     return await run_in_threadpool(dry_runs.snapshot, context.store)

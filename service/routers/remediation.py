@@ -24,7 +24,7 @@ async def get_remediation(gpu_id: GpuId, context: ServiceContextDep) -> Remediat
 async def approve_remediation(
     gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
-    """Let the step happen that waits for an operator; a 409 when none does."""
+    """Approve the step that waits for an operator; a 409 when none waits."""
     return await remediation.order(context, gpu_id, "approve", actor or "anonymous", why.reason if why else "")
 
 
@@ -32,7 +32,7 @@ async def approve_remediation(
 async def veto_remediation(
     gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
-    """Leave out the step that waits for an operator; what comes after it follows. A 409 when none waits."""
+    """Skip the step that waits for an operator; the next one follows. A 409 when none waits."""
     return await remediation.order(context, gpu_id, "veto", actor or "anonymous", why.reason if why else "")
 
 

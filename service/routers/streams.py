@@ -20,7 +20,9 @@ from service.streams import end, message, resume_seq, stream
 
 router = APIRouter(tags=["events and logs"])
 
-LastEventId = Annotated[str | None, Header(description="Go on behind this event; browsers send it by themselves")]
+LastEventId = Annotated[
+    str | None, Header(description="Continue after this event; browsers send this header by themselves")
+]
 After = Annotated[int | None, Query(ge=0, lt=2**63, description="Only events with a higher sequence number")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -34,7 +36,7 @@ async def read_events(
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[Event]:
-    """Everything that happens, as server-sent events: from now on, or behind `after`. `id` is the sequence number."""
+    """All events, as server-sent events: from now on, or after the number `after`. `id` is the sequence number."""
     if not follow:
         return await _page(context, after or 0, limit, None)
     start = resume_seq(last_event_id, after)

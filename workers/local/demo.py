@@ -21,7 +21,7 @@ from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from workers.local.cluster import LocalCluster
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 EPOCHS = 16
 XID = 31
 DEADLINE_S = 120

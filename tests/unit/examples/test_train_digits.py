@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workers.local import demo
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_digits.py"
 DEADLINE_S = 60.0
 
@@ -142,3 +144,7 @@ def test_a_rank_that_never_comes_is_named(start: Callable[..., Attempt]) -> None
     assert codes[0] == 1
     assert codes[2] == 1
     assert "ranks [1] did not come within 3 s" in attempt.log() or "lost its neighbour" in attempt.log()
+
+
+def test_make_run_finds_the_program() -> None:
+    assert demo.EXAMPLES / EXAMPLE.name == EXAMPLE
