@@ -198,7 +198,7 @@ class SchedulingRound:
 
     def _free(self, claims: Sequence[PlannedReservation]) -> int:
         """Return the number of free GPUs without those that are claimed."""
-        free = self.state.snapshot.free & ~self.state.snapshot.held
+        free = self.state.snapshot.available()
         for claim in claims:
             free[claim.hosts] &= ~claim.gpus
         return int(np.bitwise_count(free).sum())

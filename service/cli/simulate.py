@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +14,12 @@ from service.cli import session
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gpu_platform.domain.cluster_state import ClusterState
     from gpu_platform.domain.rows import HostRow
     from gpu_platform.scheduling.simulator.failures import Outage
     from gpu_platform.scheduling.simulator.report import SimulationReport
+    from gpu_platform.scheduling.simulator.start import SimulationStart
+    from gpu_platform.scheduling.simulator.trace import Trace
 
 
 def register(app: typer.Typer) -> None:
@@ -75,55 +79,82 @@ def simulate(
     """
     import time  # the engine has no clock of its own
 
-    from gpu_platform.scheduling.simulator import engine, files, page
+    from gpu_platform.scheduling.simulator import engine, files
     from gpu_platform.scheduling.simulator.report import report_on
-    from gpu_platform.scheduling.simulator.start import SimulationStart
-    from gpu_platform.scheduling.simulator.trace import Trace
 
+    _check_choices(trace, cluster, snapshot, failures, mtbf)
+    until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
+    inputs = _read_inputs(trace, cluster, snapshot, _seconds(lasting))
+    loaded = inputs.trace.first(jobs) if jobs else inputs.trace
+    loaded = loaded.limited(limits) if limits else loaded
+    live = inputs.state.policy if inputs.state else None
+    reports = []
+    for label, one in [files.load_policy(name, settings or (), live) for name in (policy, *(compare or ()))]:
+        run = engine.simulate(
+            loaded,
+            inputs.hosts,
+            one,
+            start=inputs.start(),
+            failures=_failures(inputs.hosts, failures, mtbf, repair, seed),
+            until_s=until_s,
+            checkpoint_s=checkpoint_s,
+            clock=time.perf_counter,
+        )
+        reports.append(report_on(run, label))
+    _show(loaded, inputs, reports, html, json)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is simulated, as read from the files."""
+
+    where: str
+    """The name of the cluster's file."""
+    hosts: list[HostRow]
+    trace: Trace
+    state: ClusterState | None
+    lasting_s: float | None
+
+    def start(self) -> SimulationStart | None:
+        """Return the start for one run. Every run needs its own, because it changes the start's records."""
+        from gpu_platform.scheduling.simulator.start import SimulationStart
+
+        return SimulationStart.of(self.state, self.lasting_s) if self.state else None
+
+
+def _check_choices(
+    trace: Path | None, cluster: Path | None, snapshot: Path | None, failures: Path | None, mtbf: str | None
+) -> None:
     if failures and mtbf:
         raise typer.BadParameter("give --failures or --mtbf, not both")
     if (cluster is None) == (snapshot is None):
         raise typer.BadParameter("give --cluster or --snapshot")
     if trace is None and snapshot is None:
         raise typer.BadParameter("give a trace of jobs, or --snapshot")
-    until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
+
+
+def _read_inputs(trace: Path | None, cluster: Path | None, snapshot: Path | None, lasting_s: float | None) -> _Inputs:
+    from gpu_platform.scheduling.simulator import files
+    from gpu_platform.scheduling.simulator.trace import Trace
+
     state = files.load_state(snapshot) if snapshot else None
-    start = SimulationStart.of(state, _seconds(lasting)) if state else None
     hosts = state.hosts if state else files.load_cluster(cluster or Path())
     where = (snapshot or cluster or Path()).stem
-    live = state.policy if state else None
-    policies = [files.load_policy(name, settings or (), live) for name in (policy, *(compare or ()))]
     host_size = max((len(host.inventory.gpus) for host in hosts), default=8)
     loaded = files.load_trace(trace, host_size) if trace else Trace.of(where, [])
-    if jobs:
-        loaded = loaded.first(jobs)
-    if limits:
-        loaded = loaded.limited(limits)
-    notes = [*(start.notes if start else ()), *loaded.notes]
-    reports = []
-    for label, one in policies:
-        run = engine.simulate(
-            loaded,
-            hosts,
-            one,
-            start=SimulationStart.of(state, _seconds(lasting)) if state else None,
-            failures=_failures(hosts, failures, mtbf, repair, seed),
-            until_s=until_s,
-            checkpoint_s=checkpoint_s,
-            clock=time.perf_counter,
-        )
-        reports.append(report_on(run, label))
+    return _Inputs(where, hosts, loaded, state, lasting_s)
+
+
+def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], html: Path | None, as_json: bool) -> None:
+    from gpu_platform.scheduling.simulator import page
+
+    start = inputs.start()
+    notes = [*(start.notes if start else ()), *trace.notes]
     if html:
-        html.write_text(page.html_page(loaded.name, where, notes, reports), encoding="utf-8")
-    if json:
-        session.print_json(
-            {
-                "trace": loaded.name,
-                "cluster": where,
-                "notes": notes,
-                "reports": [report.model_dump(mode="json") for report in reports],
-            }
-        )
+        html.write_text(page.html_page(trace.name, inputs.where, notes, reports), encoding="utf-8")
+    if as_json:
+        dumped = [report.model_dump(mode="json") for report in reports]
+        session.print_json({"trace": trace.name, "cluster": inputs.where, "notes": notes, "reports": dumped})
         return
     for note in notes:
         session.say(f"note: {note}")

@@ -159,7 +159,7 @@ class Backfill:
         touched = touched[candidates.fits[touched] & ~host_resources[touched]]
         if not len(touched) and not len(closed):
             return candidates
-        open_gpus = snapshot.free[touched] & ~snapshot.held[touched]
+        open_gpus = snapshot.available(touched)
         if row.gpus.share is not None:
             open_gpus |= snapshot.shared.partly[touched]
         left = open_gpus & ~reserved[touched]
@@ -228,7 +228,7 @@ class Backfill:
         """
         snapshot, request = self._snapshot, row.gpus
         machine = snapshot.machines[snapshot.machine[host_index]]
-        free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
+        free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}
         for position in members(usable & ~free):
             end = max(not_before, self._running_jobs.free_at(snapshot.uuid(host_index, position)))

@@ -67,7 +67,7 @@ class ReleaseForecast:
         if self._seen != snapshot.version:
             for host_index in np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > self._seen).tolist():
                 free, row, unknown = (
-                    int(snapshot.free[host_index] & ~snapshot.held[host_index]),
+                    snapshot.available_on(host_index),
                     self._ends[host_index],
                     0,
                 )
@@ -114,7 +114,7 @@ class ReleaseForecast:
         that lack the fewest GPUs. ``able``, by host index: hosts that could serve the job once all others have ended.
         """
         request, snapshot, available = row.gpus, self._snapshot, self.availability(row)
-        free = np.bitwise_count(available.usable & snapshot.free & ~snapshot.held)
+        free = np.bitwise_count(available.usable & snapshot.available())
         known = np.bitwise_count(available.usable & ~self._unknown) >= request.gpus_per_host
         hosts = np.flatnonzero(able & known)
         order = np.lexsort((snapshot.by_name[hosts], -free[hosts].astype(np.int64), available.at[hosts]))
@@ -162,7 +162,7 @@ class ReleaseForecast:
 
     def _find_blockers(self, request: GpuRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
-        free = int(snapshot.free[host_index] & ~snapshot.held[host_index]) & usable
+        free = snapshot.available_on(host_index) & usable
         if _best(machine, free, request):
             return {}
         theirs: dict[AttemptId, int] = {}

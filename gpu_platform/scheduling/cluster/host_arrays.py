@@ -85,3 +85,11 @@ class HostArrays:
         """Level -> the number of each host's domain. The nearest level is first."""
         self.leaf, self.spine = self.domains["leaf"], self.domains["spine"]
         self.changed_at = {change: cast(NDArray[np.int64], arrays[f"changed_at_{change}"]) for change in ChangeKind}
+
+    def available(self, hosts: HostIndices | slice = slice(None)) -> GpuSets:
+        """Return the GPUs of ``hosts`` that are free in the store and not held by a proposal. Default: all hosts."""
+        return self.free[hosts] & ~self.held[hosts]
+
+    def available_on(self, host_index: int) -> int:
+        """Return the GPUs of one host that are free in the store and not held by a proposal."""
+        return int(self.free[host_index] & ~self.held[host_index])

@@ -46,7 +46,7 @@ class FragmentationScore:
         if self._stranding is not None:
             grown = self._stranding.growth(request, snapshot, hosts, offers)
             return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))
-        free = (snapshot.free[hosts] & ~snapshot.held[hosts]).tolist()
+        free = (snapshot.available(hosts)).tolist()
         machines = [snapshot.machines[number] for number in snapshot.machine[hosts].tolist()]
         growth = [
             self.unusable(machine, before & ~taken) - self.unusable(machine, before) if taken else 0.0

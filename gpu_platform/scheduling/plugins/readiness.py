@@ -48,5 +48,5 @@ class FreeGpuFilter:
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        free = snapshot.free[hosts] & ~snapshot.held[hosts]
+        free = snapshot.available(hosts)
         return free if query.request.share is None else free | snapshot.shared.partly[hosts]

@@ -110,7 +110,7 @@ def _left(snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.int16]:
     """
     shared = snapshot.shared
     partly = shared.partly[hosts] & snapshot.working[hosts]
-    whole = snapshot.free[hosts] & ~snapshot.held[hosts] & ~partly
+    whole = snapshot.available(hosts) & ~partly
     left_on_shared = np.where(as_rows(partly, shared.width), np.int16(_WHOLE) - shared.percent[hosts], np.int16(0))
     return np.where(as_rows(whole, shared.width), np.int16(_WHOLE), np.maximum(left_on_shared, np.int16(0)))
 

@@ -24,7 +24,7 @@ class ResourcesScore:
     ) -> NDArray[np.float64]:
         if not request.gpus_per_host:
             return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
-        free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts])
+        free = np.bitwise_count(snapshot.available(hosts))
         return np.clip(request.gpus_per_host / np.maximum(free, 1), 0.0, 1.0)
 
 
@@ -42,7 +42,7 @@ class StrategyScore:
     def __call__(
         self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
-        free = np.bitwise_count(snapshot.free[hosts] & ~snapshot.held[hosts]).astype(np.float64)
+        free = np.bitwise_count(snapshot.available(hosts)).astype(np.float64)
         if not request.gpus_per_host:
             idle = _cpus_left(snapshot, hosts) / np.maximum(snapshot.cpus[hosts], 1)
             if request.strategy is Strategy.SPREAD:

@@ -116,7 +116,7 @@ class MovePlanner:
     def _model(self, row: QueueRow, problem: _MoveProblem, budget: MoveBudget, now: float) -> MoveModel:
         snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
-        free = np.bitwise_count(snapshot.free & ~snapshot.held & snapshot.working) * snapshot.ready
+        free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
         hosts = [
             HostModel(
                 free=int(free[host_index]),
@@ -187,7 +187,7 @@ class MovePlanner:
 
         minimal_sets = self._minimal_sets(row, jobs, held)
         order = sorted(minimal_sets, key=lambda host_index: (min(map(cost, minimal_sets[host_index])), host_index))
-        free = np.bitwise_count(self._snapshot.free & ~self._snapshot.held & self._snapshot.working)
+        free = np.bitwise_count(self._snapshot.available() & self._snapshot.working)
         roomy = np.lexsort((self._snapshot.by_name, -(free * self._snapshot.ready).astype(np.int64)))[:MAX_TARGETS]
         targets = set(roomy.tolist())
         chosen: dict[int, None] = {}
@@ -214,7 +214,7 @@ class MovePlanner:
 
     def _free(self) -> int:
         snapshot = self._snapshot
-        free: NDArray[np.uint64] = snapshot.free & ~snapshot.held & snapshot.working
+        free: NDArray[np.uint64] = snapshot.available() & snapshot.working
         return int((np.bitwise_count(free) * snapshot.ready).sum())
 
 

@@ -245,40 +245,53 @@ class PreemptionPlanner:
         """Tell whether the quotas would allow ``row`` once these jobs have ended."""
         quotas, snapshot = self._state.quotas, self._state.snapshot
         charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
-        free = int(np.bitwise_count(snapshot.free & ~snapshot.held).sum()) - sum(gpus for _, _, gpus in charges)
+        free = int(np.bitwise_count(snapshot.available()).sum()) - sum(gpus for _, _, gpus in charges)
         with quotas.assuming(charges):
             return quotas.denial(row.namespace, row.user, row.gpu_count, free) is None
 
     def _move(self, waiting: list[WaitingEntry], staying: list[RunningRow], now: float) -> list[Preemption]:
+        """Return the jobs to move: for displaced jobs if that helps, else for defragmentation."""
         policy = self._state.policy
         movable = [row for row in staying if row.checkpoints and now - row.started_at >= policy.min_run_s]
+        self._forget_settled(staying, now)
+        recovered: list[Preemption] = []
+        if policy.recovery and self._displaced and self.hold_back_priority(now) == -math.inf:
+            recovered = self._recover(movable, now)
+        if recovered or not policy.defragmentation or now < self._next_look:
+            return recovered
+        return self._defragment(waiting, movable, now)
+
+    def _forget_settled(self, staying: list[RunningRow], now: float) -> None:
+        """Forget displaced jobs that ended meanwhile. When none is left, the whole budget is there again."""
         held = {row.job_id for row in staying}
-        for job_id, why in self._displaced.items():
+        for job_id, displaced in self._displaced.items():
             if job_id in held or job_id in self._state.queue:
-                why.seen = now
+                displaced.seen = now
         self._displaced = {job: why for job, why in self._displaced.items() if now - why.seen < RETURN_S}
         if not self._displaced:
-            self._budget = policy.recovery_budget
-        if policy.recovery and self._displaced and self.hold_back_priority(now) == -math.inf:
-            due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
-            displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
-            moves = recover(displaced, self._move_planner, self._state.snapshot, movable, self._budget, now)
-            if moves:
-                spent = [found for _, found in moves]
-                self._budget = MoveBudget(
-                    self._budget.jobs - sum(len(found.jobs) for found in spent),
-                    self._budget.lost_gpu_s - sum(found.lost_gpu_s for found in spent),
-                )
-                return [self._moved(row, found, PreemptionReason.RECOVERY, now) for row, found in moves]
-        if policy.defragmentation and now >= self._next_look:
-            self._next_look = now + policy.defragment_every_s
-            rows = [e.row for e in waiting if now - e.row.enqueued_at >= policy.defragment_after_s]
-            moves = defragment(
-                rows[:PREEMPTORS], self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
+            self._budget = self._state.policy.recovery_budget
+
+    def _recover(self, movable: list[RunningRow], now: float) -> list[Preemption]:
+        """Return the jobs to move for displaced jobs, and take what that costs from the budget."""
+        due = [job_id for job_id, why in self._displaced.items() if why.not_before <= now]
+        displaced = [row for job_id in due if (row := self._state.queue.get(job_id))]
+        plans = recover(displaced, self._move_planner, self._state.snapshot, movable, self._budget, now)
+        if plans:
+            self._budget = MoveBudget(
+                self._budget.jobs - sum(len(plan.jobs) for _, plan in plans),
+                self._budget.lost_gpu_s - sum(plan.lost_gpu_s for _, plan in plans),
             )
-            if moves is not None:
-                return [self._moved(*moves, PreemptionReason.DEFRAGMENTATION, now)]
-        return []
+        return [self._moved(row, plan, PreemptionReason.RECOVERY, now) for row, plan in plans]
+
+    def _defragment(self, waiting: list[WaitingEntry], movable: list[RunningRow], now: float) -> list[Preemption]:
+        """Return the jobs to move for the first gang that has waited long enough and that moves help."""
+        policy = self._state.policy
+        self._next_look = now + policy.defragment_every_s
+        rows = [entry.row for entry in waiting if now - entry.row.enqueued_at >= policy.defragment_after_s]
+        found = defragment(
+            rows[:PREEMPTORS], self._move_planner, self._state.snapshot, movable, policy.defragmentation_budget, now
+        )
+        return [] if found is None else [self._moved(*found, PreemptionReason.DEFRAGMENTATION, now)]
 
     def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
         """Claim for ``row`` the place that it will have once ``jobs`` have ended, so that no other job takes it."""

@@ -80,7 +80,7 @@ class SliceVictimTrial:
         query = host_query(snapshot, row)
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
         self._usable = usable.tolist()
-        self._free = (usable & snapshot.free & ~snapshot.held).tolist()
+        self._free = (usable & snapshot.available()).tolist()
         for job in being_preempted:
             for host_index, gpus in self.of(job).items():
                 self._free[host_index] |= gpus
