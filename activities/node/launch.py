@@ -63,7 +63,7 @@ class LaunchActivities:
         except PreflightFailed as error:
             raise _preflight_failure(error, request.plan.host) from error
         except IllegalTransition:
-            # Closed. If its ranks ended well, an earlier try of this very step ran them and could not tell.
+            # The attempt is closed. If its ranks ended well, an earlier try of this step ran them.
             ended = await heartbeating(self._watcher.until_ended(_all_ranks(request.plan)))
             if ended.first_failure is not None:
                 raise

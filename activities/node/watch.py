@@ -72,7 +72,7 @@ class RankWatcher:
                 rank=first.rank,
             )
         elif reason := self._agent.stopped_because(request.key, first.ended_at_ms):
-            # Its host was declared lost and is back, and killed what is stale, before the workflow knows.
+            # The host was declared LOST and is back. It ended the old ranks before the workflow knows.
             failure = Failure(
                 kind=FailureKind.HARDWARE,
                 message=f"rank {first.rank} was stopped on {request.host}: {reason}",

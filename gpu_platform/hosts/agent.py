@@ -421,7 +421,7 @@ class HostAgent:
                     raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
 
     def _lease_of(self, plan: HostPlan) -> LeaseTerms | None:
-        """What the supervisor of a rank needs of the lease: to start the rank only under it, and to end it with it."""
+        """What a supervisor needs of the lease. It starts its rank only under the lease, and ends it with the lease."""
         if self._lease is None:
             return None
         return LeaseTerms(self._lease, plan.term, ends_rank=plan.fencing is not Fencing.RELAXED)

@@ -63,7 +63,7 @@ class NodeMetrics(Collector):
 
 
 def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterable[Metric]:
-    """What a GPU does not tell has no series."""
+    """The metrics of the GPUs. A value that a GPU does not tell has no series."""
     labels = {gpu.info.uuid: [str(gpu.info.index), gpu.info.uuid] for gpu in gpus}
 
     def family(

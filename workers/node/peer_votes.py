@@ -35,14 +35,14 @@ def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
 
 
 class PeerVotes:
-    """What the members of this host's group say about which hosts they still hear."""
+    """Asks the other hosts of the cluster whether they reach the control plane."""
 
     def __init__(self, own_name: str) -> None:
         self._own_name = own_name
         self._others: list[Member] = []
 
     def know(self, members: Sequence[Member] | None) -> None:
-        """None: they are as they were."""
+        """Set who the other hosts are. None: nothing has changed."""
         if members is not None:
             self._others = [member for member in members if member.name != self._own_name]
 

@@ -42,7 +42,7 @@ class GpuMeter:
     ecc_counter: int | None = None
 
     def __post_init__(self) -> None:
-        # Not fields: what the monotonic clock says means nothing to the next node worker.
+        # Not fields of the record: times of the monotonic clock mean nothing after a restart of the node worker.
         self._read_at_s: float | None = None
         self._busy_at_s = 0.0
         self._moved_at_s = 0.0

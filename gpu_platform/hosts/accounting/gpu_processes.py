@@ -40,7 +40,7 @@ class ProcessUse(NamedTuple):
         own = sum(self.utilization_percent.get(pid, 0.0) for pid in pids)
         if not own and server:
             return OwnUse(None, memory)
-        # Any kernel at all is work: a percent is the smallest that is not idle.
+        # A process that ran any kernel is not idle, so it counts with at least one percent.
         return OwnUse(min(100, max(1, round(own))) if own else 0, memory)
 
 

@@ -64,7 +64,7 @@ def overdue_message(attempt_dir: Path) -> str | None:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Does the process catch the signal? (proc(5), ``/proc/<pid>/status``, SigCgt.)"""
+    """True when the process has a handler for the signal. (proc(5), ``/proc/<pid>/status``, SigCgt.)"""
     try:
         with open(f"/proc/{pid}/status") as file:
             [mask] = [int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")]

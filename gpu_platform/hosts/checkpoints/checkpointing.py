@@ -58,7 +58,7 @@ class Checkpointing:
         release_resume(self.store, plan)
 
     def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
-        """What a jail must show besides the job's own checkpoints: those of the job that it resumes from."""
+        """Directories that the jail must show besides the job's own: the other job's checkpoint to resume from."""
         other = plan.checkpoint.resume_point is not None and resume_from is not None and os.path.isdir(resume_from)
         return [resume_from] if other and resume_from is not None else []
 
@@ -82,7 +82,7 @@ class Checkpointing:
         return name
 
     def sees_probe(self, name: str) -> bool:
-        """Does this host see what another one wrote, and so share its root? ``name`` comes from outside."""
+        """True when this host sees the file of another host, so both share the root. ``name`` comes from outside."""
         return name.isalnum() and (self.store.root / f"{_PROBE}{name}").exists()
 
     def remove_probe(self, name: str) -> None:

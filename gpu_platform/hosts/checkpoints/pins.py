@@ -1,4 +1,4 @@
-"""Which checkpoints attempts were started from: on the root itself, so that every host that shares it knows."""
+"""Notes which checkpoints attempts were started from. They are on the root, so that every host sees them."""
 
 from __future__ import annotations
 

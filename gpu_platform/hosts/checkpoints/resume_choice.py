@@ -1,4 +1,4 @@
-"""What an attempt goes on from: chosen among what this host sees, and kept while the attempt runs."""
+"""Chooses the checkpoint that an attempt starts from, and keeps it from removal while the attempt runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResumeChoice:
 
     checkpoint: CheckpointInfo | None = None
     note: str | None = None
-    """What was passed over, for people."""
+    """Which checkpoints were passed over and why, for people."""
 
 
 def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:

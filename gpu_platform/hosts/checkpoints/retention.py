@@ -106,7 +106,7 @@ class CheckpointRetention:
         return False
 
     def _end_removals(self, job_id: str) -> None:
-        """What a crash left half removed."""
+        """Finish removals that a crash interrupted."""
         for attempt in self._store.attempts(job_id):
             for doomed in (self._store.root / job_id / str(attempt)).glob(f"{REMOVED}*"):
                 self._end_removal(doomed, job_id)
@@ -125,7 +125,7 @@ class CheckpointRetention:
         return True
 
     def _drop_unfinished(self, job_dir: Path, live_attempt: int, older_than: float) -> None:
-        """What programs of earlier attempts began to write and never finished."""
+        """Remove checkpoints that programs of earlier attempts began to write and never finished."""
         for attempt in self._store.attempts(job_dir.name):
             if attempt >= live_attempt:
                 continue

@@ -32,7 +32,7 @@ def boot_id(home: Path, *, simulated: bool) -> str | None:
 
 
 def reboot_simulated(home: Path) -> None:
-    """What a reboot does to a simulated host, but for its processes: a new boot id, and GPUs that are found again."""
+    """Reboot a simulated host: a new boot id, and lost GPUs are found again. Its processes are not ended."""
     fault_injection.power_cycle(paths.control_dir(home))
     _write(home / _SIMULATED)
 

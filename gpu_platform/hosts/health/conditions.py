@@ -65,7 +65,7 @@ def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterato
     yield "ecc_uncorrectable", uncorrected > 0, f": {uncorrected} since the last reset"
     yield "remap_failed", counts.remap_failed, ""
     yield "remap_pending", counts.remap_pending, ""
-    # Asked for twice in a row: else the XID that it belongs to may still be on its way.
+    # The driver must ask twice in a row: after the first time, the XID that belongs to it may still arrive.
     asked = counts.recovery_action if before is not None and before.recovery_action == counts.recovery_action else 0
     yield "recovery_asked", asked != 0, f": action {asked}"
 

@@ -46,7 +46,7 @@ class FaultReports:
             at_ms = now_ms()
             seen_ms = gpu.xids.get(xid, 0)
             gpu.xids[xid] = at_ms
-            # The event set does not tell how grave it is; the kernel's log may, a moment later.
+            # NVML's events do not tell the severity of an XID. The kernel's log may tell it a moment later.
             is_graver = fatal and self._policy.has_severity(xid) and xid not in gpu.fatal
             if is_graver:
                 gpu.fatal.add(xid)

@@ -84,7 +84,7 @@ class GpuFitness(Stage):
                 log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
                 self._mark(uuid, problem)
             elif not plan.shares and since and (holders := self._holders(uuid, since)):
-                # Without a context: a monitoring daemon that was started meanwhile is one, so this takes no GPU away.
+                # It has the device open but no context. It may be a monitoring daemon, so the GPU stays in service.
                 log.warning("gpu.node_open", gpu=uuid, job=plan.key.job_id, processes=_named(holders))
 
     def unfit(self) -> dict[str, str]:

@@ -128,14 +128,14 @@ class HealthMonitor:
                 self.start()
 
     def expect_kill(self, uuids: Iterable[str]) -> None:
-        """What runs on these GPUs is being killed now: the driver will report that their channels were removed."""
+        """The platform is killing the processes on these GPUs: the XIDs that follow from that are no faults."""
         wanted = set(uuids)
         for gpu in self._gpus:
             if gpu.info.uuid in wanted:
                 gpu.killed_at_ms = now_ms()
 
     def was_reset(self, uuid: str) -> None:
-        """What the driver reports from now on is news, not an echo of what the reset was for."""
+        """The GPU was reset. XIDs from now on are new faults, not repeats of the one before the reset."""
         for gpu in self._gpus:
             if gpu.info.uuid == uuid:
                 with gpu.lock:

@@ -90,7 +90,7 @@ def read_inventory_without_gpus(node: NodeSettings, sysfs: Sysfs | None = None) 
 
 
 def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None) -> dict[str, Any]:
-    """What is not read from the GPUs."""
+    """Facts of the host that are not read from its GPUs: CPUs, memory, network cards, CUDA, isolation."""
     isolation = choose_isolation(node)
     installed = find_cuda(node.cuda_roots) if node.gpus else {}
     usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}

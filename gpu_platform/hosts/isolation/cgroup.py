@@ -262,7 +262,7 @@ class Cgroup:
         if limits.memory_bytes is not None and (path := self._path_of("memory")):
             if "memory" in self.hierarchies.v2:
                 write_control(f"{path}/memory.max", str(limits.memory_bytes))
-                write_control(f"{path}/memory.oom.group", "1")  # half a rank is of no use
+                write_control(f"{path}/memory.oom.group", "1")  # one process of a rank cannot go on without the others
                 _write_if_there(f"{path}/memory.swap.max", "0")
             else:
                 write_control(f"{path}/memory.limit_in_bytes", str(limits.memory_bytes))

@@ -43,7 +43,7 @@ HARMLESS = (
     Device(5, 2),  # ptmx: of the private devpts
     Device(136, None),  # its slaves
 )
-"""What every program expects and nobody can harm others with."""
+"""Devices that every program expects, and that cannot harm other jobs."""
 
 
 def device_of(path: str) -> Device:
@@ -68,7 +68,7 @@ def is_supported(cgroup: Cgroup) -> bool:
 
 
 def has_bpf() -> bool:
-    """Will the kernel take such a program from us (root, CONFIG_CGROUP_BPF)?"""
+    """True when the kernel accepts such a program from this process (root, CONFIG_CGROUP_BPF)."""
     try:
         os.close(_load(program(())))
     except OSError:

@@ -79,7 +79,7 @@ class Jail:
         self.cgroup.kill()
         deadline = time.monotonic() + _GONE_PATIENCE_S
         empty = self.cgroup.wait_empty(_GONE_PATIENCE_S)
-        # The holder ends last: as pid 1 in there it reaps all others.
+        # The holder is pid 1 of the jail's PID namespace. It reaps the others, so it ends last.
         while not self.cgroup.remove() or self.holder is not None:
             if time.monotonic() > deadline:
                 return False

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _ASK_AGAIN_S = 60.0
-"""What a GPU does not support may become answerable: row remapping is not while it has MIG instances."""
+"""Seconds after which an unsupported question is asked again: row remapping is unknown only while MIG is in use."""
 THROTTLE_REASONS = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
 """Clock event reasons that tell of heat or missing power (nvml.h, ``nvmlClocksEventReason…``)."""
 _SLOWED = sum(THROTTLE_REASONS)
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
     @property
     def is_throttled(self) -> bool:
-        """Are its clocks lowered by heat, the power brake or a hardware slowdown?"""
+        """True when its clocks are lowered by heat, the power brake or a hardware slowdown."""
         return bool(self.clock_reasons & _SLOWED)
 
     @property

@@ -68,7 +68,7 @@ def main(control_fd: int) -> None:
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         _tell(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
-    # With a control that reached another program the lock would outlive us; the file is what counts.
+    # Another program may hold a copy of the claim, and with it the lock. So the file itself is removed.
     if kill_descendants():
         os.unlink(os.path.join(order.rank_dir, name))
 
@@ -88,7 +88,7 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     if started is not None and started["boot_id"] == boot_id():
         rank = open_process(Process(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
-    # Looked for after the claim was taken, as a supervisor does: stop sees our claim, or we see that it closed.
+    # Looked for after the claim was taken, as a supervisor does: either stop sees the claim, or we see that it closed.
     closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))
     if rank is None or of_rank is None or closed:
         _tell(control, {"status": "ended"})

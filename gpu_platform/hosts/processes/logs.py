@@ -30,7 +30,7 @@ class LogRead(NamedTuple):
     size: int
     """Bytes that were ever written."""
     note: str | None = None
-    """What the reader should know of it."""
+    """A note for the reader of the log."""
 
 
 def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
@@ -114,7 +114,7 @@ class _Ended(NamedTuple):
     bytes: int
 
     def remove(self, now_ms: int, why: str) -> None:
-        # The word of it first: a log that is gone without one would look like a rank that wrote nothing.
+        # First the record: without it, a removed log would look like a rank that wrote nothing.
         record = {"at_ms": now_ms, "reason": why}
         records.write_record(str(self.directory / records.LOGS_REMOVED), record, durable=False)
         for name in self.files:

@@ -1,4 +1,4 @@
-"""What is checked before a rank may start: the user's mistakes first, before anything of the gang runs."""
+"""Checks before a rank may start. They find the user's mistakes before any rank of the gang runs."""
 
 from __future__ import annotations
 

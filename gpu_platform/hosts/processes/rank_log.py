@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gpu_platform.hosts.system.records import LOG
 
 READ_BYTES = 64 * 1024
-"""What the rank wrote is taken in pieces of at most so much."""
+"""The rank's output is read in pieces of at most so many bytes."""
 _PIPE_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024
 """A longer line may be cut by the end of a file."""
@@ -193,7 +193,7 @@ class LogPump:
 
 
 class _Moved(Exception):
-    """What was listed is not there any more."""
+    """A file of the log was removed while it was read."""
 
 
 def _read(directory: str, offset: int, limit: int) -> LogBytes:

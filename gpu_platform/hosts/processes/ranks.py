@@ -58,7 +58,7 @@ class RankProcess:
 
     @property
     def is_claimed(self) -> bool:
-        """Does a supervisor live?"""
+        """True while a supervisor of this rank lives."""
         return records.is_claimed(str(self.directory))
 
     @property

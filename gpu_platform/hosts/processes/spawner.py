@@ -95,7 +95,7 @@ def _become_supervisor(number: int, message: object) -> NoReturn:
         if "message" in answer:
             answer = {**answer, "message": answer["message"][:_MESSAGE_CHARACTERS]}
         _answer(number, answer)
-        for fd in (0, 1, 2):  # hold nothing of the node worker's any longer
+        for fd in (0, 1, 2):  # close the node worker's pipes
             os.dup2(null, fd)
 
     os.closerange(3, 1 << 20)

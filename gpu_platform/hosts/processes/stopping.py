@@ -134,7 +134,7 @@ async def _signal_all(
     seen |= living
     if number == signal.SIGKILL and (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
         await asyncio.to_thread(jail.kill)
-    # Parents first: a shell whose child was killed would otherwise go on, and end as if nothing had been.
+    # Parents first: a shell whose child was killed would go on with its next command.
     for process in sorted(living, key=lambda process: process.pid):
         send_signal(process, number)
     return living

@@ -131,7 +131,7 @@ def become_subreaper() -> None:
 
 
 def name_process(name: bytes) -> None:
-    """What ``ps -o comm`` and ``top`` show, at most 15 bytes."""
+    """Set the name of this process that ``ps -o comm`` and ``top`` show, at most 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 

@@ -33,7 +33,7 @@ class Instance:
 
 
 def mode(nvml: NvmlLibrary, gpu_uuid: str) -> bool | None:
-    """Is MIG on now? None where the GPU cannot do it."""
+    """True when MIG is on now. None: the GPU has no MIG."""
     try:
         return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByUUID(gpu_uuid))[0])
     except unsupported(nvml):

@@ -264,7 +264,7 @@ def _grants(plan: HostPlan) -> Iterator[tuple[str, ShareGrant | None]]:
 
 
 def _own_positions(plan: HostPlan, spec: RankSpec) -> list[int]:
-    """Which of the plan's GPUs the rank sees: its own alone where CUDA can show it one only."""
+    """Positions of the plan's GPUs that the rank sees. Only its own, where CUDA can show a process one device."""
     positions = [plan.gpu_uuids.index(uuid) for uuid in spec.gpu_uuids]
     if len(positions) > 1 and any(plan.shares[position].mode in _ONE_DEVICE for position in positions):
         return [positions[spec.local_rank]]
@@ -286,7 +286,7 @@ def _check_ranks(plan: HostPlan) -> None:
 
 @contextlib.contextmanager
 def _logged(event: str, *, gpu: str) -> Iterator[None]:
-    """What cannot be put right now is tried again when the GPU is wanted next."""
+    """Log an error and go on: the same is tried again when the GPU is granted next."""
     try:
         yield
     except PlatformError as error:

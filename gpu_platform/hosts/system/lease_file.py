@@ -58,7 +58,7 @@ def why_not_start(path: str, term: int) -> str | None:
 
 
 def may_start_later(path: str, term: int) -> bool:
-    """Can a rank that was planned in ``term`` and must not start now start later, once the host is answered?"""
+    """True when a rank that was planned in ``term`` may start later, after the host's lease is renewed."""
     lease = read_lease(path)
     if lease is None:
         return True

@@ -63,7 +63,7 @@ def all_processes() -> dict[int, Stat]:
 
 
 def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
-    """Does the environment that the program was started with hold all of these ``NAME=value``?"""
+    """True when the process was started with all of these ``NAME=value`` in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environ = b"\0" + file.read()

@@ -125,7 +125,7 @@ def write_claimant(claim: int, claimant: dict[str, Any]) -> None:
 
 
 def is_claimed(rank_dir: str, name: str = CLAIM) -> bool:
-    """Does a supervisor of this rank (or that helper) live? Asks without locking, so that it disturbs nobody."""
+    """True while a supervisor of this rank, or that helper, lives. It takes no lock, so it disturbs nobody."""
     try:
         fd = os.open(os.path.join(rank_dir, name), os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
