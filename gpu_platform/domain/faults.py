@@ -25,9 +25,10 @@ class FaultAction(StrEnum):
     RESET = "reset"
     """Stop the job, reset the GPU, verify it, and run the job again elsewhere meanwhile."""
     REBOOT = "reboot"
-    """Cordon the host; an operator or agent reboots it."""
+    """Stop the job and take the GPU OFFLINE; its host stays in service. The repair that follows drains and reboots the
+    host: see ``remediation.steps`` and ``remediation.approve``."""
     SERVICE = "service"
-    """Quarantine the GPU until a human clears it."""
+    """Stop the job and take the GPU OFFLINE, with a service case, until an operator puts it back."""
 
     @property
     def stops_job(self) -> bool:

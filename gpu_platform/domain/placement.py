@@ -78,7 +78,10 @@ class Placement(BaseModel):
     """Expected bus bandwidth of the slowest link of the best ring, GB/s, one direction."""
     score: float
     why: str
-    """One sentence for people, e.g. ``4 of 4 NVLink (18 links) on dgx-a, best of 3 hosts``."""
+    """One sentence for people, e.g.
+    ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best connected, then tightest,
+    of 3 hosts that fit``.
+    """
     scores: ScoreTable = ScoreTable()
     """The winner and the runners-up."""
     epoch: int = 0

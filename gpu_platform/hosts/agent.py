@@ -71,7 +71,8 @@ _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class HostAgent:
-    """Thread-safe; ``watch`` and ``stop`` are coroutines, everything else returns within milliseconds.
+    """Thread-safe. ``watch`` and ``stop`` are coroutines. Everything else blocks: mostly for milliseconds, but
+    ``reset_gpu``, ``launch`` and what asks a driver may take seconds. Call it from a thread, not from an event loop.
 
     ``health`` is paused while a real GPU is reset (an open NVML handle would hold the device).
     ``dev`` is where device nodes of GPUs are found. ``stages`` are run around each attempt.

@@ -118,9 +118,7 @@ def _why(
     level: TopologyLevel,
     considered: int,
 ) -> str:
-    """Say why this placement was chosen, e.g. ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best
-    connected, then tightest, of 3 hosts that fit``.
-    """
+    """See ``Placement.why``."""
     count = request.gpus_per_host
     text = f"{count} GPU{'' if count == 1 else 's'}" if count else describe_host_resources(request)
     if request.share is not None:
