@@ -28,20 +28,20 @@ _T = TypeVar("_T")
 
 
 class FilterPlugin(Protocol):
-    """What a package announces under ``gpu_platform.filters``: a class without required arguments."""
+    """A filter that a package announces under ``gpu_platform.filters``: a class without required arguments."""
 
     name: str
-    """That of the entry point."""
+    """The name of the entry point."""
     can_change_by: ChangeKind
-    """What has to change for it to let more through."""
+    """The kind of change after which the filter may let more GPUs through."""
     text: FilterText
 
     def applies_to(self, query: HostQuery) -> bool:
-        """False: it would let everything through, and is not asked."""
+        """False: the filter would let everything through for this request, so it is not called."""
         ...
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
-        """Of each host the GPUs that may serve, as a set of bits (``uint64``)."""
+        """Return for each host the GPUs that may serve, as a set of bits (``uint64``)."""
         ...
 
 
@@ -95,12 +95,12 @@ def load_plugins() -> dict[str, Score]:
 
 
 def load_scores(names: Collection[str]) -> tuple[dict[str, Score], list[PluginFault]]:
-    """Those of ``names`` that installed packages announce, and what is wrong with the others of them."""
+    """Return the scores ``names`` of installed packages, and the faults of those that cannot be loaded."""
     return _load("score", SCORES, names, SiteScore)
 
 
 def load_filters(names: Collection[str]) -> tuple[dict[str, SiteFilter], list[PluginFault]]:
-    """The filters ``names``, and what is wrong with those that are missing: not installed, or not to be loaded."""
+    """Return the filters ``names``, and the faults of those that are not installed or cannot be loaded."""
     found, faults = _load("filter", FILTERS, names, SiteFilter)
     known = ", ".join(sorted(entry.name for entry in entry_points(group=FILTERS))) or "none"
     missing = set(names) - set(found) - {fault.name for fault in faults}

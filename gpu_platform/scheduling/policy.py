@@ -140,31 +140,31 @@ def unknown_scores(policy: Policy) -> set[str]:
 
 
 def build_framework(policy: Policy) -> Framework:
-    """The pipeline, in the order it runs. Raises ValueError for a weight of an unknown score."""
+    """Return the pipeline, in the order in which it runs. Raises ValueError for a weight of an unknown score."""
     scores = _scores(policy)
     if unknown := unknown_scores(policy):
         raise ValueError(f"no score is called {', '.join(sorted(unknown))}; there are: {', '.join(scores)}")
     weights = {**DEFAULT_WEIGHTS, **policy.weights}
     return Framework(
         filters=(
-            HostReadyFilter(),  # first: of a host that is away nothing else is worth saying
-            ExclusionFilter(),  # before the facts: a GPU that failed this job is no candidate, whatever it is
+            HostReadyFilter(),  # first: if a host is away, no other reason matters
+            ExclusionFilter(),  # before the facts: a GPU on which this job failed is no candidate
             GpuFactFilter(ReasonCode.OTHER_MODEL),  # the facts in the order in which people ask for them
             GpuFactFilter(ReasonCode.TOO_LITTLE_MEMORY),
             GpuFactFilter(ReasonCode.COMPUTE_CAPABILITY),
             CudaFilter(),
             SharingSupportedFilter(),
-            GpuCountFilter(),  # from here on every host had enough GPUs of the right kind
+            GpuCountFilter(),  # after this, every host has enough GPUs of the right kind
             HostCapacityFilter(
                 ReasonCode.CPUS, ChangeKind.FACTS, policy.system_cpus
             ),  # what the host could give if it were empty
             HostCapacityFilter(ReasonCode.RAM, ChangeKind.FACTS, policy.system_ram_mib),
             *_changed_by(ChangeKind.FACTS, policy.site_filters),  # each where those of its kind end
-            HealthyGpuFilter(),  # before Free: a GPU under repair is no reason to wait for its job
-            TemperatureFilter(),  # also a matter of the GPU, not of who has it
+            HealthyGpuFilter(),  # before FreeGpuFilter: to wait for the job on a broken GPU does not help
+            TemperatureFilter(),  # also about the GPU, not about its job
             *_changed_by(ChangeKind.HEALTH, policy.site_filters),
-            FreeGpuFilter(),  # from here on what changes all the time, beginning with the reason people know best
-            SameTenantFilter(),  # before ShareCapacityFilter: room that is not for this namespace is no room
+            FreeGpuFilter(),  # from here on: what changes all the time, the best-known reason first
+            SameTenantFilter(),  # before ShareCapacityFilter: capacity for another namespace does not count
             ShareCapacityFilter(),
             HostCapacityFilter(ReasonCode.CPUS, ChangeKind.USE, policy.system_cpus),
             HostCapacityFilter(ReasonCode.RAM, ChangeKind.USE, policy.system_ram_mib),

@@ -33,7 +33,7 @@ class Machine:
     """One kind of host. Hosts with equal GPUs and links share one Machine, and all that is computed for it."""
 
     gpus: tuple[GpuInfo, ...]
-    """By position; without what differs from host to host (uuid, serial, bus id)."""
+    """By position. Without what differs from host to host: uuid, serial, bus id."""
     links: NDArray[np.int64]
     """NVLink connections between each two, [n, n]."""
     nvlink_gb_s: NDArray[np.float64]
@@ -49,7 +49,7 @@ class Machine:
 
     @property
     def port_gb_s(self) -> float:
-        """What one GPU's NVLinks carry together, to an NVLink domain over several hosts."""
+        """The bandwidth of all NVLinks of one GPU together, to an NVLink domain over several hosts."""
         return float(self.nvlink_gb_s.max(initial=0.0))
 
     @property

@@ -87,7 +87,9 @@ class MigModel(BaseModel):
         return None if start == NOWHERE else start
 
     def best_starts(self, name: str) -> NDArray[np.int8] | None:
-        """By state: :meth:`best_start`, or NOWHERE, [4096]; None for a profile that this model does not have."""
+        """Return for each state what :meth:`best_start` gives, or NOWHERE, [4096]. None: the model does not have the
+        profile.
+        """
         return self._tables.get(name)
 
     def remaining_slices(self, state: int) -> int:

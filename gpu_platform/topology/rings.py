@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 
 def ring_bandwidths(pair_gb_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For every set of GPUs its best ring's slowest hop, [2**n]; 0 where there is no ring, and for one GPU.
+    """Return the slowest hop of the best ring for every set of GPUs, [2**n]. 0: there is no ring, or one GPU only.
 
-    Dynamic programming over sets (Held and Karp, 1962) with the bottleneck for the sum, one layer
-    of equally large sets at a time: 2**n * n**2 steps, 100 ms for 16 GPUs.
-    A ring of two is one hop.
+    Dynamic programming over sets (Held and Karp, 1962) with the bottleneck instead of the sum. All sets of one size
+    are computed together: 2**n * n**2 steps, 100 ms for 16 GPUs. A ring of two is one hop.
     """
     n = len(pair_gb_s)
     sets = np.arange(1 << n)

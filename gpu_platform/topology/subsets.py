@@ -100,7 +100,7 @@ class _Chooser:
         if preferred in _MEETS:
             better = possible[_MEETS[preferred](self._ratings)[sets[possible]]]
             possible = better if len(better) else possible
-        # The first one is as good as any; of the equals take the one that leaves most to others.
+        # Several sets may be equally good. Take the one that leaves the most whole groups to others.
         equals = sets[possible[classes[possible] == classes[possible[0]]]]
         gpus = int(equals[np.argmax(self._whole(free & ~equals))])
         level = int(self._ratings.level[gpus])
@@ -126,7 +126,9 @@ class _Chooser:
         return _Ratings(self._machine)
 
     def _whole(self, rest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How whole the groups of the machine are in each remainder: large groups count more than their parts."""
+        """Rate how whole the groups of the machine are in what is left. Large groups count more than the groups
+        inside them.
+        """
         machine = self._machine
         worth = np.zeros(len(rest), np.int64)
         for group in (*machine.switches, *machine.numa_nodes, *machine.sockets, *machine.islands):
@@ -143,7 +145,7 @@ class _Chooser:
     ) -> Subset | None:
         machine = self._machine
         groups = (*machine.numa_nodes, *machine.islands, *machine.sockets, machine.all_gpus)
-        # A NUMA node's part of an island before the node itself, or NVLink would go unseen.
+        # Also the GPUs of an island in one NUMA node. Otherwise NVLink inside a node would not be found.
         parts = {node & island for node in machine.numa_nodes for island in machine.islands}
         found = []
         for group in sorted({*groups, *parts}):
@@ -173,7 +175,7 @@ class _Ratings:
         self.one_numa = one_numa = _inside(sets, machine.numa_nodes)
         self.one_socket = one_socket = _inside(sets, machine.sockets)
         ring = nvlink_ring > 0
-        # One GPU alone lacks no link.
+        # One GPU alone needs no link.
         self.nvlink = ring | (np.bitwise_count(sets) == 1)
         self.level = np.select(
             [ring & one_numa, ring, one_numa, one_socket], [_NVLINK_NUMA, _NVLINK, _NUMA, _SOCKET], _HOST
@@ -192,7 +194,7 @@ _MEETS: dict[str | None, Callable[[_Ratings], NDArray[np.bool_]]] = {
 
 
 def _has(machine: Machine, gpus: int, level: int, wanted: str | None) -> bool:
-    """As _MEETS, for one set of a machine too large to enumerate."""
+    """Do the same as _MEETS, for one set of a machine with too many GPUs to rate all sets."""
     if wanted == "nvlink":
         return level in (_NVLINK_NUMA, _NVLINK) or gpus.bit_count() == 1
     groups = {"numa": machine.numa_nodes, "socket": machine.sockets}.get(wanted or "")

@@ -20,7 +20,7 @@ from gpu_platform.scheduling.placing.framework import CODES, FITS, NamedFilter
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 
 NAMED = 3
-"""Of several GPUs so many are named."""
+"""How many GPUs are named when there are several."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ def _counts(
 
 
 def _phrase(count: HostCount, candidates: Candidates) -> str:
-    """Of a filter of another package what it says itself; of a code without a phrase the code."""
+    """Return the words for hosts with one reason. A filter of another package has its own; a code without words is
+    shown itself.
+    """
     for step in candidates.site_filters:
         if step.name == count.filter:
             return f"{count.hosts} {step.text.rejected}"
@@ -137,7 +139,7 @@ def _phrase(count: HostCount, candidates: Candidates) -> str:
 
 
 def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
-    """The best of ``hosts``, in the terms of ``code``."""
+    """Return the best that ``hosts`` have of what ``code`` is about."""
     if code is ReasonCode.HOST_NOT_READY:
         return _not_ready(snapshot, hosts)
     if code in _BEST_FACT:
@@ -149,7 +151,7 @@ def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], le
 
 
 def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    """In which states they are; hosts that were lost with a leaf, rack or power feed are counted with it."""
+    """Return how many hosts are in which state, and the leaf, rack or power feed with which they were lost."""
     states = [snapshot.states[host] for host in hosts.tolist()]
     told = [f"{states.count(state)} {state.lower()}" for state in HostState if state in states]
     names = {snapshot.names[host] for host in hosts.tolist()}
@@ -283,7 +285,7 @@ def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
 
 
 def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    """Of the GPUs that are shared already the one with most percent left; MIG may lack a place all the same."""
+    """Return how many percent the emptiest shared GPU has left. For MIG there may be no place in spite of it."""
     shared = snapshot.shared
     taken = np.where(shared.percent[hosts] > 0, shared.percent[hosts], np.int16(100))
     return f"{100 - min(int(taken.min()), 100)} %"

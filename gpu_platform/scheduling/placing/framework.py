@@ -37,14 +37,14 @@ _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
 
 @dataclass(frozen=True)
 class FilterText:
-    """What a filter of another package says of hosts that it rejects."""
+    """How the reasons name hosts that a filter of another package rejects."""
 
     rejected: str
-    """Follows their number, e.g. ``in maintenance``."""
+    """Follows the number of hosts, e.g. ``in maintenance``."""
     asked: str
-    """What it wants of a host, e.g. ``a host that is not in maintenance``."""
+    """The filter's demand on a host, e.g. ``a host that is not in maintenance``."""
     next_step: str
-    """What would make it let more through, e.g. ``the maintenance must end``."""
+    """The change after which it would let more through, e.g. ``the maintenance must end``."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,12 @@ class Framework:
     choose: ChooseHosts
     rank_domains: RankDomains
     site_filters: Sequence[NamedFilter] = ()
-    """Those of ``filters`` that other packages brought."""
+    """The filters among ``filters`` that come from other packages."""
 
     def number_of(self, step: Filter) -> int:
-        """Of its reason: the place in CODES; the filters of other packages follow, in order."""
+        """Return the number of a filter's reason: its index in CODES. Filters of other packages have the numbers
+        after CODES.
+        """
         if step.code is not ReasonCode.FILTER:
             return _CODE_NUMBER[step.code]
         return len(CODES) + next(place for place, other in enumerate(self.site_filters) if other is step)

@@ -112,7 +112,7 @@ def _rank_groups(
     in_order = hosts[order]
 
     def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each group's best hosts, as many as the gang has."""
+        """Return the mean over the best hosts of each group, as many as the gang has."""
         total = np.concatenate(([0.0], np.cumsum(values[in_order])))
         return (total[starts + request.hosts] - total[starts]) / request.hosts
 

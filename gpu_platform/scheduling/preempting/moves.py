@@ -54,7 +54,7 @@ class MovePlan:
 @dataclass(frozen=True)
 class _MoveProblem:
     jobs: Sequence[RunningRow]
-    """Those that may be moved."""
+    """The jobs that may be moved."""
     targets: Sequence[int]
     """Host indices of the hosts to which they may go."""
 

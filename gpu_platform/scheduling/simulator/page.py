@@ -86,7 +86,7 @@ _OPTIONAL = {
 
 
 def metrics_of(reports: Sequence[SimulationReport]) -> list[ReportMetric]:
-    """Those that say something about these reports."""
+    """Return the metrics that say something about these reports."""
     timed = DECISION_METRICS if any(report.decision_ms for report in reports) else ()
     return [
         metric

@@ -204,7 +204,7 @@ def _by_size(run: SimulationRun) -> list[SizeClass]:
 
 
 def _namespaces(run: SimulationRun) -> list[NamespaceShare]:
-    """By name; a job that has not ended counts up to the end of the simulation."""
+    """Return the namespaces by name. A job that has not ended counts up to the end of the simulation."""
     shares = []
     for name in sorted({record.job.namespace for record in run.records}):
         own = [r for r in run.records if r.job.namespace == name]
