@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
 WORKERS := 2
 
-.PHONY: help run up setup dev test test-chaos test-scale model check format bench bench-scheduler bench-host lock docs clean
+.PHONY: help run up setup dev test test-chaos test-scale model check format bench bench-scheduler bench-host lock docs client clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -67,6 +67,9 @@ lock: dev  ## Resolve pyproject.toml into requirements/*.lock (UPGRADE=--upgrade
 
 docs: dev  ## Write docs/reference from the code
 	@$(PYTHON) scripts/gen_reference.py
+
+client: dev  ## Write the client without asyncio from the one with it
+	@$(PYTHON) scripts/gen_client.py
 
 clean:  ## Remove what was built and what `make up` left (not .venv)
 	rm -rf .gpu-platform build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""The client for asyncio: :class:`gpu_platform.client.sync.Client` with ``await`` and ``async for``."""
+"""The client for asyncio. ``sync.py`` is generated from this file: run ``make client`` after a change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class AsyncClient:
-    """As :class:`Client`; use it with ``async with``."""
+    """Talks to the service at ``base_url`` (default: ``GPU_PLATFORM_API_URL``, then ``http://127.0.0.1:8700``).
+
+    Every method raises the errors of :mod:`gpu_platform.domain.errors`. A connection error or a 503 is retried with
+    back-off for ``retry_for_s`` seconds, then becomes :class:`Unavailable`. ``user`` goes to the audit log.
+    """
 
     def __init__(
         self, base_url: str | None = None, *, user: str | None = None, retry_for_s: float = 10.0, **http_options: Any

@@ -1,4 +1,7 @@
-"""The client for ordinary code: every method returns when the service has answered."""
+"""The client for code without asyncio: every method returns when the service has answered.
+
+This file is generated from ``aio.py`` by ``make client``: change that one.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,7 @@ class Client:
 
     def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
         """What rank ``rank`` wrote in the attempt (default: the last one)."""
-        return self._answer(calls.logs(job_id, rank, attempt, False)).text
+        return (self._answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> Iterator[LogChunk]:
         """The output as it is written: over all attempts, or of the one named; ends with the job (attempt)."""
@@ -161,7 +164,7 @@ class Client:
     def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
         """Give it input that begins at ``offset`` of all; returns how much it has had, to go on from there."""
         call = calls.exec_input(session, data, offset, eof)
-        return self._send(call, ExecReceived).received
+        return (self._send(call, ExecReceived)).received
 
     def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
         self._answer(calls.exec_resize(session, rows, columns))
@@ -264,7 +267,7 @@ class Client:
         self.close()
 
     def _send(self, call: Call, model: type[M]) -> M:
-        return model.model_validate_json(self._answer(call).content)
+        return model.model_validate_json((self._answer(call)).content)
 
     def _answer(self, call: Call) -> httpx.Response:
         deadline = time.monotonic() + self._connection.retry_for_s

@@ -1,4 +1,4 @@
-"""docs/reference says what the code says, and documents link to files that exist."""
+"""Generated files are up to date, and documents link to files that exist."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 
 
-@pytest.fixture(scope="module")
-def gen_reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gen_reference", ROOT / "scripts" / "gen_reference.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -23,10 +22,21 @@ def gen_reference() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def gen_reference() -> ModuleType:
+    return script("gen_reference")
+
+
 @pytest.mark.parametrize("page", ["configuration.md", "cli.md", "rest.md"])
 def test_reference_is_up_to_date(gen_reference: ModuleType, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert (ROOT / "docs" / "reference" / page).read_text() == gen_reference.pages()[page], "run: make docs"
+
+
+def test_the_client_without_asyncio_is_up_to_date() -> None:
+    assert (ROOT / "gpu_platform" / "client" / "sync.py").read_text() == script("gen_client").sync_source(), (
+        "run: make client"
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

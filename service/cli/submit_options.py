@@ -1,0 +1,257 @@
+"""The options of ``gpu-platform submit``, in groups; each group knows which fields of a :class:`JobSpec` it fills."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from service.cli import parsing, session
+
+Fields = dict[str, Any]
+"""Fields of a job as in the REST API; only those that somebody typed."""
+
+
+def given(**fields: Any) -> Fields:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """What the gang consists of: GPUs, shares of GPUs, CPUs and memory, on how many hosts."""
+
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of GPUs, on one host unless --hosts is given; default: none.")
+    ] = None
+    hosts: Annotated[int | None, typer.Option(help="Number of hosts.")] = None
+    gpus_per_host: Annotated[int | None, typer.Option(help="GPUs on each host; default: none.")] = None
+    total: Annotated[
+        int | None, typer.Option(help="Number of GPUs, on as few hosts as possible; instead of --gpus and --hosts.")
+    ] = None
+    gpu_memory: Annotated[
+        int | None,
+        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Least memory of each GPU: 16GiB, 16g, 16384MiB."),
+    ] = None
+    min_compute_capability: Annotated[str | None, typer.Option(metavar="X.Y", help="For example 8.0.")] = None
+    gpu_model: Annotated[str | None, typer.Option(help="Part of the model's name, for example H100.")] = None
+    cuda: Annotated[
+        str | None, typer.Option(metavar="X[.Y]", help="A CUDA installation of the hosts: 12, 12.4, >=12.4.")
+    ] = None
+    allow_cross_numa: Annotated[
+        bool | None, typer.Option("--allow-cross-numa", help="Allow GPUs on different sockets without NVLink.")
+    ] = None
+    strategy: Annotated[Literal["pack", "spread"] | None, typer.Option(help="Fill hosts, or use empty ones.")] = None
+    require: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL", help="All GPUs in one nvlink, numa, socket, host, leaf, spine, or level of your own."
+        ),
+    ] = None
+    prefer: Annotated[str | None, typer.Option(metavar="LEVEL", help="As --require, if possible.")] = None
+    share: Annotated[
+        int | None, typer.Option(metavar="PERCENT", help="Percent of each GPU's SMs; needs --share-memory.")
+    ] = None
+    share_mode: Annotated[
+        Literal["mps", "time_slice"] | None,
+        typer.Option(help="mps (limits SMs and memory) or time_slice (turns); default: mps where the host has it."),
+    ] = None
+    share_memory: Annotated[
+        int | None, typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory of each GPU: 20GiB.")
+    ] = None
+    mig: Annotated[str | None, typer.Option(metavar="PROFILE", help="One MIG instance of each GPU: 1g.10gb.")] = None
+    cpus: Annotated[int | None, typer.Option(help="CPUs on each host for this job alone; default: 1 without GPUs.")] = (
+        None
+    )
+    ram: Annotated[
+        int | None,
+        typer.Option(parser=parsing.memory_mib, metavar="SIZE", help="Memory on each host for this job alone."),
+    ] = None
+
+    def fields(self) -> Fields:
+        """The field ``gpus`` of a job. Raises :class:`typer.BadParameter` for options that exclude each other."""
+        hosts, gpus_per_host = parsing.gang_shape(self.gpus, self.hosts, self.gpus_per_host)
+        share = given(mig_profile=self.mig, percent=self.share, memory_mib=self.share_memory, mode=self.share_mode)
+        request = given(
+            hosts=hosts,
+            gpus_per_host=gpus_per_host,
+            memory_mib=self.gpu_memory,
+            min_compute_capability=self.min_compute_capability,
+            model=self.gpu_model,
+            cuda=self.cuda,
+            allow_cross_numa=self.allow_cross_numa,
+            strategy=self.strategy,
+            required_level=self.require,
+            preferred_level=self.prefer,
+            total=self.total,
+            cpus_per_host=self.cpus,
+            ram_mib_per_host=self.ram,
+            share=share or None,
+        )
+        return given(gpus=request or None)
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """The program's name, owner, environment and priority."""
+
+    name: Annotated[str | None, typer.Option(help="Default: the program's name.")] = None
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="K=V|K", help="Set a variable, or pass on your own; may be repeated.")
+    ] = None
+    workdir: Annotated[
+        str | None, typer.Option(help="Working directory on the hosts; default: the current directory.")
+    ] = None
+    rank_per: Annotated[Literal["host", "gpu"] | None, typer.Option(help="One process per host, or per GPU.")] = None
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            parser=parsing.duration_s, metavar="TIME", help="Time between SIGTERM and SIGKILL, for example 30s."
+        ),
+    ] = None
+    namespace: Annotated[str | None, typer.Option(help="Whose quota and fair share the job counts for.")] = None
+    user: Annotated[str | None, typer.Option(help="Default: your login name.")] = None
+    priority: Annotated[int | None, typer.Option(help="-1000 to 1000; higher goes first.")] = None
+
+    def fields(self) -> Fields:
+        """Fields of a job."""
+        return given(
+            name=self.name,
+            namespace=self.namespace,
+            user=self.user,
+            env=parsing.environment(self.env or [], os.environ) or None,
+            workdir=os.path.abspath(self.workdir) if self.workdir else None,
+            priority=self.priority,
+            rank_per=self.rank_per,
+            grace_s=self.grace,
+        )
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """When the platform warns or ends the job, and how much power its GPUs may draw."""
+
+    time: Annotated[
+        int | None,
+        typer.Option(parser=parsing.limit_s, metavar="TIME", help="Limit per attempt: 2h, 90m, 01:30:00, 1-12:00:00."),
+    ] = None
+    warn_before: Annotated[
+        int | None,
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Send --warn-signal this long before the limit of --time."
+        ),
+    ] = None
+    warn_signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "INT", "TERM"] | None, typer.Option(help="Default: USR1.")
+    ] = None
+    hang_limit: Annotated[
+        int | None,
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Restart the job after so long without a sign of work."
+        ),
+    ] = None
+    idle_limit: Annotated[
+        int | None,
+        typer.Option(parser=parsing.whole_s, metavar="TIME", help="End the job after its GPUs were idle so long."),
+    ] = None
+    power_limit: Annotated[int | None, typer.Option(metavar="WATTS", help="Power limit of each GPU.")] = None
+
+    def fields(self) -> Fields:
+        """Fields of a job."""
+        return given(
+            time_limit_s=self.time,
+            warn_before_s=self.warn_before,
+            warn_signal=self.warn_signal,
+            hang_limit_s=self.hang_limit,
+            idle_limit_s=self.idle_limit,
+            power_limit_w=self.power_limit,
+        )
+
+
+@dataclass(frozen=True)
+class FaultOptions:
+    """What happens after a fault or a preemption: retries, spare hosts and checkpoints."""
+
+    max_retries: Annotated[int | None, typer.Option(help="Attempts after a failure of the program.")] = None
+    spares: Annotated[int | None, typer.Option(help="More hosts, held as spares for a fault.")] = None
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            parser=parsing.whole_s,
+            metavar="TIME",
+            help="After a fault, keep the reservation this long while a GPU is repaired.",
+        ),
+    ] = None
+    fencing: Annotated[
+        Literal["lease", "strict", "relaxed"] | None,
+        typer.Option(
+            help="When a host of it is cut off: lease ends its ranks there, then it starts elsewhere; strict waits "
+            "until they are known to be dead; relaxed lets them go on beside the new ones. Default: the cluster's."
+        ),
+    ] = None
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Never stop this job for another one.")] = False
+    checkpoints: Annotated[
+        bool | None, typer.Option("--checkpoints", help="The job goes on from its checkpoints, so it may be moved.")
+    ] = None
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(
+            parser=parsing.whole_s, metavar="TIME", help="Interval at which the program is asked for a checkpoint: 30m."
+        ),
+    ] = None
+    checkpoint_keep: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep the newest N complete checkpoints.")
+    ] = None
+    checkpoint_signal: Annotated[
+        Literal["USR1", "USR2", "HUP", "none"] | None,
+        typer.Option(help="Signal sent with each request. Default: USR2."),
+    ] = None
+    resume_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOB[:ATTEMPT[/NAME]]",
+            help="Start from a checkpoint of another job; list them with: jobs checkpoints.",
+        ),
+    ] = None
+
+    def fields(self) -> Fields:
+        """Fields of a job."""
+        checkpoint = given(
+            every_s=self.checkpoint_every,
+            keep=self.checkpoint_keep,
+            signal=self.checkpoint_signal,
+            resume_from=self.resume_from,
+        )
+        return given(
+            max_retries=self.max_retries,
+            spare_hosts=self.spares,
+            keep_reservation_s=self.keep,
+            fencing=self.fencing,
+            checkpoints=self.checkpoints,
+            checkpoint=checkpoint or None,
+            preemptible=False if self.no_preempt else None,
+        )
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """How the command itself works: where the job is read from, and how long the command waits."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "-f", "--file", help="A specification in YAML, with the fields of the REST API; options win over it."
+        ),
+    ] = None
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key makes no second job.")
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where and when it would start; returns 1 if it never would.")
+    ] = False
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; returns its exit code.")] = False
+    follow: Annotated[bool, typer.Option("--follow", help="As --wait, and print what rank 0 writes.")] = False
+    json: session.Json = False
