@@ -22,6 +22,7 @@ from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts, handover
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
@@ -201,14 +202,18 @@ class ReservationActivities:
             way,
             now=utc_now(),
             actor=request.actor,
-            quarantine=request.quarantine,
-            failure=request.failure,
-            exit_code=request.exit_code,
-            user_retries=progress.user_retries,
-            hardware_retries=progress.hardware_retries,
-            preemptions=progress.preemptions,
-            usage=request.usage,
-            retry_in_s=request.retry_in_s,
-            stopped_by=request.stopped_by,
-            placed=request.placed,
+            result=attempts.AttemptResult(
+                update=JobUpdate(
+                    failure=request.failure,
+                    exit_code=request.exit_code,
+                    user_retries=progress.user_retries,
+                    hardware_retries=progress.hardware_retries,
+                    preemptions=progress.preemptions,
+                ),
+                quarantine=request.quarantine,
+                usage=request.usage,
+                retry_in_s=request.retry_in_s,
+                stopped_by=request.stopped_by,
+                placed=request.placed,
+            ),
         )

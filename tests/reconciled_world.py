@@ -28,7 +28,7 @@ from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import allocations
 from gpu_platform.store.restoring import orphans
-from tests.store_cluster import NOW, Cluster, placement, spec
+from tests.store_cluster import NOW, Cluster, placement, set_job_state, spec
 
 HOSTS = ("a", "b")
 DEPTH = 3
@@ -207,7 +207,7 @@ class World:
         if live:
             job_id = self.chance.choice(live)
             self.excused.add(job_id)
-            jobs.set_job_state(self.store, job_id, JobState.FAILED, now=NOW, actor="somebody")
+            set_job_state(self.store, job_id, JobState.FAILED, now=NOW, actor="somebody")
             flow = self.workflows.get(job_id)
             if flow is not None and id(flow.program) not in self._running:
                 flow.program = None

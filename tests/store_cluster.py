@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.gpu import GpuInfo, HostInventory
@@ -13,9 +14,12 @@ from gpu_platform.domain.job import GpuRequest, Job, JobSpec
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.share import ShareGrant
+from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, models
+from gpu_platform.store.database import writing
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.reservations import allocations
 
@@ -28,6 +32,20 @@ def spec(**fields: Any) -> JobSpec:
         name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model", "share") if name in fields
     }
     return JobSpec(command=["true"], gpus=GpuRequest(**{"gpus_per_host": 1, **shape}), **fields)
+
+
+def set_job_state(
+    store: Store, job_id: str, state: JobState, *, now: datetime, actor: str, update: JobUpdate | None = None
+) -> Job:
+    """Move the job along the transition table, without the steps that lead there in the platform."""
+    update = update or JobUpdate()
+
+    @writing
+    def change(session: Session) -> Job:
+        row = jobs.lock_job(session, job_id)
+        return jobs.job_of(jobs.change_job(session, row, state, now, actor, update.columns(), update.event_data()))
+
+    return change(store)
 
 
 def uuid_of(host: str, index: int) -> str:

@@ -22,10 +22,12 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.postgres import Databases, find_binaries, running_postgres
-from tests.store_cluster import Cluster, key, placement, spec
+from tests.store_cluster import Cluster, key, placement, set_job_state, spec
 
 HOSTS = 100
 GPUS = 8
@@ -119,10 +121,19 @@ def function_costs(store: Store) -> dict[str, list[float]]:
             with timed("release_gang (8 GPUs)"):
                 allocations.release_gang(store, this, now=now)
             with timed("set_job_state"):
-                jobs.set_job_state(store, job_id, JobState.COMPLETED, now=now, actor="control", exit_code=0)
+                set_job_state(
+                    store, job_id, JobState.COMPLETED, now=now, actor="control", update=JobUpdate(exit_code=0)
+                )
         else:
             with timed("end_attempt (8 GPUs)"):
-                attempts.end_attempt(store, this, [JobState.COMPLETED], now=now, actor="control", exit_code=0)
+                attempts.end_attempt(
+                    store,
+                    this,
+                    [JobState.COMPLETED],
+                    now=now,
+                    actor="control",
+                    result=AttemptResult(update=JobUpdate(exit_code=0)),
+                )
         if number % 10 == 0:
             with timed("list_jobs (100)"):
                 jobs.list_jobs(store)

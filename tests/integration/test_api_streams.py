@@ -17,9 +17,10 @@ from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations
-from tests.store_cluster import NOW, Cluster, key, placement, spec
+from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.unit.service.api_server import LogFiles, application, in_process, served, until
 
 NO_TEMPORAL = "127.0.0.1:1"
@@ -45,7 +46,7 @@ class Served:
         allocations.mark_running(self.store, key(job_id, attempt), NOW)
 
     def ended(self, job_id: str, attempt: int, state: JobState = JobState.COMPLETED) -> None:
-        jobs.set_job_state(self.store, job_id, state, now=NOW, actor="control", attempt=attempt)
+        set_job_state(self.store, job_id, state, now=NOW, actor="control", update=JobUpdate(attempt=attempt))
         allocations.release_gang(self.store, key(job_id, attempt), now=NOW)
 
 

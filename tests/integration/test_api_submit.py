@@ -25,7 +25,7 @@ from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations
 from gpu_platform.store.restoring import restoring
 from service.temporal import JobWorkflows
-from tests.store_cluster import NOW, Cluster, key, placement
+from tests.store_cluster import NOW, Cluster, key, placement, set_job_state
 from tests.unit.service.api_server import application, in_process, recording, temporal_dev_server
 
 
@@ -144,7 +144,7 @@ async def test_only_a_job_that_holds_gpus_can_be_preempted(api: Api) -> None:
 
 async def test_what_has_ended_cannot_be_stopped(api: Api) -> None:
     job = await api.submit()
-    jobs.set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
+    set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
     for verb in ("cancel", "kill", "preempt"):
         answer = await api.http.post(f"/v1/jobs/{job.id}/{verb}")
         assert answer.status_code == 409
@@ -153,7 +153,7 @@ async def test_what_has_ended_cannot_be_stopped(api: Api) -> None:
 
 async def test_cancelling_what_is_cancelled_is_not_an_error(api: Api) -> None:
     job = await api.submit()
-    jobs.set_job_state(api.store, job.id, JobState.CANCELLED, now=NOW, actor="control")
+    set_job_state(api.store, job.id, JobState.CANCELLED, now=NOW, actor="control")
     answer = await api.http.post(f"/v1/jobs/{job.id}/cancel")
     assert (answer.status_code, answer.json()["state"]) == (202, "CANCELLED")
     assert await api.heard(job.id) == []
@@ -164,7 +164,7 @@ async def test_get_waits_for_the_end_if_asked(api: Api) -> None:
     waiting = asyncio.create_task(api.http.get(f"/v1/jobs/{job.id}", params={"wait_s": 30}))
     soon = await api.http.get(f"/v1/jobs/{job.id}", params={"wait_s": 0.05})
     assert soon.json()["state"] == "PENDING"
-    jobs.set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
+    set_job_state(api.store, job.id, JobState.FAILED, now=NOW, actor="control")
     answer = await asyncio.wait_for(waiting, 10)
     assert answer.json()["state"] == "FAILED"
 

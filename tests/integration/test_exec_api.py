@@ -26,7 +26,7 @@ from gpu_platform.store.reservations import allocations
 from service import streams
 from service.operations.exec import _parse
 from tests.hosts_rig import HostRig, is_running, until
-from tests.store_cluster import NOW, Cluster, key, placement, spec
+from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.unit.service.api_server import application, served
 from workers.node import exec
 from workers.node.http import node_app
@@ -150,7 +150,7 @@ async def test_what_cannot_be_says_why(platform: Platform) -> None:
     assert told == ["job.exec", "job.exec_failed", "job.exec", "job.exec", "job.exec_failed"]
     [failed, _] = [e for e in events.read_events(platform.store, 0, job_id="j-1") if e.kind == "job.exec_failed"]
     assert "'no-such-program', or the interpreter in its first line, was not found" in failed.data["failure"]
-    jobs.set_job_state(platform.store, "j-0", JobState.CANCELLED, now=NOW, actor="ada")
+    set_job_state(platform.store, "j-0", JobState.CANCELLED, now=NOW, actor="ada")
     code, _, err = await platform.cli("j-0", "--", "true")
     assert code == 4
     assert b"j-0 is CANCELLED, so no rank of it runs that a command could join: it has ended" in err

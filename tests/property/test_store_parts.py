@@ -26,6 +26,7 @@ from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.topology.mig import mig_model, state_of
 from tests.postgres import Databases
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
@@ -113,7 +114,9 @@ class StoreParts(RuleBasedStateMachine):
         freed = self.held.pop(this)
         reasons = {uuid_of("a", freed.gpus[0]): "XID"} if faulty else {}
         for _ in range(2):  # repeating it changes nothing
-            attempts.end_attempt(self.store, this, [JobState.CANCELLED], now=NOW, actor="test", quarantine=reasons)
+            attempts.end_attempt(
+                self.store, this, [JobState.CANCELLED], now=NOW, actor="test", result=AttemptResult(quarantine=reasons)
+            )
         if faulty:
             self.degraded.add(freed.gpus[0])
 

@@ -19,6 +19,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.restoring import orphans
 from tests.harness import Platform
+from tests.store_cluster import set_job_state
 
 WHOLE = GpuRequest(gpus_per_host=8)
 
@@ -137,7 +138,7 @@ async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platfor
 async def test_what_an_ended_job_still_holds_is_stopped_and_released(platform: Platform, workflow_is: str) -> None:
     """Its row was written by somebody else, e.g. the cleanup of an older release."""
     job = await running(platform, sleeper())
-    jobs.set_job_state(platform.store, job.id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
+    set_job_state(platform.store, job.id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
     if workflow_is == "terminated":
         await platform.workflow(job.id).terminate()
     await two_looks(platform, ENDING_GRACE_S)

@@ -25,8 +25,10 @@ from gpu_platform.store import Store, state
 from gpu_platform.store.events import read_events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
 
@@ -283,7 +285,9 @@ def ran(platform: Platform, job_id: str, hosts_: list[str], seconds: float) -> N
     allocations.reserve_gang(store, key, place, now=now)
     allocations.mark_running(store, key, now)
     end = now + timedelta(seconds=seconds)
-    attempts.end_attempt(store, key, [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+    attempts.end_attempt(
+        store, key, [JobState.COMPLETED], now=end, actor="test", result=AttemptResult(update=JobUpdate(exit_code=0))
+    )
 
 
 @pytest.mark.parametrize("new_leader", [False, True])

@@ -14,8 +14,8 @@ from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
-from gpu_platform.store.jobs import jobs
 from tests.harness import Platform, eventually
+from tests.store_cluster import set_job_state
 
 TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
@@ -39,7 +39,7 @@ async def test_a_job_that_ends_under_its_launch_leaves_neither_ranks_nor_gpus(
     async with two_hosts(temporal, sqlite_store, tmp_path, silent="ab") as platform:
         job_id = await platform.submit(sleeper(gang_of))
         await platform.reaches(job_id, JobState.ALLOCATED)
-        jobs.set_job_state(platform.store, job_id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
+        set_job_state(platform.store, job_id, JobState.FAILED, now=datetime.now(UTC), actor="somebody")
         async with platform.listening("a"), platform.listening("b"):
             await platform.ends(job_id, JobState.FAILED)
             await platform.nothing_leaked()

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -147,30 +147,28 @@ def list_jobs(
     return _jobs_with_reasons(session, rows[:limit]), following
 
 
-@writing
-def set_job_state(
-    session: Session,
-    job_id: str,
-    state: JobState,
-    *,
-    now: datetime,
-    actor: str,
-    attempt: int | None = None,
-    failure: Failure | None = None,
-    exit_code: int | None = None,
-    user_retries: int | None = None,
-    hardware_retries: int | None = None,
-    preemptions: int | None = None,
-    event_data: dict[str, Any] | None = None,
-) -> Job:
-    """Move the job along the transition table, with one event. Fields that are None stay as they are.
+@dataclass(frozen=True, kw_only=True)
+class JobUpdate:
+    """Columns of a job that change together with its state. A field that is None stays as it is."""
 
-    Repeating it is a no-op. A job that leaves QUEUED also leaves the queue. Raises :class:`NotFound` and
-    :class:`IllegalTransition`.
-    """
-    fields, data = job_fields(failure, exit_code, user_retries, hardware_retries, preemptions, attempt)
-    data |= event_data or {}
-    return job_of(change_job(session, lock_job(session, job_id), state, now, actor, fields, data))
+    failure: Failure | None = None
+    exit_code: int | None = None
+    attempt: int | None = None
+    user_retries: int | None = None
+    hardware_retries: int | None = None
+    preemptions: int | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of the table ``job``."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.failure is not None:
+            columns["failure"] = self.failure.model_dump_json()
+        return _given(columns)
+
+    def event_data(self) -> dict[str, Any]:
+        """The data of the event that tells of the change."""
+        failure = None if self.failure is None else self.failure.model_dump(mode="json", exclude_none=True)
+        return _given({"failure": failure, "exit_code": self.exit_code})
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,30 +239,6 @@ def lock_job(session: Session, job_id: str) -> dict[str, Any]:
     if row is None:
         raise _no_such_job(job_id)
     return dict(row._mapping)
-
-
-def job_fields(
-    failure: Failure | None,
-    exit_code: int | None,
-    user_retries: int | None,
-    hardware_retries: int | None,
-    preemptions: int | None,
-    attempt: int | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was given, as columns and as data of the event."""
-    columns: dict[str, Any] = {
-        "attempt": attempt,
-        "failure": None if failure is None else failure.model_dump_json(),
-        "exit_code": exit_code,
-        "user_retries": user_retries,
-        "hardware_retries": hardware_retries,
-        "preemptions": preemptions,
-    }
-    data: dict[str, Any] = {
-        "failure": None if failure is None else failure.model_dump(mode="json", exclude_none=True),
-        "exit_code": exit_code,
-    }
-    return _given(columns), _given(data)
 
 
 def change_job(

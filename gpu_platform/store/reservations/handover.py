@@ -21,7 +21,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store.database import change, insert_new, reading, writing
-from gpu_platform.store.jobs.jobs import change_job, job_fields, lock_job
+from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.jobs.usage import record_usage
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, reservation
@@ -67,8 +67,8 @@ def hand_over(
     row = lock_job(session, key.job_id)
     session.execute(_LOCK_HOSTS, {"key_job": key.job_id, "key_attempt": key.attempt})
     _check(session, key, placement, quarantine, parked)
-    columns, data = job_fields(failure, None, None, hardware_retries, None)
-    change_job(session, row, JobState.QUEUED, now, "workflow", columns, data)
+    update = JobUpdate(failure=failure, hardware_retries=hardware_retries)
+    change_job(session, row, JobState.QUEUED, now, "workflow", update.columns(), update.event_data())
     _move(session, key, following, placement, now)
     give_back(session, key, now, quarantine)
     record_usage(session, key, usage, now)

@@ -14,7 +14,7 @@ from gpu_platform.domain.job import Failure, Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import change_job, job_fields, job_of, lock_job
+from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import allocation, job, reservation
 from gpu_platform.store.reservations.allocations import close_reservation, give_back
@@ -87,8 +87,8 @@ def end_orphan(
         return True
     if _held_attempts(session, allocation.c.job_id == key.job_id):
         return False
-    columns, data = job_fields(failure, None, None, None, None)
-    change_job(session, row, state, now, actor, columns, data)
+    update = JobUpdate(failure=failure)
+    change_job(session, row, state, now, actor, update.columns(), update.event_data())
     return True
 
 

@@ -22,7 +22,7 @@ from gpu_platform.domain.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.jobs.jobs import change_job, job_fields, lock_job
+from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.models import job, leader, reservation
 from gpu_platform.store.reservations.allocations import announce, close_reservation, set_running, take_gpus, take_job
 from gpu_platform.store.restoring.older_rows import RESTORED, newer, raise_attempt
@@ -254,10 +254,11 @@ def _is_behind(session: Session, row: dict[str, object], found: RememberedJob) -
 def _end(session: Session, found: RememberedJob, now: datetime) -> None:
     """A row that waits becomes what its workflow ended as, without the states in between."""
     row = lock_job(session, found.job_id)
-    columns, data = job_fields(found.failure, found.exit_code, None, None, None, found.progress.attempt)
+    update = JobUpdate(failure=found.failure, exit_code=found.exit_code, attempt=found.progress.attempt)
     if found.state is JobState.COMPLETED:
         row["state"] = JobState.RUNNING.value  # the only state that it may follow
-    change_job(session, row, found.state, now, "scheduler", columns, data | {"reason": "Temporal knew its end"})
+    data = update.event_data() | {"reason": "Temporal knew its end"}
+    change_job(session, row, found.state, now, "scheduler", update.columns(), data)
 
 
 def _restore_place(session: Session, found: RememberedJob, placement: Placement, now: datetime) -> None:

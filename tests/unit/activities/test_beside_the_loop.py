@@ -13,8 +13,9 @@ from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.jobs.jobs import CompletedRun
+from gpu_platform.store.jobs.jobs import CompletedRun, JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, key, uuid_of
 
 
@@ -66,7 +67,14 @@ def test_use_is_remembered_by_the_hour(store: Store) -> None:
     for number, job_id in enumerate(("one", "two")):
         cluster.running(job_id, {"a": [number]})
         end = NOW + timedelta(seconds=100)
-        attempts.end_attempt(store, key(job_id), [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+        attempts.end_attempt(
+            store,
+            key(job_id),
+            [JobState.COMPLETED],
+            now=end,
+            actor="test",
+            result=AttemptResult(update=JobUpdate(exit_code=0)),
+        )
     [use] = state.read_use(store, NOW)
     assert (use.namespace, use.user) == ("default", "anonymous")
     assert (use.end - use.begin, use.gpus) == (pytest.approx(100, abs=0.01), pytest.approx(2, abs=0.01))
@@ -91,7 +99,14 @@ def test_completed_runs_are_those_of_one_attempt(store: Store) -> None:
     cluster = Cluster(store).host("a")
     cluster.running("job", {"a": [0]})
     end = NOW + timedelta(seconds=30)
-    attempts.end_attempt(store, key("job"), [JobState.COMPLETED], now=end, actor="test", exit_code=0)
+    attempts.end_attempt(
+        store,
+        key("job"),
+        [JobState.COMPLETED],
+        now=end,
+        actor="test",
+        result=AttemptResult(update=JobUpdate(exit_code=0)),
+    )
     [run] = jobs.completed_runs(store, ["job"])
     assert (run.hosts, run.duration_s) == (["a"], 30.0)
     assert jobs.completed_runs(store, ["nobody"]) == []

@@ -30,8 +30,10 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
-from tests.store_cluster import NOW, Cluster, key, placement, spec, uuid_of
+from gpu_platform.store.reservations.attempts import AttemptResult
+from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
 from tests.unit.service.api_server import (
     LogFiles,
     application,
@@ -90,8 +92,13 @@ class Platform:
 
     def failed(self, job_id: str, exit_code: int) -> None:
         failure = Failure(kind=FailureKind.USER, message=f"rank 0 exited with {exit_code}", exit_code=exit_code)
-        jobs.set_job_state(
-            self.store, job_id, JobState.FAILED, now=NOW, actor="control", failure=failure, exit_code=exit_code
+        set_job_state(
+            self.store,
+            job_id,
+            JobState.FAILED,
+            now=NOW,
+            actor="control",
+            update=JobUpdate(failure=failure, exit_code=exit_code),
         )
 
     async def submitted(self) -> Job:
@@ -319,7 +326,9 @@ async def test_the_owner_sees_who_stopped_a_job_and_why(platform: Platform) -> N
     jobs.submit_job(platform.store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
     platform.running("j-1")
     by = StoppedBy(verb="kill", actor="root", reason="bad fan")
-    attempts.end_attempt(platform.store, key("j-1"), [JobState.CANCELLED], now=NOW, actor="root", stopped_by=by)
+    attempts.end_attempt(
+        platform.store, key("j-1"), [JobState.CANCELLED], now=NOW, actor="root", result=AttemptResult(stopped_by=by)
+    )
     assert "killed by root: bad fan" in (await run("jobs", "list", url=url)).out
     out = (await run("jobs", "describe", "j-1", url=url)).out
     assert re.search(r"stopped +killed by root: bad fan", out)
@@ -403,7 +412,14 @@ async def test_usage_is_shown_for_a_job_and_summed_for_users(platform: Platform)
         rank=0, host="a", seconds=3600, gpu_seconds=3600, mean_utilization_percent=87, energy_j=1.8e6, cpu_s=12.5
     )
     later = NOW + timedelta(hours=1)
-    attempts.end_attempt(platform.store, key("j-1"), [JobState.CANCELLED], now=later, actor="control", usage=[measured])
+    attempts.end_attempt(
+        platform.store,
+        key("j-1"),
+        [JobState.CANCELLED],
+        now=later,
+        actor="control",
+        result=AttemptResult(usage=[measured]),
+    )
     told = (await run("usage", "j-1", url=platform.url)).out
     for words in ("1.000", "87 %", "0.500 kWh", "12.5 s", "3600.0 s"):
         assert words in told, told

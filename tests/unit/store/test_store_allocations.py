@@ -12,7 +12,7 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations
-from tests.store_cluster import NOW, Cluster, check_invariants, key, uuid_of
+from tests.store_cluster import NOW, Cluster, check_invariants, key, set_job_state, uuid_of
 
 
 @pytest.fixture
@@ -129,14 +129,14 @@ def test_an_earlier_attempt_cannot_reserve_after_a_later_one(cluster: Cluster) -
     cluster.queued("j1")
     this = cluster.reserve("j1", {"a": [0]}, attempt=2)
     allocations.release_gang(cluster.store, this, now=NOW)
-    jobs.set_job_state(cluster.store, "j1", JobState.QUEUED, now=NOW, actor="control")
+    set_job_state(cluster.store, "j1", JobState.QUEUED, now=NOW, actor="control")
     with pytest.raises(ReservationConflict, match="outdated"):
         cluster.reserve("j1", {"a": [0]}, attempt=1)
 
 
 def test_a_job_that_ended_takes_nothing(cluster: Cluster) -> None:
     cluster.queued("j1")
-    jobs.set_job_state(cluster.store, "j1", JobState.CANCELLED, now=NOW, actor="ada")
+    set_job_state(cluster.store, "j1", JobState.CANCELLED, now=NOW, actor="ada")
     with pytest.raises(IllegalTransition, match="CANCELLED"):
         cluster.reserve("j1", {"a": [0]})
     with pytest.raises(NotFound):
@@ -155,7 +155,7 @@ def test_running_is_reached_by_way_of_starting(cluster: Cluster) -> None:
     assert jobs.get_job(store, "j1").started_at == NOW
     cluster.queued("j2")
     that = cluster.reserve("j2", {"a": [1]})
-    jobs.set_job_state(store, "j2", JobState.STARTING, now=NOW, actor="control")
+    set_job_state(store, "j2", JobState.STARTING, now=NOW, actor="control")
     allocations.mark_running(store, that, NOW)
     assert kinds(store).count("job.starting") == 2
 

@@ -12,7 +12,9 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events, models, retention
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, TTL_S, Cluster, key, spec
 
 SILENT = NOW + timedelta(seconds=TTL_S)
@@ -25,7 +27,14 @@ def rows(store: Store, table: str) -> int:
 
 
 def ended(cluster: Cluster, job_id: str) -> None:
-    attempts.end_attempt(cluster.store, key(job_id), [JobState.COMPLETED], now=NOW, actor="test", exit_code=0)
+    attempts.end_attempt(
+        cluster.store,
+        key(job_id),
+        [JobState.COMPLETED],
+        now=NOW,
+        actor="test",
+        result=AttemptResult(update=JobUpdate(exit_code=0)),
+    )
 
 
 def remove(store: Store, name: str) -> None:

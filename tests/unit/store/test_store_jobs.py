@@ -21,9 +21,11 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans
-from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, spec, uuid_of
+from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, set_job_state, spec, uuid_of
 
 
 def submit(store: Store, job_id: str, idempotency_key: str | None = None, now=NOW, **fields):
@@ -111,11 +113,16 @@ def test_states_follow_the_table_with_one_event_each(store: Store) -> None:
     cluster = Cluster(store).host("a")
     cluster.running("j1", {"a": [0]})
     with pytest.raises(IllegalTransition, match="RUNNING and cannot become PENDING"):
-        jobs.set_job_state(store, "j1", JobState.PENDING, now=NOW, actor="x")
+        set_job_state(store, "j1", JobState.PENDING, now=NOW, actor="x")
     failure = Failure(kind=FailureKind.USER, message="exit 3", exit_code=3)
     for _ in range(2):
-        job = jobs.set_job_state(
-            store, "j1", JobState.FAILED, now=NOW, actor="control", failure=failure, exit_code=3, user_retries=1
+        job = set_job_state(
+            store,
+            "j1",
+            JobState.FAILED,
+            now=NOW,
+            actor="control",
+            update=JobUpdate(failure=failure, exit_code=3, user_retries=1),
         )
     assert (job.failure, job.exit_code, job.user_retries, job.finished_at) == (failure, 3, 1, NOW)
     kinds = [event.kind for event in events.read_events(store, 0, job_id="j1")]
@@ -132,12 +139,12 @@ def test_states_follow_the_table_with_one_event_each(store: Store) -> None:
     ]
     assert events.read_events(store, 0, job_id="j1")[-1].data["failure"]["message"] == "exit 3"
     with pytest.raises(NotFound):
-        jobs.set_job_state(store, "none", JobState.FAILED, now=NOW, actor="x")
+        set_job_state(store, "none", JobState.FAILED, now=NOW, actor="x")
 
 
 def test_a_cancelled_job_leaves_the_queue(store: Store) -> None:
     Cluster(store).queued("j1")
-    jobs.set_job_state(store, "j1", JobState.CANCELLED, now=NOW, actor="ada")
+    set_job_state(store, "j1", JobState.CANCELLED, now=NOW, actor="ada")
     assert queue.queue_length(store) == 0
     assert [event.kind for event in events.read_events(store, 0)][-2:] == ["job.cancelled", "queue.removed"]
 
@@ -147,7 +154,9 @@ def test_a_retry_keeps_its_place_and_a_preempted_job_goes_to_the_end(store: Stor
     later = NOW + timedelta(hours=1)
     for job_id, states in (("retried", [JobState.QUEUED]), ("preempted", [JobState.PREEMPTED, JobState.QUEUED])):
         this = cluster.running(job_id, {"a": [0]})
-        attempts.end_attempt(store, this, states, now=later, actor="control", preemptions=1)
+        attempts.end_attempt(
+            store, this, states, now=later, actor="control", result=AttemptResult(update=JobUpdate(preemptions=1))
+        )
         cluster.enqueue(job_id, attempt=2, now=later)
     cluster.queued("newcomer", now=NOW + timedelta(minutes=1))
     assert [row.job_id for row in queue.read_queue(store)] == ["retried", "newcomer", "preempted"]
@@ -161,7 +170,12 @@ def test_the_end_of_an_attempt_is_one_step_and_may_be_repeated(store: Store, qua
     quarantine = {uuid_of("a", 0): "XID 79"} if quarantined else {}
     for _ in range(2):
         job = attempts.end_attempt(
-            store, this, [JobState.COMPLETED], now=NOW, actor="control", exit_code=0, quarantine=quarantine
+            store,
+            this,
+            [JobState.COMPLETED],
+            now=NOW,
+            actor="control",
+            result=AttemptResult(quarantine=quarantine, update=JobUpdate(exit_code=0)),
         )
     assert (job.state, job.exit_code) == (JobState.COMPLETED, 0)
     assert cluster.states("a") == ["DEGRADED" if quarantined else "AVAILABLE", "AVAILABLE"]
@@ -182,7 +196,9 @@ def test_an_older_workflow_cannot_end_what_it_does_not_know(store: Store, workfl
     before = jobs.get_job(store, "j1")
     placed = workflow == "is at an earlier attempt"
     with pytest.raises(WorkflowIsOlder):
-        attempts.end_attempt(store, this, [JobState.CANCELLED], now=NOW, actor="ada", placed=placed)
+        attempts.end_attempt(
+            store, this, [JobState.CANCELLED], now=NOW, actor="ada", result=AttemptResult(placed=placed)
+        )
     assert jobs.get_job(store, "j1") == before
     assert allocations.held_attempts(store) == [key("j1", before.attempt)]
     check_invariants(store)
@@ -338,7 +354,9 @@ def test_class_keys_do_not_depend_on_order_and_differ_by_what_matters() -> None:
 def test_a_finished_job_keeps_where_it_ran(store: Store) -> None:
     cluster = Cluster(store).host("a", gpus=2)
     this = cluster.running("j1", {"a": [1]})
-    attempts.end_attempt(store, this, [JobState.COMPLETED], now=NOW, actor="control", exit_code=0)
+    attempts.end_attempt(
+        store, this, [JobState.COMPLETED], now=NOW, actor="control", result=AttemptResult(update=JobUpdate(exit_code=0))
+    )
     job = jobs.get_job(store, "j1")
     assert job.placement == placement({"a": [1]})
     assert (job.attempt, job.started_at) == (1, NOW)

@@ -9,10 +9,12 @@ from gpu_platform.domain.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs, queue
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans, restoring
-from tests.store_cluster import NOW, Cluster, check_invariants, key, placement
+from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state
 
 LOST = Failure(kind=FailureKind.HARDWARE, message="its workflow was terminated")
 
@@ -31,14 +33,16 @@ def test_only_what_no_job_stands_for_is_held_in_vain(cluster: Cluster) -> None:
     cluster.queued("placed")
     cluster.reserve("placed", {"a": [1]})
     cluster.running("ended", {"a": [2], "b": [0]})
-    jobs.set_job_state(cluster.store, "ended", JobState.FAILED, now=NOW, actor="somebody")
+    set_job_state(cluster.store, "ended", JobState.FAILED, now=NOW, actor="somebody")
     [held] = orphans.held_without_owner(cluster.store)
     assert (held.key, held.hosts) == (key("ended"), ("a", "b"))
 
 
 def test_an_orphan_is_released_and_ends_with_its_reason_and_its_counters(cluster: Cluster) -> None:
     cluster.running("j", {"a": [0]})
-    jobs.set_job_state(cluster.store, "j", JobState.RUNNING, now=NOW, actor="x", user_retries=2, hardware_retries=3)
+    set_job_state(
+        cluster.store, "j", JobState.RUNNING, now=NOW, actor="x", update=JobUpdate(user_retries=2, hardware_retries=3)
+    )
     for _ in range(2):
         assert end(cluster.store, "j")
     job = jobs.get_job(cluster.store, "j")
@@ -51,9 +55,18 @@ def test_the_end_of_an_old_attempt_does_not_end_a_job_at_a_later_one(cluster: Cl
     cluster.queued("j")
     cluster.reserve("j", {"a": [0]}, attempt=2)
     assert end(cluster.store, "j", attempt=1)
-    attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", failure=LOST)
+    attempts.end_attempt(
+        cluster.store,
+        key("j", 1),
+        [JobState.FAILED],
+        now=NOW,
+        actor="late",
+        result=AttemptResult(update=JobUpdate(failure=LOST)),
+    )
     with pytest.raises(WorkflowIsOlder):
-        attempts.end_attempt(cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", placed=True)
+        attempts.end_attempt(
+            cluster.store, key("j", 1), [JobState.FAILED], now=NOW, actor="late", result=AttemptResult(placed=True)
+        )
     assert jobs.get_job(cluster.store, "j").state is JobState.ALLOCATED
     assert allocations.held_attempts(cluster.store) == [key("j", 2)]
 

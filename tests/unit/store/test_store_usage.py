@@ -15,6 +15,7 @@ from gpu_platform.domain.usage import RankUsage, mean_utilization
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.usage import usage_of_job, usage_report
 from gpu_platform.store.reservations import attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, key
 
 
@@ -23,7 +24,9 @@ def measured(rank: int, host: str, **fields: Any) -> RankUsage:
 
 
 def ends(store: Store, job_id: str, now: datetime, *usage: RankUsage, attempt: int = 1) -> None:
-    attempts.end_attempt(store, key(job_id, attempt), [JobState.COMPLETED], now=now, actor="control", usage=usage)
+    attempts.end_attempt(
+        store, key(job_id, attempt), [JobState.COMPLETED], now=now, actor="control", result=AttemptResult(usage=usage)
+    )
 
 
 def test_gpu_seconds_are_what_was_held_and_the_rest_what_hosts_measured(store: Store) -> None:

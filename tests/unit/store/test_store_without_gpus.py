@@ -13,7 +13,9 @@ from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import usage
+from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, check_invariants, expire_leases, inventory, key
 
 
@@ -99,7 +101,12 @@ def test_its_usage_counts_no_gpus(store: Store, cluster: Cluster) -> None:
     reserve(cluster, "j1", room("c", 4))
     allocations.mark_running(store, key("j1"), NOW)
     attempts.end_attempt(
-        store, key("j1"), [JobState.COMPLETED], now=NOW + timedelta(seconds=10), actor="control", exit_code=0
+        store,
+        key("j1"),
+        [JobState.COMPLETED],
+        now=NOW + timedelta(seconds=10),
+        actor="control",
+        result=AttemptResult(update=JobUpdate(exit_code=0)),
     )
     [attempt] = usage.usage_of_job(store, "j1").attempts
     assert (attempt.gpus, attempt.gpu_seconds, attempt.unmeasured_hosts) == (0, 0.0, ["c"])
