@@ -1,1 +1,1 @@
-"""What workflows do to the world: one file per step, each step safe to repeat."""
+"""Activities: the steps of workflows that touch the outside world. Each step may be repeated safely."""

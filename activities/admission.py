@@ -1,4 +1,4 @@
-"""Admission: the last look at a job before it may wait for GPUs."""
+"""Admission: the last check of a job before it enters the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_platform.store.jobs import jobs
 class AdmissionResult(BaseModel):
     admitted: bool
     withdrawn: bool = False
-    """The submission was taken back: nobody was told that it was accepted."""
+    """The submission was withdrawn before its user was told that it was accepted."""
     failure: Failure | None = None
 
 

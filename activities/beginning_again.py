@@ -15,14 +15,14 @@ from gpu_platform.store.restoring import orphans
 
 
 class TakenOverJob(BaseModel):
-    """Where the job stands."""
+    """The job's state."""
 
     state: JobState
     progress: JobProgress
     placement: Placement | None = None
-    """What ``progress.attempt`` holds: its ranks may run."""
+    """The placement of ``progress.attempt``, whose ranks may run."""
     failure: Failure | None = None
-    """Of a job that has FAILED."""
+    """The failure of a job that is FAILED."""
     closed_attempt: int = 0
     """This attempt and those before it can never reserve again."""
 

@@ -17,11 +17,11 @@ from gpu_platform.store.restoring import orphans
 
 
 class Orphan(BaseModel):
-    """What the attempt holds that nobody drives."""
+    """Holdings of an attempt that no workflow drives."""
 
     hosts: list[str] = []
     driven: str = ""
-    """Why it must be left alone; empty: nobody drives it."""
+    """Why it must be left alone. Empty: no workflow drives it."""
 
 
 class CleanupActivities:

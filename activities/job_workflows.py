@@ -35,9 +35,9 @@ class CleanupInput(BaseModel):
 
     key: AttemptKey
     hosts: list[str] = []
-    """Where ranks may run, as an older release knew it. The workflow asks the database by itself."""
+    """Hosts where ranks may run. Only older releases filled it; now the workflow asks the database."""
     message: str
-    """Why: becomes the job's failure."""
+    """The reason, which becomes the job's failure."""
     state: JobState = JobState.FAILED
     """CANCELLED when a person asked for it meanwhile."""
     actor: str = "cleanup"
@@ -52,7 +52,7 @@ class WorkflowLife(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowView:
-    """What Temporal says of a job's workflow."""
+    """The state of a job's workflow in Temporal."""
 
     life: WorkflowLife
     ended: str = ""

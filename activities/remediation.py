@@ -59,7 +59,7 @@ class RemediationActivities:
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
-        """Who may run something on it; a gang that is parked until it is healed does not."""
+        """Attempts that may run processes on the GPU. A parked gang does not."""
         return allocations.users(self._store, gpu_uuid)
 
     @activity.defn

@@ -76,7 +76,7 @@ class RepairActivities:
 
     @activity.defn
     def hold_gpu(self, request: HoldGpuRequest) -> bool:
-        """OFFLINE until it is repaired. False: an operator has decided otherwise."""
+        """Take the GPU OFFLINE until it is repaired. False: an operator has decided otherwise."""
         with host_may_be_removed():
             return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
 
@@ -151,7 +151,7 @@ class HostRepairActivities:
 
     @activity.defn
     async def check_gpu(self, gpu_uuid: str) -> None:
-        """Is it healthy, without doing anything to it?"""
+        """Check the health of the GPU and change nothing."""
         await self._verified(None, gpu_uuid)
 
     @activity.defn

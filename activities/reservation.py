@@ -1,4 +1,4 @@
-"""Taking the whole gang, and giving it back. The database decides: ``gpu_platform.store.reservations.allocations``."""
+"""Activities that reserve and release a gang. The rules are in ``gpu_platform.store.reservations.allocations``."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class ReserveRequest(BaseModel):
 
 class Reserved(BaseModel):
     conflict: str | None = None
-    """Why the plan no longer holds; None: every GPU is ours."""
+    """Why the placement cannot be taken any more. None: every GPU is reserved."""
     terms: dict[str, int] = {}
-    """Of the hosts; see ``HostPlan.term``."""
+    """Term of each host; see ``HostPlan.term``."""
     repeated: bool = False
     """They were ours before: ranks may run there already."""
 
 
 class EndAttempt(BaseModel):
-    """How an attempt ends: what becomes of the job, and of each GPU it held."""
+    """How an attempt ends: the job's next state, and which of its GPUs are quarantined."""
 
     key: AttemptKey
     state: JobState
@@ -55,7 +55,7 @@ class EndAttempt(BaseModel):
     exit_code: int | None = None
     progress: JobProgress
     usage: list[RankUsage] = []
-    """What its hosts measured; lost ones told nothing."""
+    """Usage as its hosts measured it. Lost hosts report none."""
     quarantine: dict[str, str] = {}
     """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
     retry_in_s: float | None = None
@@ -66,11 +66,11 @@ class EndAttempt(BaseModel):
 
 
 class StartedFrom(BaseModel):
-    """What an attempt after the first goes on from."""
+    """The checkpoint from which a later attempt resumed."""
 
     key: AttemptKey
     host: str
-    """Of rank 0."""
+    """The host of rank 0."""
     resumed_from: str | None = None
     note: str | None = None
 

@@ -1,4 +1,4 @@
-"""What every request handler gets: the store, Temporal, the event feed and the way to node agents."""
+"""The context that every request handler gets: store, Temporal, event feed and HTTP client for node agents."""
 
 from __future__ import annotations
 

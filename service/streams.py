@@ -32,7 +32,7 @@ def stream(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
 
 
 def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
-    """Where to go on: what the client saw last counts more than what it first asked for."""
+    """Where the stream resumes: the last event that the client saw counts more than its first request."""
     if not last_event_id:
         return after
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:

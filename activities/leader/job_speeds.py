@@ -1,4 +1,4 @@
-"""How fast a job ran, against what was expected: what the score ``history`` learns from.
+"""Speeds of completed jobs, compared with the expected time. The score ``history`` uses them.
 
 Expected is the median of how long earlier runs of the same job took: same namespace, name and shape, completed at the
 first attempt (a later one goes on from a checkpoint, and its time says nothing), and at least 10 s long. One run
@@ -19,7 +19,7 @@ REMEMBERED_RUNS = 32
 REMEMBERED_JOBS = 10_000
 SLOWEST, FASTEST = 0.25, 4.0
 SHORTEST_S = 10.0
-"""Of a shorter run, starting and stopping are too large a part."""
+"""Shorter runs are not used: starting and stopping are too large a part of them."""
 
 
 def learned_speeds(store: Store) -> list[tuple[list[str], float]]:

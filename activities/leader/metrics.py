@@ -1,4 +1,4 @@
-"""What the scheduler measures of itself; served by its own process."""
+"""Metrics of the scheduler, served by its own process."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ EVERY_S = 60.0
 """Each job is looked at so often; those that look wrong at every sweep."""
 PARALLEL = 16
 WRONG_AT_ONCE = 200
-"""Of the jobs that look wrong so many at a sweep: upkeep has other duties, even when Temporal's database was lost."""
+"""Suspicious jobs checked in one sweep. Upkeep must go on with its other work, even when Temporal lost its database."""
 
 
 @dataclass(frozen=True)

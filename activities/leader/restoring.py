@@ -67,7 +67,7 @@ NEVER = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class DatabaseDoubt:
-    """What a new leader knows of its database."""
+    """Whether a new leader has a reason to think that its database is an old copy."""
 
     is_older: bool = False
     """It may be, or is."""
@@ -75,7 +75,7 @@ class DatabaseDoubt:
     """The leader before this one told Temporal of a round that this database has not given yet."""
     """The leader before it said that it had written more."""
     written_until: datetime = NEVER
-    """When a leader last wrote. Jobs that ended after it may be missing."""
+    """The time of the last write of a leader. Jobs that ended later may be missing."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Open:
 
 
 class _Status(BaseModel):
-    """Of the answer of JobWorkflow's query ``status`` what is needed here."""
+    """The fields of the answer to JobWorkflow's query ``status`` that are needed here."""
 
     state: JobState
     placement: Placement | None

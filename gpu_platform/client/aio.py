@@ -63,7 +63,7 @@ class AsyncClient:
         return await self._send(calls.dry_run(spec), DryRun)
 
     async def reason(self, job_id: str) -> Reason:
-        """Why this one job waits, worked out for it: may take a second where many jobs run."""
+        """Why this one job waits. Computed for this job, which may take a second in a large cluster."""
         return await self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> AsyncIterator[QueueEntry]:
@@ -91,7 +91,7 @@ class AsyncClient:
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
 
     async def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
-        """All that its hosts see, oldest first. ``verify``: every byte is read."""
+        """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""
         return (await self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
 
     async def ask_for_checkpoint(self, job_id: str) -> CheckpointAsked:
@@ -99,7 +99,7 @@ class AsyncClient:
         return await self._send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
 
     async def check_checkpoint_roots(self) -> builtins.list[CheckpointRoot]:
-        """Which hosts see each other's checkpoints, tried with a file."""
+        """Which hosts share a checkpoint root. The hosts test it with a file."""
         return (await self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     async def cancel(self, job_id: str, reason: str = "") -> Job:
@@ -144,7 +144,7 @@ class AsyncClient:
         return self._pages(Page[Event], page)
 
     async def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
-        """What rank ``rank`` wrote in the attempt (default: the last one)."""
+        """The output of rank ``rank`` in the attempt (default: the last attempt)."""
         return (await self._answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> AsyncIterator[LogChunk]:
@@ -153,16 +153,16 @@ class AsyncClient:
         return (LogChunk.model_validate_json(sse.data) async for sse in self._follow(call))
 
     async def exec(self, job_id: str, request: ExecRequest) -> ExecSession:
-        """Start a command beside a rank of a running job. Read its output, or it ends after 30 s."""
+        """Start a command beside a rank of a running job. It is ended after 30 s if nobody reads its output."""
         return await self._send(calls.exec_start(job_id, request), ExecSession)
 
     def exec_output(self, session: ExecSession, *, offset: int = 0) -> AsyncIterator[ExecChunk]:
-        """What it writes as it comes; the last chunk is the end, with the exit code."""
+        """The command's output while it runs. The last chunk has the exit code."""
         follow = self._follow(calls.exec_output(session, offset))
         return (ExecChunk.model_validate_json(sse.data) async for sse in follow)
 
     async def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
-        """Give it input that begins at ``offset`` of all; returns how much it has had, to go on from there."""
+        """Send input that begins at byte ``offset`` of all input. Returns how many bytes the command has had so far."""
         call = calls.exec_input(session, data, offset, eof)
         return (await self._send(call, ExecReceived)).received
 
@@ -188,18 +188,18 @@ class AsyncClient:
         await self._answer(calls.remove_host(name))
 
     async def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """It is dead; if it is only cut off, its ranks may run beside the new ones."""
+        """Declare the host dead. If it is only cut off, its old ranks may run beside the new ones."""
         return await self._send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     async def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """No new work; what runs goes on, or is preempted with ``force``."""
+        """Give the host no new work. Running jobs go on; with ``force`` they are preempted."""
         return await self._send(calls.set_host(name, "drain", force, reason), Host)
 
     async def online(self, name: str, reason: str = "") -> Host:
         return await self._send(calls.set_host(name, "online", False, reason), Host)
 
     async def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """Out of service at once: refused while jobs run there, unless ``force`` kills them."""
+        """Take the host out of service at once. Refused while jobs run there, unless ``force`` kills them."""
         return await self._send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> AsyncIterator[Gpu]:
@@ -215,7 +215,7 @@ class AsyncClient:
         return (await self._send(calls.gpu_events(gpu_id, limit), Page[Event])).items
 
     async def remediation(self, gpu_id: str) -> RemediationStatus:
-        """What is being done about it; a :class:`NotFound` when nothing is."""
+        """The state of its remediation. Raises :class:`NotFound` if there is none."""
         return await self._send(calls.remediation(gpu_id), RemediationStatus)
 
     async def order_remediation(
@@ -236,14 +236,14 @@ class AsyncClient:
         return await self._send(calls.gpu_health(gpu_id), GpuHealth)
 
     async def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
-        """No new work on it; ``force`` preempts what runs on it."""
+        """Give the GPU no new work. ``force`` preempts the jobs that run on it."""
         return await self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     async def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         return await self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     async def job_usage(self, job_id: str) -> JobUsage:
-        """What its attempts used that have ended, and what the one that runs uses now."""
+        """The usage of its ended attempts, and the current usage of the one that runs."""
         return await self._send(calls.job_usage(job_id), JobUsage)
 
     async def usage(

@@ -53,7 +53,7 @@ def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
 
 
 def _spec(spec: JobSpec) -> bytes:
-    """What was given, even if it is the default: the cluster may have other defaults for what was not."""
+    """The fields that were set, also those equal to a default: the cluster may have other defaults for the rest."""
     return spec.model_dump_json(exclude_unset=True).encode()
 
 
@@ -216,7 +216,7 @@ def service_case(gpu_id: str) -> Call:
 
 
 class Connection:
-    """Where the service is and who asks: what both clients share."""
+    """The part that both clients share: the service's address, the user, and how long to retry."""
 
     def __init__(self, base_url: str | None, user: str | None, retry_for_s: float) -> None:
         self.base_url = (base_url or os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL).rstrip("/")

@@ -65,7 +65,7 @@ class Client:
         return self._send(calls.dry_run(spec), DryRun)
 
     def reason(self, job_id: str) -> Reason:
-        """Why this one job waits, worked out for it: may take a second where many jobs run."""
+        """Why this one job waits. Computed for this job, which may take a second in a large cluster."""
         return self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[QueueEntry]:
@@ -93,7 +93,7 @@ class Client:
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
 
     def checkpoints(self, job_id: str, *, verify: bool = False) -> builtins.list[CheckpointInfo]:
-        """All that its hosts see, oldest first. ``verify``: every byte is read."""
+        """All checkpoints that its hosts see, oldest first. ``verify``: read and check every byte."""
         return (self._send(calls.checkpoints(job_id, verify), Page[CheckpointInfo])).items
 
     def ask_for_checkpoint(self, job_id: str) -> CheckpointAsked:
@@ -101,7 +101,7 @@ class Client:
         return self._send(calls.ask_for_checkpoint(job_id), CheckpointAsked)
 
     def check_checkpoint_roots(self) -> builtins.list[CheckpointRoot]:
-        """Which hosts see each other's checkpoints, tried with a file."""
+        """Which hosts share a checkpoint root. The hosts test it with a file."""
         return (self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     def cancel(self, job_id: str, reason: str = "") -> Job:
@@ -144,7 +144,7 @@ class Client:
         return self._pages(Page[Event], page)
 
     def logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> str:
-        """What rank ``rank`` wrote in the attempt (default: the last one)."""
+        """The output of rank ``rank`` in the attempt (default: the last attempt)."""
         return (self._answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> Iterator[LogChunk]:
@@ -153,16 +153,16 @@ class Client:
         return (LogChunk.model_validate_json(sse.data) for sse in self._follow(call))
 
     def exec(self, job_id: str, request: ExecRequest) -> ExecSession:
-        """Start a command beside a rank of a running job. Read its output, or it ends after 30 s."""
+        """Start a command beside a rank of a running job. It is ended after 30 s if nobody reads its output."""
         return self._send(calls.exec_start(job_id, request), ExecSession)
 
     def exec_output(self, session: ExecSession, *, offset: int = 0) -> Iterator[ExecChunk]:
-        """What it writes as it comes; the last chunk is the end, with the exit code."""
+        """The command's output while it runs. The last chunk has the exit code."""
         follow = self._follow(calls.exec_output(session, offset))
         return (ExecChunk.model_validate_json(sse.data) for sse in follow)
 
     def exec_input(self, session: ExecSession, data: bytes, *, offset: int, eof: bool = False) -> int:
-        """Give it input that begins at ``offset`` of all; returns how much it has had, to go on from there."""
+        """Send input that begins at byte ``offset`` of all input. Returns how many bytes the command has had so far."""
         call = calls.exec_input(session, data, offset, eof)
         return (self._send(call, ExecReceived)).received
 
@@ -188,18 +188,18 @@ class Client:
         self._answer(calls.remove_host(name))
 
     def declare_lost(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """It is dead; if it is only cut off, its ranks may run beside the new ones."""
+        """Declare the host dead. If it is only cut off, its old ranks may run beside the new ones."""
         return self._send(calls.set_host(name, "declare-lost", force, reason), Host)
 
     def drain(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """No new work; what runs goes on, or is preempted with ``force``."""
+        """Give the host no new work. Running jobs go on; with ``force`` they are preempted."""
         return self._send(calls.set_host(name, "drain", force, reason), Host)
 
     def online(self, name: str, reason: str = "") -> Host:
         return self._send(calls.set_host(name, "online", False, reason), Host)
 
     def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
-        """Out of service at once: refused while jobs run there, unless ``force`` kills them."""
+        """Take the host out of service at once. Refused while jobs run there, unless ``force`` kills them."""
         return self._send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> Iterator[Gpu]:
@@ -215,7 +215,7 @@ class Client:
         return (self._send(calls.gpu_events(gpu_id, limit), Page[Event])).items
 
     def remediation(self, gpu_id: str) -> RemediationStatus:
-        """What is being done about it; a :class:`NotFound` when nothing is."""
+        """The state of its remediation. Raises :class:`NotFound` if there is none."""
         return self._send(calls.remediation(gpu_id), RemediationStatus)
 
     def order_remediation(self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = "") -> RemediationStatus:
@@ -234,14 +234,14 @@ class Client:
         return self._send(calls.gpu_health(gpu_id), GpuHealth)
 
     def gpu_drain(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
-        """No new work on it; ``force`` preempts what runs on it."""
+        """Give the GPU no new work. ``force`` preempts the jobs that run on it."""
         return self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
         return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     def job_usage(self, job_id: str) -> JobUsage:
-        """What its attempts used that have ended, and what the one that runs uses now."""
+        """The usage of its ended attempts, and the current usage of the one that runs."""
         return self._send(calls.job_usage(job_id), JobUsage)
 
     def usage(

@@ -34,7 +34,7 @@ class Health(BaseModel):
 
     status: str = "ok"
     warnings: list[str] = []
-    """What works, but not as it should."""
+    """Things that work, but not as they should."""
 
 
 class ReasonBody(BaseModel):
@@ -59,7 +59,7 @@ class CheckpointRoot(BaseModel):
     """None: the host did not say."""
     hosts: list[str]
     silent: list[str] = []
-    """Of them, those that did not answer."""
+    """Hosts of the list that did not answer."""
     problem: str | None = None
 
 
@@ -72,7 +72,7 @@ class DryRun(BaseModel):
     placement: Placement | None = None
     """It would start at once, there."""
     reason: Reason | None = None
-    """It would wait: why, in which place of the line, and until when."""
+    """It would wait: the reason, its position in the queue, and until when."""
     preempts: list[str] = []
     """Jobs that would be stopped for it; it starts as soon as they have ended."""
     preempts_at: float | None = None
@@ -89,7 +89,7 @@ class LogChunk(BaseModel):
     next_offset: int
     text: str
     note: str | None = None
-    """What to know of it: output before it is gone, the disk is full, the log was removed."""
+    """A note for the reader: earlier output is gone, the disk is full, or the log was removed."""
 
 
 class FieldError(BaseModel):

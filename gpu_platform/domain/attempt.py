@@ -39,7 +39,7 @@ class RankSpec(BaseModel):
 
 
 class Program(BaseModel):
-    """What ranks run."""
+    """The program that ranks run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,9 +64,9 @@ class RankLimits(BaseModel):
     grace_s: float = 10.0
     """Between SIGTERM and SIGKILL, when the host itself ends them."""
     cpus: int = 0
-    """Of this host, for all ranks; 0: those next to the GPUs."""
+    """CPUs of this host for all ranks. 0: those next to the GPUs."""
     ram_mib: int = 0
-    """Of this host, for all ranks; 0: as the node's settings say."""
+    """Memory of this host for all ranks. 0: as the node's settings say."""
 
 
 class HostPlan(BaseModel):
@@ -95,7 +95,7 @@ class HostPlan(BaseModel):
     cuda: str | None = None
     """The CUDA installation to run with: ``12``, ``12.4`` or ``>=12.4``."""
     groups: dict[str, Program] = {}
-    """Of a gang of several groups, what the ranks of each run; ``command``, ``env`` and ``cuda`` are not used then."""
+    """The programs of the groups, in a gang of several. Then ``command``, ``env`` and ``cuda`` are not used."""
     limits: RankLimits = RankLimits()
     term: int = 0
     """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer one, and

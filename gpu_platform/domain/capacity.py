@@ -220,7 +220,7 @@ def describe_share(share: Share) -> str:
 
 
 def _never_granted(inventories: Sequence[HostInventory], request: GpuRequest) -> str:
-    """What no host has besides GPUs; empty if some host could have it all."""
+    """CPUs, memory and CUDA that no host has. Empty if one host has all of it."""
     matching = [(i, gpu) for i in inventories for gpu in i.gpus if mismatch(gpu, request) is None]
     if request.share is not None and not any(_can_share(gpu, i, request.share) for i, gpu in matching):
         return f"no such GPU can be shared so: {_parts_there_are(matching, request.share)}"
@@ -274,7 +274,7 @@ def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
 
 
 def _versions(inventories: Sequence[HostInventory]) -> set[str]:
-    """Of all CUDA installations that a driver can run."""
+    """The versions of all CUDA installations that a driver can run."""
     return {version for one in inventories for version in one.cuda_installations}
 
 

@@ -30,7 +30,7 @@ class ResumePoint(BaseModel):
 
 
 class CheckpointPolicy(BaseModel):
-    """What a job wants of its checkpoints. What it leaves open, the host's settings say."""
+    """A job's wishes about checkpoints. The host's settings fill what it leaves out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,5 +111,5 @@ class CheckpointInfo(BaseModel):
 
     @property
     def label(self) -> str:
-        """As a resume point names it within its job: ``1/step-300``."""
+        """Its name within the job, as a resume point has it: ``1/step-300``."""
         return f"{self.attempt}/{self.name}" if self.name else str(self.attempt)

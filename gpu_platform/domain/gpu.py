@@ -84,20 +84,20 @@ class HostInventory(BaseModel):
     """NVSwitch chips of the machine itself, where the host sees them."""
     nics: list[Nic] = []
     source: str = "NVML"
-    """Who told of the GPUs: where NVML does not answer, ``nvidia-smi`` or the driver's files."""
+    """The source of the list of GPUs: NVML, or ``nvidia-smi`` or the driver's files where NVML does not answer."""
     nvlink_domain: str | None = None
     """Hosts with equal ones reach each other's GPUs by NVLink (NVL72): NVML's ``<cluster uuid>.<clique id>``."""
     labels: dict[str, str] = {}
-    """What an operator says of the host, e.g. ``{"row": "7"}``; topology levels can be made of them."""
+    """Labels that an operator gave the host, e.g. ``{"row": "7"}``. Topology levels can be made of them."""
 
 
 class GpuHolder(BaseModel):
-    """Who has a GPU, or a part of it."""
+    """An attempt that holds a GPU or a share of it."""
 
     job_id: str
     attempt: int
     share: ShareGrant | None = None
-    """What part; None: all of it."""
+    """The share. None: the whole GPU."""
 
 
 class Gpu(BaseModel):
@@ -111,7 +111,7 @@ class Gpu(BaseModel):
     reason: str | None = None
     """Why it is DRAINING, DRAINED, DEGRADED, RESETTING or OFFLINE."""
     job_id: str | None = None
-    """Of several holders the first by name."""
+    """The first holder by name, if there are several."""
     holders: list[GpuHolder] = []
     shared_by: str | None = None
     """The namespace that shares it; None: nobody does, or any may (MIG)."""
@@ -127,7 +127,7 @@ class Gpu(BaseModel):
 
 
 class GpuHealth(BaseModel):
-    """What the host of a GPU measures of it right now. None: this GPU or driver cannot tell."""
+    """Current measurements of a GPU. None: this GPU or driver does not report the value."""
 
     problem: str | None = None
     """Why it does not answer, or gets no new work for now."""
@@ -139,7 +139,7 @@ class GpuHealth(BaseModel):
     energy_j: float | None = None
     """Since the driver was loaded."""
     throttled_by: list[str] = []
-    """What lowers its clocks: hw_slowdown, sw_thermal, hw_thermal, power_brake."""
+    """Reasons for lower clocks: hw_slowdown, sw_thermal, hw_thermal, power_brake."""
     corrected_ecc: int | None = None
     """Since the last reset; so also ``uncorrected_ecc``."""
     uncorrected_ecc: int | None = None

@@ -42,7 +42,7 @@ class RankPer(StrEnum):
 
 
 class GpuRequest(BaseModel):
-    """What every GPU of the gang must be, and how the gang is shaped.
+    """The requirements for every GPU of the gang, and the shape of the gang.
 
     Without GPUs it asks for CPUs and memory of its hosts: one CPU each unless it says more. A stored request always
     names ``gpus_per_host``, so what was stored while one GPU was the default still means one.
@@ -368,7 +368,7 @@ class JobInput(BaseModel):
 
 
 class JobProgress(BaseModel):
-    """What a job carries from attempt to attempt."""
+    """Counters that a job carries from attempt to attempt."""
 
     attempt: int = 0
     user_retries: int = 0
@@ -392,7 +392,7 @@ class Interrupt(BaseModel):
 
 
 class StoppedBy(BaseModel):
-    """Who had an attempt stopped, how and why."""
+    """The user who stopped an attempt, how and why."""
 
     verb: Literal["cancel", "kill", "preempt"]
     actor: str
@@ -440,10 +440,10 @@ class Job(BaseModel):
     reason: Reason | None = None
     """Why it waits; only while QUEUED."""
     placement: Placement | None = None
-    """Where it is, or last was."""
+    """The current placement, or the last one."""
     failure: Failure | None = None
     stopped_by: StoppedBy | None = None
-    """Who last had it stopped; None: nobody ever."""
+    """The user who stopped it last. None: nobody did."""
     exit_code: int | None = None
     user_retries: int = 0
     hardware_retries: int = 0
@@ -455,10 +455,10 @@ class Job(BaseModel):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     checkpoint_at: datetime | None = None
-    """When this attempt last saved its work; only of one job, and while it has GPUs."""
+    """Time of this attempt's newest checkpoint. Only when one job is shown, and while it holds GPUs."""
     workflow_url: str | None = None
     warnings: list[str] = []
-    """What to know of it, e.g. that a retry on another host would start at zero; not in lists."""
+    """Warnings, e.g. that a retry on another host would start from the beginning. Not in lists."""
 
 
 class QueueEntry(BaseModel):

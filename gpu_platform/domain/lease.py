@@ -1,4 +1,4 @@
-"""What a node worker reports every few seconds, and the answer it gets.
+"""The report that a node worker sends every few seconds, and the answer to it.
 
 Fields of the lease protocol are explained in ``lease_protocol``.
 """
@@ -50,7 +50,7 @@ class HostReport(BaseModel):
     attempts: list[AttemptKey] = []
     """Attempts with processes on this host."""
     checkpoints: list[SavedCheckpoint] = []
-    """Of those of ``attempts`` that have one."""
+    """The newest checkpoint of each of ``attempts`` that has one."""
     checkpoint_root: str | None = None
     """Identity of the checkpoint root: hosts that report the same one see each other's checkpoints. None: unknown."""
     telemetry: list[GpuTelemetry] = []

@@ -100,7 +100,7 @@ def is_at_least_half(count: int, of: int) -> bool:
 
 @dataclass(frozen=True)
 class HostLease:
-    """What a host knows of its own lease. Every method returns the new state."""
+    """The state of a host's own lease. Every method returns the new state."""
 
     name: str
     times: LeaseTimes
@@ -109,13 +109,13 @@ class HostLease:
     run_until: float
     """Ranks must end then. Votes extend it, but only before it has passed."""
     leased_until: float
-    """As ``run_until``, by answers alone: nothing is launched later."""
+    """As ``run_until``, but counting only answers. After it nothing is launched."""
     promised_until: float
     """Until then reports say ``voted``."""
     round: int = 0
     """The newest that an answer brought."""
     term: int = 0
-    """As the newest answer said: a newer one after each time that this host was LOST."""
+    """The term in the newest answer. It grows each time that this host was LOST."""
     members_version: int = 0
     members: frozenset[str] = frozenset()
     votes: Mapping[str, float] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class HostLease:
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """What the database says of one host that is not LOST."""
+    """The lease of one host that is not LOST, as the database has it."""
 
     stamp: object
     """Differs after each report."""
@@ -251,12 +251,12 @@ class Verdict:
     """Silent for longer than their lease, but the leader does not hear half of the members."""
     heard: int
     members: int
-    """Of the current list."""
+    """Number of hosts in the current list of members."""
 
 
 @dataclass(frozen=True)
 class LeaderLeases:
-    """What a leader knows of the hosts' leases. A new leader knows nothing: every host has a whole lease to report.
+    """A leader's knowledge of the hosts' leases. A new leader has none: it gives every host a whole lease to report.
 
     Silence is counted from when the leader saw a row change, by the leader's own clock. A step of any clock neither
     loses a host nor hides that one is gone.

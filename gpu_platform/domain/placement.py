@@ -42,11 +42,11 @@ class HostSlice(BaseModel):
     ram_mib: int = 0
     """Memory of the host that nobody else gets."""
     group: str | None = None
-    """Of a gang of several groups, whose ranks these are."""
+    """The rank group of this slice, in a gang of several groups."""
 
 
 class ScoreRow(BaseModel):
-    """What one candidate was worth."""
+    """The score of one candidate."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -58,7 +58,7 @@ class ScoreRow(BaseModel):
 
 
 class ScoreTable(BaseModel):
-    """Why there: the winner first, then who came next. Equal totals go by name."""
+    """Scores of the candidates: the winner first, then the next ones. Equal totals are sorted by name."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -169,14 +169,14 @@ class BlockingJob(BaseModel):
     job_id: str
     attempt: int
     gpus: int
-    """Of those that the waiting job needs, how many it holds."""
+    """How many GPUs it holds of those that the waiting job needs."""
     hosts: list[str]
     ends_by: float | None = None
     """Unix seconds: its time limit; None if it has none."""
 
 
 class EstimateBasis(StrEnum):
-    """What an estimated start rests on, or why there is none."""
+    """The basis of an estimated start, or the reason why there is none."""
 
     PROMISED = "promised"
     """It is the date of a reservation: see ``Reason.starts_by``."""
@@ -189,7 +189,7 @@ class EstimateBasis(StrEnum):
     QUOTA = "quota"
     """None: it depends on what its namespace or user has."""
     ALONE = "alone"
-    """As ``time_limits``, but as if nobody waited ahead."""
+    """As ``time_limits``, but jobs ahead in the queue are not counted."""
     PARTS = "parts"
     """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
     PREEMPTING = "making_room"
@@ -227,7 +227,7 @@ class Reason(BaseModel):
     """Place in the queue, 1 is next."""
 
     def for_job(self, job_id: str, position: int | None) -> Reason:
-        """As that job is told: what is promised to the first of its kind is not promised to those behind it."""
+        """The reason as shown for one job: a start promised to the first job is not promised to those behind it."""
         if self.first_job in (None, job_id):
             return self.model_copy(update={"position": position})
         not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}

@@ -1,4 +1,4 @@
-"""Who may have how much: namespaces, their shares and their limits."""
+"""Quotas: namespaces, their shares and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of GPUs: what a job may ask for instead of whole ones, and what it got."""
+"""Shares of GPUs: what a job may ask for instead of whole GPUs, and what it gets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ShareMode(StrEnum):
     MPS = "mps"
     """CUDA's Multi-Process Service: limits on SMs and pinned memory, within one namespace."""
     TIME_SLICE = "time_slice"
-    """Turns on the whole GPU, within one namespace: no limit on SMs. The last resort."""
+    """Processes take turns on the whole GPU, within one namespace; SMs are not limited. The last resort."""
 
 
 class Share(BaseModel):
-    """A part of each GPU of the gang. Either a MIG profile, or SM percent and memory."""
+    """A share of each GPU of the gang: either a MIG profile, or percent of the SMs and memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,13 +48,13 @@ class Share(BaseModel):
 
 
 class ShareGrant(BaseModel):
-    """What a gang got of one GPU."""
+    """The share of one GPU that a gang got."""
 
     model_config = ConfigDict(frozen=True)
 
     mode: ShareMode
     percent: int
-    """Of the SMs; with MIG what the profile has, rounded down."""
+    """Percent of the SMs. With MIG the profile's part, rounded down."""
     memory_mib: int
     mig_profile: str | None = None
     mig_start: int | None = None
@@ -88,7 +88,7 @@ class ShareGrant(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What is taken of a GPU that is given away in parts. All parts are of one mode."""
+    """The sum of the shares that are taken of one GPU. All shares of a GPU are of one mode."""
 
     mode: ShareMode
     tenant: str
@@ -104,7 +104,7 @@ class GpuUse:
         return self._changed(grant, 1, self.mig_mask | grant.mig_mask)
 
     def minus(self, grant: ShareGrant) -> GpuUse | None:
-        """None when nothing is left: the GPU may be given away whole, or in parts of another mode, again."""
+        """None when no share is left: then the GPU may be given as a whole, or in shares of another mode."""
         left = self._changed(grant, -1, self.mig_mask & ~grant.mig_mask)
         return left if left.percent > 0 else None
 
@@ -120,5 +120,5 @@ class GpuUse:
 
 
 def first_use(grant: ShareGrant, namespace: str) -> GpuUse:
-    """What is taken of a GPU once ``grant`` is its only part."""
+    """The use of a GPU whose only share is ``grant``."""
     return GpuUse(grant.mode, "" if grant.mode is ShareMode.MIG else namespace).plus(grant)

@@ -1,4 +1,4 @@
-"""What names, commands and environments may be: checks shared by all that a user hands in."""
+"""Checks of names, commands and environments, for everything that a user sends."""
 
 from __future__ import annotations
 

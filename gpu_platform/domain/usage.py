@@ -1,4 +1,4 @@
-"""What attempts used: measured by their hosts, kept by the control plane."""
+"""Usage of attempts: measured by their hosts, kept by the control plane."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class AttemptUsage(BaseModel):
 
 
 class GpuNow(BaseModel):
-    """What one of a job's GPUs does, by its host's last report. Utilisation and memory are the whole GPU's."""
+    """Current use of one GPU of a job, by its host's last report. Utilisation and memory are of the whole GPU."""
 
     host: str
     index: int
     uuid: str
     share: str | None = None
-    """What part of it the job has; None: all of it."""
+    """The job's share of it. None: the whole GPU."""
     utilization_percent: int | None = None
     memory_used_mib: int | None = None
     memory_mib: int

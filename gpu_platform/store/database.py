@@ -1,4 +1,4 @@
-"""The connection to the truth: transactions, their retries, and errors in the platform's words.
+"""The database connection: transactions, their retries, and errors of the platform instead of SQLAlchemy's.
 
 SQLite (WAL) and PostgreSQL (READ COMMITTED) run the same statements. On SQLite a write transaction begins
 IMMEDIATE, so that it never fails half-way for want of the lock; on PostgreSQL every function takes its row locks in
@@ -156,7 +156,7 @@ def writing(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
 
 
 def writing_unsynced(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """As :func:`writing`, for what nobody was promised: the last seconds of it may be gone after a power cut."""
+    """As :func:`writing`, but a power cut may lose the last seconds: only for data that is soon written again."""
     return _transaction(function, synced=False)
 
 

@@ -116,11 +116,11 @@ class JobRecord(Record, table=True):
     state_at: datetime = _time()
     """When it entered its state."""
     queued_at: datetime | None = _optional_time()
-    """Since when it is in line; a retry keeps its place, a preempted job goes to the end."""
+    """Since when it is in the queue. A retry keeps its place; a preempted job goes to the end."""
     retry_at: datetime | None = _optional_time()
-    """QUEUED, it gets into line only then."""
+    """A QUEUED job enters the queue only at this time."""
     started_at: datetime | None = _optional_time()
-    """When the last attempt that ran began to."""
+    """Start of the last attempt that ran."""
     finished_at: datetime | None = _optional_time()
     spec: str = _text()
     placement: str | None = _optional_text()
@@ -207,7 +207,7 @@ class HostRecord(Record, table=True):
     """When an operator last put it online."""
     session: str = _text()
     boot_id: str | None = _optional_text()
-    """Of the last report."""
+    """The boot of the host that sent the last report."""
     address: str = _text()
     agent_url: str = _text()
     leaf: str | None = _optional_text()
@@ -223,7 +223,7 @@ class HostRecord(Record, table=True):
     """Hosts with the same one see each other's checkpoints."""
     inventory: str = _text()
     cpus: int = _count()
-    """As reported, but never less than what jobs have; so also ``ram_mib``."""
+    """As the host reported, but never less than jobs hold. ``ram_mib`` works in the same way."""
     ram_mib: int = _count()
     cpus_used: int = _count()
     ram_mib_used: int = _count()
@@ -245,7 +245,7 @@ class CheckpointRecord(Record, table=True):
 
 
 class GpuRecord(Record, table=True):
-    """What is taken of a GPU. The checks make oversubscription impossible whatever the code above does."""
+    """How much of a GPU is taken. The checks refuse oversubscription, even if other code has a mistake."""
 
     __table_args__ = (
         ForeignKeyConstraint(["host"], ["host.name"]),
@@ -287,7 +287,7 @@ class GpuRecord(Record, table=True):
     mig_compute_slices: int = _count()
     mig_media: int = _count()
     share_mode: str | None = _optional_text()
-    """How it is shared; None: nobody has a part of it."""
+    """How it is shared. None: nobody has a share of it."""
     tenant: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """The namespace that shares it; empty with MIG."""
     fault_count: int = 0
@@ -494,9 +494,9 @@ class LeaderRecord(Record, table=True):
     round: int = _big_count()
     """Counts the leader's looks at the leases."""
     verdict_held: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    """Why silent hosts are not declared LOST, as JSON; empty: nothing is held back."""
+    """Reasons why silent hosts are not declared LOST now, as JSON. Empty: there are none."""
     policy: str = Field(default="{}", sa_type=Text)
-    """What it decides by, as JSON: the one place where everybody else learns it."""
+    """The policy in force, as JSON. The service reads it here."""
     older_seen_at: datetime | None = _optional_time()
     """When a host last proved that this database is older than what it had been told."""
     restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})

@@ -74,7 +74,7 @@ def read_telemetry(session: Session) -> dict[str, list[GpuTelemetry]]:
 
 @reading
 def read_raw_telemetry(session: Session) -> dict[str, tuple[str, str]]:
-    """As :func:`read_telemetry`, with checkpoints, but each as the text that it is stored as: comparing is cheap."""
+    """Telemetry and checkpoints of each host as the stored text, which is cheap to compare."""
     query = select(host.c.name, host.c.telemetry, host.c.checkpoints).where(host.c.state != HostState.LOST.value)
     return {row.name: (row.telemetry, row.checkpoints) for row in session.execute(query)}
 
@@ -85,7 +85,7 @@ def parse_telemetry(text: str) -> list[GpuTelemetry]:
 
 @reading
 def read_use(session: Session, since: datetime) -> list[PastUseRow]:
-    """What was held and given back after ``since``. Claims that began in one hour and ended in one are one row."""
+    """GPUs that were held and then released after ``since``. Uses that begin and end in the same hours are one row."""
     begin, end = epoch_s(session, allocation.c.reserved_at), epoch_s(session, allocation.c.released_at)
     query = (
         select(

@@ -83,7 +83,7 @@ def uses_checkpoints(spec: JobSpec) -> bool:
 
 
 def checkpoint_warnings(store: Store, spec: JobSpec) -> list[str]:
-    """What somebody who submits a job that goes on from checkpoints should know."""
+    """Warnings for whoever submits a job that resumes from checkpoints."""
     if not uses_checkpoints(spec):
         return []
     groups = _groups([one for one in checkpoints.read_roots(store) if one.alive])
@@ -147,7 +147,7 @@ def _remembered(job_id: str, one: LastKnown) -> CheckpointInfo:
 
 
 async def _ask_one(context: ServiceContext, group: Sequence[RootOfHost], path: str, verify: bool) -> bytes | None:
-    """Of hosts that see the same, whichever answers first in turn; None: none does."""
+    """The first answer among hosts that share a root, asked one after the other. None: no host answers."""
     for one in [one for one in group if one.alive][:3]:
         try:
             answer = await _call(context, one.host, "GET", path, params={"hashes": "1"} if verify else {})

@@ -58,7 +58,7 @@ def follow(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
 
 
 def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
-    """What ``ask`` returns; a plugin that fails in it is left out, as the leader does."""
+    """The result of ``ask``. A plugin that fails in it is left out, as the leader does."""
     while True:
         try:
             return ask(policy)
@@ -160,7 +160,7 @@ def _waits(found: DryRunResult, at: float) -> str:
 
 
 def why(store: Store, job_id: str) -> Reason:
-    """Why this one job waits, as things stand: what the leader tells, and what it has no time to find out.
+    """Why this one job waits: the leader's reason, and details that the leader has no time to compute.
 
     Raises :class:`NotFound`, also if the job does not wait.
     """

@@ -1,4 +1,4 @@
-"""What operators do to hosts and GPUs, where more than one row is touched."""
+"""Operations of operators on hosts and GPUs that change more than one row."""
 
 from __future__ import annotations
 

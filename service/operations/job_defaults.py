@@ -1,4 +1,4 @@
-"""What the cluster's configuration says for jobs that do not say it themselves."""
+"""The cluster's defaults for fields that a job leaves out."""
 
 from __future__ import annotations
 

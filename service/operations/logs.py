@@ -1,4 +1,4 @@
-"""Output of ranks: it lies on the host that ran them, its node agent serves it, and the service passes it on."""
+"""Output of ranks. It is stored on the host that ran them; the host's node agent serves it to the service."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from service.streams import end, message
 
 POLL_S = 0.2
 CHUNK_BYTES = 64 * 1024
-"""What a follower is sent at once."""
+"""Size of one event that is sent to a follower."""
 PIECE_BYTES = 256 * 1024
-"""What passes through the service at once."""
+"""Size of one piece that the service reads from a host."""
 ALL_BYTES = 1 << 50
 """More than any log has. An older node worker answers with at most a MiB."""
 AWAY_AFTER_END_S = 5.0
@@ -62,7 +62,7 @@ def check_rank(job: Job, rank: int) -> None:
 
 
 async def whole_log(context: ServiceContext, job: Job, rank: int, attempt: int | None) -> AsyncGenerator[bytes, None]:
-    """All that is there now, in pieces. The first piece is fetched before this returns, so that errors are errors."""
+    """The whole log in pieces. The first is fetched before this returns, so that an error still sets the status."""
     if attempt is None and job.attempt == 0:
         return _nothing()
     if attempt is not None and not 1 <= attempt <= job.attempt:
@@ -80,7 +80,7 @@ async def whole_log(context: ServiceContext, job: Job, rank: int, attempt: int |
 
 
 async def _pieces(source: _LogSource) -> AsyncGenerator[bytes, None]:
-    """One long answer of the host; more of them if it ends early, because the oldest of the log went meanwhile."""
+    """The host's log. It is requested again if the answer ends early because old output was removed meanwhile."""
     at, size = 0, None
     while size is None or at < size:
         began = at
@@ -175,9 +175,9 @@ def decode(data: bytes, final: bool) -> tuple[str, int]:
 
 class _LogHead(NamedTuple):
     offset: int
-    """Where the answer begins; later than asked for if what was there is gone."""
+    """Offset at which the answer begins. Later than requested if earlier output is gone."""
     size: int
-    """Of all that was ever written."""
+    """Size of everything that was ever written."""
     note: str | None
 
 

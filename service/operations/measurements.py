@@ -1,4 +1,4 @@
-"""What hosts measure right now, asked of their node workers when somebody wants to know."""
+"""Current measurements of hosts, requested from their node workers on demand."""
 
 from __future__ import annotations
 

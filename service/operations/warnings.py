@@ -1,4 +1,4 @@
-"""What somebody who submits a job should know: it is accepted, but not all of it is safe or fast."""
+"""Warnings for whoever submits a job: it is accepted, but something may be unsafe or slow."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
 GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 REPORT_THREADS = CapacityLimiter(16)
-"""Of their own: leases must be renewed while a crowd of other requests fills all others."""
+"""Threads only for reports: leases must be renewed even when other requests fill all other threads."""
 
 
 @router.get("/hosts", tags=["hosts"])

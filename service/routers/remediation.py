@@ -1,4 +1,4 @@
-"""What is done about a broken GPU: look at it, let the next step happen or not, export its record."""
+"""Remediation of a broken GPU: show it, approve or veto the next step, export the GPU's record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/gpus/{gpu_id}", tags=["GPUs"])
 
 @router.get("/remediation")
 async def get_remediation(gpu_id: GpuId, context: ServiceContextDep) -> RemediationStatus:
-    """How far the repair of the GPU is; a 404 when nothing is being done about it."""
+    """The state of the GPU's repair; 404 if there is none."""
     return await remediation.status(context, gpu_id)
 
 

@@ -1,4 +1,4 @@
-"""What happens, as it happens: events and logs, at once or as server-sent events."""
+"""Events and logs: as one answer, or followed as server-sent events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def read_job_events(
     limit: Limit = 1000,
     last_event_id: LastEventId = None,
 ) -> Response | Page[Event]:
-    """What happened to the job, oldest first: its timeline and audit log."""
+    """The job's events, oldest first: its timeline and audit log."""
     await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not follow:
         return await _page(context, after or 0, limit, job_id)
@@ -72,7 +72,7 @@ async def read_logs(
     follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """What one rank wrote to stdout and stderr."""
+    """The output of one rank, stdout and stderr."""
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, rank)
     if follow:

@@ -1,4 +1,4 @@
-"""What jobs used, and who used how much."""
+"""Usage of jobs, and sums by namespace and user."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def get_host(session: Session, name: str, now: datetime) -> Host:
 
 @reading
 def agent_url(session: Session, name: str) -> str:
-    """Where the host's node worker answers, for logs. Raises :class:`NotFound`."""
+    """The URL of the host's node worker, which serves logs. Raises :class:`NotFound`."""
     url = session.scalar(select(host.c.agent_url).where(host.c.name == name))
     if url is None:
         raise _no_such_host(name)
@@ -98,7 +98,7 @@ def agent_url(session: Session, name: str) -> str:
 
 @reading
 def read_hosts(session: Session, names: Sequence[str] | None = None) -> list[HostRow]:
-    """What the scheduler needs of all hosts, or of ``names``."""
+    """The scheduler's rows of all hosts, or of ``names``."""
     query = select(host.c.name, host.c.state, host.c.leaf, host.c.spine, host.c.inventory).order_by(host.c.name)
     if names is not None:
         query = query.where(host.c.name.in_(names))
@@ -116,7 +116,7 @@ def read_hosts(session: Session, names: Sequence[str] | None = None) -> list[Hos
 
 @reading
 def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuRow]:
-    """What the scheduler needs of all GPUs, or of those on ``hosts``."""
+    """The scheduler's rows of all GPUs, or of those on ``hosts``."""
     query = _GPU_ROWS if hosts is None else _GPU_ROWS.where(gpu.c.host.in_(hosts))
     return [
         GpuRow(
@@ -133,7 +133,7 @@ def read_gpus(session: Session, hosts: Sequence[str] | None = None) -> list[GpuR
 
 @reading
 def read_host_use(session: Session, hosts: Sequence[str] | None = None) -> list[HostUse]:
-    """What jobs have of CPUs and memory of all hosts, or of ``hosts``."""
+    """CPUs and memory that jobs hold, on all hosts or on ``hosts``."""
     query = _ROOM if hosts is None else _ROOM.where(host.c.name.in_(hosts))
     return [HostUse(row.name, row.cpus_used, row.ram_mib_used) for row in session.execute(query)]
 

@@ -175,7 +175,7 @@ def _done_since(last: Row[Any], step: RepairStep, since: datetime) -> bool:
 
 
 def _shared_domain(ours: Row[Any], other: Row[Any] | None) -> str | None:
-    """What the two have in common, in words."""
+    """The failure domain that both hosts are in, for a message."""
     if other is None:
         return None
     if other.name == ours.name:
@@ -193,7 +193,7 @@ def _domains(row: Row[Any]) -> dict[str, str | None]:
 
 
 def _reboots(row: Row[Any] | None, now: datetime) -> list[float]:
-    """When it was rebooted within a day."""
+    """The times of its reboots within the last day."""
     times: list[float] = json.loads(row.reboots) if row is not None else []
     return [at for at in times if at > now.timestamp() - _DAY_S]
 

@@ -19,7 +19,7 @@ _ATTEMPTS = 200
 
 
 def service_case(store: Store, reference: str, now: datetime) -> ServiceCase:
-    """Of any GPU, also of one that works. Raises :class:`NotFound`, :class:`InvalidRequest`."""
+    """The record of any GPU, also of a healthy one. Raises :class:`NotFound`, :class:`InvalidRequest`."""
     found = gpus.get_gpu(store, reference)
     uuid = found.info.uuid
     host = hosts.get_host(store, found.host, now)

@@ -1,4 +1,4 @@
-"""May this job wait: could the registered hosts ever hold it, and does its namespace allow it?"""
+"""Checks whether a job may enter the queue: could the registered hosts ever hold it, and does its quota allow it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When and where attempts last saved their work, as their hosts told with their leases."""
+"""Times and places of the newest checkpoints, as hosts report them when they renew their leases."""
 
 from __future__ import annotations
 

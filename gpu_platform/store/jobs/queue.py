@@ -1,4 +1,4 @@
-"""The waiting line: one entry per job that waits for a placement."""
+"""The queue: one entry for each job that waits for a placement."""
 
 from __future__ import annotations
 

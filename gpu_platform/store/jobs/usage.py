@@ -1,4 +1,4 @@
-"""What attempts used: one row each, written in the transaction that ends it, and sums over them."""
+"""Usage of attempts: one row for each, written in the transaction that ends it, and sums over the rows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
 
 @reading
 def usage_of_job(session: Session, job_id: str) -> JobUsage:
-    """Of all its attempts that have ended, oldest first. Raises :class:`NotFound`."""
+    """The usage of all its attempts that have ended, oldest first. Raises :class:`NotFound`."""
     get_job(session, job_id)
     rows = session.execute(select(usage).where(usage.c.job_id == job_id).order_by(usage.c.attempt)).all()
     return JobUsage(

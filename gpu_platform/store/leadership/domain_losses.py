@@ -23,7 +23,7 @@ _LOOK_BACK = 10_000
 
 @dataclass
 class NewHostLosses:
-    """What was told of lost hosts since the last look."""
+    """Hosts that were lost since the last look."""
 
     seq: int
     """Where the next look begins."""

@@ -34,10 +34,10 @@ class LostHost:
 @dataclass(frozen=True, slots=True)
 class Leases:
     rows: dict[str, LeaseRow]
-    """Of each host that is not LOST."""
+    """The lease of each host that is not LOST."""
     stamps: dict[str, datetime]
     members: dict[int, frozenset[str]]
-    """Of every version that one of them may know, and of the newest."""
+    """Version -> its members: the newest version, and each older one that a host may still know."""
     older_seen_at: datetime | None = None
     """When the database was last found to be older than what hosts or Temporal know."""
 
@@ -105,7 +105,7 @@ def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *,
 
 
 def first_term(now: datetime) -> int:
-    """Of a host that registers ``now``; see ``models.Host.term``."""
+    """The term of a host that registers ``now``; see ``HostRecord.term``."""
     return int(now.timestamp())
 
 

@@ -148,7 +148,7 @@ def holders(session: Session, gpu_uuid: str) -> list[AttemptKey]:
 
 @reading
 def users(session: Session, gpu_uuid: str) -> list[AttemptKey]:
-    """Of the holders those that may run something on it: whose reservation is not parked."""
+    """The holders whose reservation is not parked: only these may run processes on the GPU."""
     return _keys(session, (allocation.c.gpu_uuid == gpu_uuid) & ~_PARKED)
 
 
@@ -434,7 +434,7 @@ _HOSTS_WITHOUT_GPUS = (
     .where(_OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
     .distinct()
 )
-"""Where the attempt holds CPUs and memory only."""
+"""Hosts on which the attempt holds only CPUs and memory."""
 _GPUS_IN_USE = (
     update(gpu)
     .where(gpu.c.uuid.in_(_OUR_HELD_GPUS), gpu.c.state == GpuState.ALLOCATED.value)

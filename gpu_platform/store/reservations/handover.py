@@ -126,7 +126,7 @@ def _check(
 
 
 def _states_without_gpus(session: Session, ours: dict[str, Any]) -> dict[str, str]:
-    """Of the hosts where the attempt holds CPUs and memory only."""
+    """States of the hosts on which the attempt holds only CPUs and memory."""
     return {row.name: row.state for row in session.execute(_HOSTS_WITHOUT_GPUS, ours)}
 
 

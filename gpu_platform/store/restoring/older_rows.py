@@ -41,7 +41,7 @@ RESTORED = "job.restored"
 
 
 class RowStanding(StrEnum):
-    """How far a job's row is, seen from an attempt of its workflow; see above."""
+    """Compares a job's row with one attempt of its workflow; see the module's docstring."""
 
     BEHIND = "behind"
     HOLDS = "holds"

@@ -1,4 +1,4 @@
-"""What a workflow that is gone left: jobs that nobody drives, and GPUs that nobody will give back."""
+"""Cleans up after a workflow that is gone: it ends jobs that no workflow drives, and releases their GPUs."""
 
 from __future__ import annotations
 

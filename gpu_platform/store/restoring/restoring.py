@@ -36,14 +36,14 @@ _PROVED_AGAIN = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class RememberedJob:
-    """What a job's workflow knows."""
+    """The state of a job as its workflow knows it."""
 
     job_id: str
     spec: JobSpec
     state: JobState
     progress: JobProgress
     placement: Placement | None
-    """Of attempt ``progress.attempt``; None: it waits, or has ended."""
+    """The placement of attempt ``progress.attempt``. None: the job waits, or has ended."""
     created_at: datetime
     exit_code: int | None = None
     failure: Failure | None = None
@@ -123,7 +123,7 @@ def note_restored(session: Session, jobs: int, now: datetime) -> None:
 
 @dataclass(frozen=True)
 class StaleAttempts:
-    """Of the attempts that a host runs, those that hold nothing there."""
+    """Attempts that run on a host but hold nothing there."""
 
     kill: Sequence[AttemptKey] = ()
     spare: Sequence[AttemptKey] = ()
