@@ -17,7 +17,7 @@ from gpu_platform.store.jobs import jobs
 from service import feed as feed_module
 from service.feed import EventFeed
 from tests.harness import eventually
-from tests.store_cluster import NOW, spec
+from tests.store_cluster import NOW, set_job_state, spec
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_a_job_is_followed_to_its_end_also_when_it_has_ended(feed: EventFe
     submit(store, "j-1", "j-2")
     following = asyncio.create_task(take(feed, 100, job_id="j-1"))
     await asyncio.to_thread(jobs.admit_job, store, "j-1", NOW)
-    await asyncio.to_thread(jobs.set_job_state, store, "j-1", JobState.CANCELLED, now=NOW, actor="ada")
+    await asyncio.to_thread(set_job_state, store, "j-1", JobState.CANCELLED, now=NOW, actor="ada")
     seqs = await asyncio.wait_for(following, 5)
     assert await asyncio.wait_for(take(feed, 100, job_id="j-1"), 5) == seqs
     # Whoever saw the last event and lost the connection must not wait for ever.
