@@ -214,7 +214,13 @@ async def test_submit_follow_prints_only_the_jobs_output(platform: Platform) -> 
     platform.logs.write(job.id, 1, 0, b"epoch 1\nepoch 2\n")
     await asyncio.to_thread(platform.running, job.id)
     await asyncio.to_thread(
-        jobs.set_job_state, platform.store, job.id, JobState.COMPLETED, now=NOW, actor="control", exit_code=0
+        set_job_state,
+        platform.store,
+        job.id,
+        JobState.COMPLETED,
+        now=NOW,
+        actor="control",
+        update=JobUpdate(exit_code=0),
     )
     ran = await running
     assert (ran.code, ran.out) == (0, "epoch 1\nepoch 2\n")
