@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.job_start import JobStarter
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, cleanup_id
 from gpu_platform.domain.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.restoring.orphans import HeldAttempt
 
-CONTROL_TASK_QUEUE = "control"
 PLACE = "place_gang"
 """The activity that waits for the scheduler's answer."""
-TASK_TIMEOUT = timedelta(seconds=5)
-"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
-
-
 InThread = Callable[..., Awaitable[Any]]
 """Runs a blocking call, as ``asyncio.to_thread`` does."""
 
@@ -86,6 +81,7 @@ class TemporalJobWorkflows:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._starter = JobStarter()
 
     async def look(self, job_id: str) -> WorkflowView:
         try:
@@ -106,14 +102,7 @@ class TemporalJobWorkflows:
 
     async def start(self, given: JobInput) -> bool:
         try:
-            await self._client.start_workflow(
-                "JobWorkflow",
-                given,
-                id=given.job_id,
-                task_queue=CONTROL_TASK_QUEUE,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                task_timeout=TASK_TIMEOUT,
-            )
+            await self._starter.start_job(self._client, given)
         except WorkflowAlreadyStartedError:
             return False
         return True
@@ -121,7 +110,7 @@ class TemporalJobWorkflows:
     async def clean_up(self, given: CleanupInput) -> bool:
         try:
             await self._client.start_workflow(
-                "CleanupWorkflow", given, id=cleanup_id(given.key), task_queue=CONTROL_TASK_QUEUE
+                CLEANUP_WORKFLOW, given, id=cleanup_id(given.key), task_queue=CONTROL_TASK_QUEUE
             )
         except WorkflowAlreadyStartedError:
             return False
@@ -145,7 +134,3 @@ class TemporalJobWorkflows:
 def cleanup_keys(job_id: str, attempt: int, held: Sequence[HeldAttempt]) -> list[AttemptKey]:
     """The attempts to clean up so that the job ends and holds nothing: its last one, and all that hold GPUs."""
     return list(dict.fromkeys([*(one.key for one in held), AttemptKey(job_id=job_id, attempt=attempt)]))
-
-
-def cleanup_id(key: AttemptKey) -> str:
-    return f"cleanup-{key.job_id}-{key.attempt}"

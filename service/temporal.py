@@ -8,24 +8,20 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_workflows import TASK_TIMEOUT, CleanupInput, TemporalJobWorkflows, cleanup_keys
+from activities.job_start import JobStarter
+from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings
 from gpu_platform.store.restoring.orphans import HeldAttempt
-from workflows import search_attributes
 
-JOB_WORKFLOW = "JobWorkflow"
-TASK_QUEUE = "control"
 RPC_TIMEOUT = timedelta(seconds=5)
 PATIENCE_S = 6.0
 """All tries of one call together: the SDK retries by itself, and a user waits for the answer."""
@@ -59,7 +55,7 @@ class JobWorkflows:
 
     def __init__(self, provide: ClientProvider) -> None:
         self._provide = provide
-        self._registered = False
+        self._starter = JobStarter()
 
     async def start(self, job_id: str, spec: JobSpec) -> None:
         """Start the workflow; that it has been started already is a success."""
@@ -125,39 +121,13 @@ class JobWorkflows:
     async def _start(
         self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, begin_again: bool = False
     ) -> None:
+        given = JobInput(job_id=job_id, spec=spec, begin_again=begin_again)
         async with self._reaching() as client:
-            await self._register_once(client)
             try:
-                await client.start_workflow(
-                    JOB_WORKFLOW,
-                    JobInput(job_id=job_id, spec=spec, begin_again=begin_again),
-                    id=job_id,
-                    task_queue=TASK_QUEUE,
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.UNSPECIFIED
-                    if signal is None
-                    else WorkflowIDConflictPolicy.USE_EXISTING,
-                    search_attributes=search_attributes.of_submission(spec),
-                    start_signal=signal[0] if signal else None,
-                    start_signal_args=[signal[1]] if signal else [],
-                    static_summary=f"{spec.name}: {counted(spec.gpu_count, 'GPU')}",
-                    task_timeout=TASK_TIMEOUT,
-                    rpc_timeout=RPC_TIMEOUT,
-                )
+                await self._starter.start_job(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)
             except WorkflowAlreadyStartedError as error:
                 if signal is not None:
                     raise WorkflowGone from error
-
-    async def _register_once(self, client: Client) -> None:
-        """A Temporal that nobody prepared refuses workflows with our search attributes: add them before the first."""
-        if not self._registered:
-            try:
-                await search_attributes.register(client)
-            except RPCError as error:
-                if error.status is not RPCStatusCode.PERMISSION_DENIED:
-                    raise
-                log.warning("search attributes not registered: an administrator must add them", error=str(error))
-            self._registered = True
 
     @asynccontextmanager
     async def _reaching(self) -> AsyncIterator[Client]:
@@ -166,11 +136,11 @@ class JobWorkflows:
                 yield await self._provide()
         except RPCError as error:
             # Whatever it answers, the request itself is fine (it was validated): trying again later can help.
-            self._registered = False
+            self._starter.forget_registration()
             log.warning("Temporal refused", status=error.status.name, error=error.message)
             raise Unavailable(f"Temporal does not take requests ({error.status.name}: {error.message})") from error
         except (RuntimeError, TimeoutError, OSError) as error:  # the SDK's words for "cannot connect" and "no answer"
-            self._registered = False
+            self._starter.forget_registration()
             log.warning("Temporal does not answer", error=str(error))
             raise Unavailable(
                 "Temporal does not answer; nothing was started, try again in a moment", cause=str(error)[:200]

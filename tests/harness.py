@@ -26,6 +26,7 @@ from temporalio.worker import Worker
 from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.leader import LeaderActivities
 from activities.leader.upkeep import Upkeep
+from activities.search_attributes import of_submission
 from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
@@ -55,7 +56,6 @@ from workers.control import control_worker
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.main import node_worker, report_maker
 from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
-from workflows.search_attributes import of_submission
 
 DEADLINE_S = 20.0
 LEASE_TTL_S = 3600.0

@@ -17,10 +17,11 @@ from temporalio.exceptions import ApplicationError
 from activities.admission import AdmissionActivities
 from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
-from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_id, cleanup_keys
+from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.contracts import cleanup_id
 from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store

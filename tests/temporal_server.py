@@ -17,9 +17,9 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from activities.search_attributes import register
 from gpu_platform.hosts.system.ports import free_port
 from tests.postgres import die_with_parent
-from workflows.search_attributes import register
 
 START_TIMEOUT_S = 30
 DYNAMIC_CONFIG = (

@@ -13,11 +13,12 @@ from activities.admission import AdmissionActivities
 from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
 from activities.host_report import HostReportActivities
-from activities.job_workflows import CONTROL_TASK_QUEUE, TemporalJobWorkflows
+from activities.job_workflows import TemporalJobWorkflows
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.store import Store

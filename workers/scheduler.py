@@ -12,14 +12,14 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 
-from activities.job_workflows import CONTROL_TASK_QUEUE
-from activities.leader.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
+from activities.leader.leader import LeaderActivities
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUEUE, SCHEDULER_WORKFLOW_ID
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.observability import configure_logging, serve_metrics
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from workers.process import connect, run_process
-from workflows.scheduler import SCHEDULER_WORKFLOW_ID, SchedulerInput, SchedulerWorkflow
+from workflows.scheduler import SchedulerInput, SchedulerWorkflow
 
 log = structlog.get_logger()
 

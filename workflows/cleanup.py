@@ -16,9 +16,10 @@ from workflows.attempts.compensations import wait_for_last_stops
 with workflow.unsafe.imports_passed_through():
     from activities.cleanup import CleanupActivities
     from activities.job_workflows import CleanupInput
-    from activities.node.launch import LaunchActivities, node_task_queue
+    from activities.node.launch import LaunchActivities
     from activities.reservation import EndAttempt, ReservationActivities
     from gpu_platform.domain.attempt import HostLost, StopRequest
+    from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.job import Failure, FailureKind, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies

@@ -34,13 +34,13 @@ with workflow.unsafe.imports_passed_through():
 
     from activities.admission import AdmissionActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
+    from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
     from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
     from gpu_platform.domain.placement import Placement
     from gpu_platform.domain.states import JobState
     from workflows.attempts.host_plans import plan_hosts
     from workflows.database_step import database_step
-    from workflows.search_attributes import HOSTS, STATE
 
 
 class JobResult(BaseModel):

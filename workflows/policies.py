@@ -8,6 +8,8 @@ from typing import Any
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
+
 HOST_REPORT: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=5),
     "retry_policy": RetryPolicy(maximum_attempts=1),
@@ -23,7 +25,7 @@ REFUSED_STARTS = 20
 FOREVER = timedelta(days=3650)
 
 PLACE: dict[str, Any] = {
-    "task_queue": "control",
+    "task_queue": CONTROL_TASK_QUEUE,
     "start_to_close_timeout": FOREVER,
     "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=5)),
     "cancellation_type": ActivityCancellationType.TRY_CANCEL,

@@ -19,7 +19,6 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.errors import HOST_REMOVED
-    from activities.node.launch import node_task_queue
     from activities.remediation import (
         RESET_NEEDS_OPERATOR,
         GpuReason,
@@ -29,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from activities.repair import RepairActivities
     from gpu_platform.domain.attempt import FaultReport, GpuFault
+    from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.faults import FaultAction
     from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
     from gpu_platform.domain.states import GpuState
@@ -66,10 +66,6 @@ class RemediationInput(BaseModel):
     max_failures: int = 3
     """Failed resets in a row before the GPU goes OFFLINE."""
     retry_interval_s: float = 2.0
-
-
-def remediation_id(gpu_uuid: str) -> str:
-    return f"remediate-{gpu_uuid}"
 
 
 @workflow.defn(name="RemediationWorkflow")

@@ -20,7 +20,6 @@ from workflows import policies
 from workflows.database_step import database_step
 
 with workflow.unsafe.imports_passed_through():
-    from activities.node.launch import node_task_queue
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
     from activities.repair import (
         BeginRepairRequest,
@@ -32,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         ServiceCaseRequest,
     )
     from gpu_platform.domain.attempt import FaultReport
+    from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.job import Interrupt
     from gpu_platform.domain.remediation import (
         RemediationOrder,

@@ -15,9 +15,8 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
-    from activities.leader.leader import SCHEDULER_TASK_QUEUE, LeaderActivities
-
-SCHEDULER_WORKFLOW_ID = "scheduler"
+    from activities.leader.leader import LeaderActivities
+    from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
 
 
 class SchedulerInput(BaseModel):

@@ -32,7 +32,6 @@ from gpu_platform.store.restoring import restoring
 
 log = structlog.get_logger()
 
-SCHEDULER_TASK_QUEUE = "scheduler"
 ANSWER_RETRY_S = 0.2
 _AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
 """Temporal did not look at the answer."""

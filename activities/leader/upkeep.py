@@ -14,13 +14,14 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
-from activities.job_workflows import TemporalJobWorkflows, cleanup_id
+from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.domain_losses import DomainWatch
 from activities.leader.leases import LeaseWatch
 from activities.leader.reconciler import Reconciler
 from activities.leader.restoring import DatabaseDoubt, JobRestorer
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.attempt import AttemptKey, HostLost
+from gpu_platform.domain.contracts import cleanup_id
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.flapping import BackOff
 from gpu_platform.domain.job import Fencing

@@ -31,11 +31,6 @@ PREFLIGHT_FAILED = "PreflightFailed"
 """Type of the ApplicationError whose first detail is the :class:`Failure`."""
 
 
-def node_task_queue(host: str) -> str:
-    """The Temporal task queue of one host: only its own node worker takes from it."""
-    return f"node-{host}"
-
-
 LINGER_S = 0.04
 """A job that ends within this of its launch needs no watch: half the price of a very short job."""
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
+from gpu_platform.domain.contracts import remediation_id
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.gpu import Gpu
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
@@ -13,7 +14,6 @@ from gpu_platform.observability import get_logger
 from gpu_platform.store.hosts import gpus
 from service.context import ServiceContext
 from service.temporal import WorkflowGone
-from workflows.remediation import remediation_id
 
 log = get_logger(__name__)
 

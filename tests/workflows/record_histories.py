@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_id
+from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.contracts import cleanup_id, remediation_id
 from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
 from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.states import GpuState, JobState
@@ -25,7 +26,6 @@ from gpu_platform.store.hosts import gpus
 from tests.builders import ONE_GPU
 from tests.harness import Platform, eventually
 from tests.temporal_server import temporal_server
-from workflows.remediation import remediation_id
 
 HISTORIES = Path(__file__).parent / "histories"
 MACHINES = {"a": "dgx-h100", "b": "dgx-h100"}

@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
+from activities.search_attributes import GPUS, NAMESPACE, USER
 from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.job import FailureKind, GpuRequest, Interrupt, Job, JobInput, JobSpec
 from gpu_platform.domain.states import JobState
@@ -119,6 +120,11 @@ async def test_an_accepted_job_is_started_whose_service_died_before_it_could(pla
     assert platform.job(job_id).state is JobState.PENDING
     await two_looks(platform)
     await platform.ends(job_id, JobState.COMPLETED)
+    started = await platform.workflow(job_id).describe()
+    found = {pair.key: pair.value for pair in started.typed_search_attributes.search_attributes}
+    spec = platform.job(job_id).spec
+    assert (found[NAMESPACE], found[USER], found[GPUS]) == (spec.namespace, spec.user, 8), "operators find it by these"
+    assert await started.static_summary() == f"{spec.name}: 8 GPUs"
 
 
 async def test_a_pending_job_whose_workflow_is_closed_fails_and_says_why(platform: Platform) -> None:

@@ -14,6 +14,7 @@ import pytest
 from temporalio.client import Client
 
 from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.domain.contracts import remediation_id
 from gpu_platform.domain.gpu import Gpu
 from gpu_platform.domain.job import GpuRequest, JobSpec
 from gpu_platform.domain.remediation import RemediationStatus, RepairStep
@@ -27,7 +28,6 @@ from service.temporal import JobWorkflows
 from tests.harness import Platform, SimulatedNode, eventually
 from tests.store_cluster import NOW
 from tests.unit.service.api_server import application, in_process
-from workflows.remediation import remediation_id
 
 BY_ITSELF = RemediationSettings(approve=[])
 

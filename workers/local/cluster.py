@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx
 import structlog
 
+from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.store import Store
 from workers.local.supervision import ChildProcess
-from workflows.search_attributes import ALL as SEARCH_ATTRIBUTES
 
 log = structlog.get_logger()
 

@@ -12,10 +12,10 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_workflows import CONTROL_TASK_QUEUE
 from gpu_platform.domain.attempt import AttemptKey, FaultReport, GpuFault
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, remediation_id
 from gpu_platform.hosts.agent import HostAgent
-from workflows.remediation import RemediationInput, RemediationWorkflow, remediation_id
+from workflows.remediation import RemediationInput, RemediationWorkflow
 
 log = structlog.get_logger()
 

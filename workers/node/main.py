@@ -19,11 +19,11 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.job_workflows import CONTROL_TASK_QUEUE
-from activities.node.launch import LaunchActivities, node_task_queue
+from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher, WatchActivities
 from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, node_task_queue
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport, LeaseAnswer

@@ -9,10 +9,10 @@ from __future__ import annotations
 from temporalio import workflow
 
 from activities.beginning_again import TakenOverJob, TakeoverActivities
+from activities.search_attributes import of_submission
 from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
 from workflows.attempts.endings import Ending, after_failure
 from workflows.database_step import database_step
-from workflows.search_attributes import of_submission
 
 
 async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:

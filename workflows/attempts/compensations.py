@@ -12,8 +12,9 @@ from typing import Any
 
 from temporalio import workflow
 
-from activities.node.launch import LaunchActivities, node_task_queue
+from activities.node.launch import LaunchActivities
 from gpu_platform.domain.attempt import Stopped, StopRequest
+from gpu_platform.domain.contracts import node_task_queue
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending

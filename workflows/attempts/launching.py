@@ -9,8 +9,9 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, TimeoutError, TimeoutType
 
-from activities.node.launch import LaunchActivities, node_task_queue
+from activities.node.launch import LaunchActivities
 from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared
+from gpu_platform.domain.contracts import node_task_queue
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.outcomes import INTERRUPTED, Interrupted

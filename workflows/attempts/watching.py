@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from activities.node.launch import node_task_queue
 from activities.node.watch import WatchActivities
 from gpu_platform.domain.attempt import HostExits, HostPlan, RankExit, WatchRequest
+from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.job import JobProgress
 from gpu_platform.domain.states import JobState
 from workflows import policies

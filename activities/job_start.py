@@ -1,0 +1,74 @@
+"""Starting a job's workflow: one way for the service, which takes submissions, and for the leader, which starts late
+jobs. So every job can be found in the Temporal UI by namespace, user, state and GPUs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import search_attributes
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, JOB_WORKFLOW
+from gpu_platform.domain.job import Interrupt, JobInput
+from gpu_platform.domain.texts import counted
+from gpu_platform.observability import get_logger
+
+TASK_TIMEOUT = timedelta(seconds=5)
+"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
+
+log = get_logger(__name__)
+
+
+class JobStarter:
+    def __init__(self) -> None:
+        self._registered = False
+
+    def forget_registration(self) -> None:
+        """Temporal was away, so it may come back with another database: look again before the next start."""
+        self._registered = False
+
+    async def start_job(
+        self,
+        client: Client,
+        given: JobInput,
+        *,
+        signal: tuple[str, Interrupt] | None = None,
+        rpc_timeout: timedelta | None = None,
+    ) -> None:
+        """Start the job's workflow. With a ``signal`` (name, argument) a workflow that is open gets it instead.
+
+        Raises :class:`WorkflowAlreadyStartedError` when the job has a workflow that is open, or one that is closed
+        and known, and :class:`RPCError` while Temporal is away.
+        """
+        await self._register_once(client)
+        spec = given.spec
+        await client.start_workflow(
+            JOB_WORKFLOW,
+            given,
+            id=given.job_id,
+            task_queue=CONTROL_TASK_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.UNSPECIFIED
+            if signal is None
+            else WorkflowIDConflictPolicy.USE_EXISTING,
+            search_attributes=search_attributes.of_submission(spec),
+            start_signal=signal[0] if signal else None,
+            start_signal_args=[signal[1]] if signal else [],
+            static_summary=f"{spec.name}: {counted(spec.gpu_count, 'GPU')}",
+            task_timeout=TASK_TIMEOUT,
+            rpc_timeout=rpc_timeout,
+        )
+
+    async def _register_once(self, client: Client) -> None:
+        """A Temporal that nobody prepared refuses workflows with our search attributes: add them before the first."""
+        if self._registered:
+            return
+        try:
+            await search_attributes.register(client)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.PERMISSION_DENIED:
+                raise
+            log.warning("search attributes not registered: an administrator must add them", error=str(error))
+        self._registered = True

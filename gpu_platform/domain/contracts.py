@@ -1,0 +1,36 @@
+"""Names that processes of the platform agree on: Temporal task queues, workflow types and workflow ids.
+
+They are on the wire: workflows under way and processes of another release use them.
+"""
+
+from __future__ import annotations
+
+from gpu_platform.domain.attempt import AttemptKey
+
+CONTROL_TASK_QUEUE = "control"
+SCHEDULER_TASK_QUEUE = "scheduler"
+
+JOB_WORKFLOW = "JobWorkflow"
+"""Its workflow id is the job's id."""
+CLEANUP_WORKFLOW = "CleanupWorkflow"
+SCHEDULER_WORKFLOW_ID = "scheduler"
+
+
+def node_task_queue(host: str) -> str:
+    """The task queue of the node worker of ``host``."""
+    return f"node-{host}"
+
+
+def cleanup_id(key: AttemptKey) -> str:
+    """The id of the workflow that releases what an attempt holds when no workflow drives it."""
+    return f"cleanup-{key.job_id}-{key.attempt}"
+
+
+def remediation_id(gpu_uuid: str) -> str:
+    """The id of the workflow that heals a GPU."""
+    return f"remediate-{gpu_uuid}"
+
+
+def host_report_id(host: str) -> str:
+    """The id of the workflow that carries a host's report where no service answers."""
+    return f"host-report-{host}"
