@@ -55,3 +55,25 @@ async def test_once_more_and_no_more(temporal: Client, sqlite_store: Store, tmp_
             job = await platform.ends(job_id, JobState.FAILED)
         assert job.failure is not None
         assert job.failure.message == "no node worker took launch_ranks"
+
+
+async def test_the_next_attempt_avoids_a_host_that_takes_no_step(
+    temporal: Client, sqlite_store: Store, tmp_path: Path
+) -> None:
+    machines = {"a": "dgx-h100", "b": "dgx-h100"}
+    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1))
+    async with Platform.start(temporal, sqlite_store, tmp_path, machines, silent={"a"}) as platform:
+        job_id = await platform.submit(spec)
+
+        async def given_up() -> bool:
+            return "stop_ranks" in await steps(platform, job_id)
+
+        await eventually(given_up, "the attempt on the silent host to be undone", within_s=40)
+        first = platform.job(job_id).placement
+        assert first is not None
+        assert first.hosts == ["a"]
+        async with platform.listening("a"):  # it takes steps again, and could be chosen again
+            job = await platform.ends(job_id, JobState.COMPLETED)
+        assert (job.attempt, job.hardware_retries) == (2, 1)
+        assert job.placement is not None
+        assert job.placement.hosts == ["b"]

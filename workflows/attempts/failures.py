@@ -12,11 +12,24 @@ from gpu_platform.domain.job import Failure, FailureKind, JobSpec
 JOB_FAILED = "JobFailed"
 
 
+class HostStepFailed(FailureError):
+    """A step failed for good on a host; its cause is the :class:`ActivityError`."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"a step failed on {host}")
+        self.host = host
+
+
 def step_failure(error: FailureError) -> Failure:
     """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours.
 
     An activity that failed is an :class:`ActivityError` with a cause; a local activity that failed is that cause alone.
     """
+    if isinstance(error, HostStepFailed) and isinstance(error.cause, FailureError):
+        failure = step_failure(error.cause)
+        # The next attempt avoids a host that does not take its steps, or fails them.
+        at_host = failure.kind is FailureKind.HARDWARE and failure.host is None
+        return failure.model_copy(update={"host": error.host}) if at_host else failure
     step, cause = "a step", error
     if isinstance(error, ActivityError):
         step, cause = error.activity_type, error.cause

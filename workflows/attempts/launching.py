@@ -4,60 +4,65 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, TimeoutError, TimeoutType, is_cancelled_exception
 
 from activities.node.launch import LaunchActivities
 from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from gpu_platform.domain.contracts import node_task_queue
 from workflows import policies
 from workflows.attempts.attempt import Attempt
+from workflows.attempts.failures import HostStepFailed
 from workflows.attempts.outcomes import INTERRUPTED, Interrupted
 
+T = TypeVar("T")
+
 ASK_HOST_AGAIN = "ask-host-again"
+AVOID_FAILED_HOST = "avoid-failed-host"
 
 
 async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | Interrupted:
     """Prepare every host of the gang; one answer per plan. The barrier: no rank starts before all hosts are ready."""
-    return await _on_all(
-        attempt,
-        [
-            lambda plan=plan: workflow.start_activity_method(
-                LaunchActivities.prepare_host,
-                plan,
-                task_queue=node_task_queue(plan.host),
-                summary=f"Cgroup set-up on {plan.host}",
-                **policies.HOST_STEP,
-            )
-            for plan in plans
-        ],
-    )
+
+    def start(plan: HostPlan) -> workflow.ActivityHandle[Prepared]:
+        return workflow.start_activity_method(
+            LaunchActivities.prepare_host,
+            plan,
+            task_queue=node_task_queue(plan.host),
+            summary=f"Cgroup set-up on {plan.host}",
+            **policies.HOST_STEP,
+        )
+
+    return await _on_all(attempt, plans, start)
 
 
 async def launch_hosts(
     attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None
 ) -> list[Launched] | Interrupted:
     """Start every rank; one answer per plan. ``rendezvous``: where the ranks meet, for more than one host."""
-    return await _on_all(
-        attempt,
-        [
-            lambda plan=plan: workflow.start_activity_method(
-                LaunchActivities.launch_ranks,
-                LaunchRequest(plan=plan, rendezvous=rendezvous),
-                task_queue=node_task_queue(plan.host),
-                summary=f"Launch on {plan.host}",
-                **policies.HOST_STEP,
-            )
-            for plan in plans
-        ],
-    )
+
+    def start(plan: HostPlan) -> workflow.ActivityHandle[Launched]:
+        return workflow.start_activity_method(
+            LaunchActivities.launch_ranks,
+            LaunchRequest(plan=plan, rendezvous=rendezvous),
+            task_queue=node_task_queue(plan.host),
+            summary=f"Launch on {plan.host}",
+            **policies.HOST_STEP,
+        )
+
+    return await _on_all(attempt, plans, start)
 
 
-async def _on_all(attempt: Attempt, steps: list[Callable[[], workflow.ActivityHandle[Any]]]) -> list[Any] | Interrupted:
-    """Results of all steps. After an interruption the compensation closes the attempt on each host."""
-    everything = asyncio.gather(*[_result(step(), step) for step in steps])
+async def _on_all(
+    attempt: Attempt, plans: list[HostPlan], start: Callable[[HostPlan], workflow.ActivityHandle[T]]
+) -> list[T] | Interrupted:
+    """Results of the step on all hosts. After an interruption the compensation closes the attempt on each host.
+
+    Raises :class:`HostStepFailed` when the step failed for good on a host.
+    """
+    everything = asyncio.gather(*[_on_host(plan, start, start(plan)) for plan in plans])
     await workflow.wait_condition(lambda: everything.done() or attempt.interrupted())
     if attempt.interrupted():
         everything.cancel()
@@ -66,16 +71,25 @@ async def _on_all(attempt: Attempt, steps: list[Callable[[], workflow.ActivityHa
     return everything.result()
 
 
-async def _result(asked: workflow.ActivityHandle[Any], step: Callable[[], workflow.ActivityHandle[Any]]) -> Any:
+async def _on_host(
+    plan: HostPlan, start: Callable[[HostPlan], workflow.ActivityHandle[T]], asked: workflow.ActivityHandle[T]
+) -> T:
     """A step that no node worker took in time is asked for once more.
 
     The time runs on while Temporal or everything is down, and then ends before the node worker is back.
     """
     try:
-        return await asked
+        try:
+            return await asked
+        except ActivityError as error:
+            if not _was_not_taken(error) or not workflow.patched(ASK_HOST_AGAIN):
+                raise
+        return await start(plan)
     except ActivityError as error:
-        cause = error.cause
-        taken = not isinstance(cause, TimeoutError) or cause.type is not TimeoutType.SCHEDULE_TO_START
-        if taken or not workflow.patched(ASK_HOST_AGAIN):
+        if is_cancelled_exception(error) or not workflow.patched(AVOID_FAILED_HOST):
             raise
-    return await step()
+        raise HostStepFailed(plan.host) from error
+
+
+def _was_not_taken(error: ActivityError) -> bool:
+    return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
