@@ -68,11 +68,11 @@ class JobWorkflowsView(Protocol):
         ...
 
     async def kill(self, job_id: str, request: Interrupt) -> None:
-        """To a workflow that is gone it is nothing."""
+        """Send the signal; a workflow that has ended is left alone."""
         ...
 
     async def ask_again(self, job_id: str) -> None:
-        """A workflow that waits for a place asks anew; to all others it is nothing."""
+        """Tell a workflow that waits for a placement to ask again; all others ignore it."""
         ...
 
 

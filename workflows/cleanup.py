@@ -73,7 +73,7 @@ class CleanupWorkflow:
         )
 
     async def _end_at_once(self, input: CleanupInput) -> None:
-        """As releases did that asked nobody; for workflows that they started."""
+        """As older releases did, without looking first. Only workflows that such a release started come here."""
         await asyncio.gather(*[self._stop(input, host) for host in input.hosts])
         await database_step(
             ReservationActivities.end_attempt,

@@ -87,7 +87,7 @@ class Upkeep:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _prune(self) -> bool:
-        """Forget a little; is there more?"""
+        """Delete a batch of old rows. Returns whether there is more to delete."""
         if self._retention is None:
             return False
         now = datetime.fromtimestamp(self._age_clock(), UTC)
@@ -118,7 +118,10 @@ class Upkeep:
             await self.tell_jobs(lost)
 
     async def tell_jobs(self, lost: leases.LostHost) -> None:
-        """Signal each job that had ranks on a lost host; one that wants proof of their end hears it only with proof."""
+        """Signal each job that had ranks on a lost host.
+
+        A job with ``fencing: strict`` gets the signal only once its ranks are proved dead.
+        """
         for key in lost.jobs:
             if not lost.is_proved and await self._wants_proof(key):
                 continue
@@ -132,7 +135,7 @@ class Upkeep:
         return job.spec.fencing is Fencing.STRICT
 
     async def _ask_again(self) -> None:
-        """Jobs outside the line for so long: whoever was to write their queue row died before it could."""
+        """Jobs that are outside the queue for so long: whoever was to write their queue row died before it could."""
         for job_id in await asyncio.to_thread(queue.queued_without_row, self._store, utc_now() - ROW_GRACE):
             log.info("job.place_again", job=job_id)
             await self._signal(job_id, "place_again", None)

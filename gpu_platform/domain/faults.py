@@ -1,4 +1,4 @@
-"""What to do about a GPU fault: the action vocabulary and the policy table as data.
+"""What can be done about a GPU fault. Which fault gets which action is data: the fault policy.
 
 Sources of the shipped table (``xid_policy.yaml``): NVIDIA's Xid catalog
 (docs.nvidia.com/deploy/xid-errors), NVIDIA k8s-device-plugin ``internal/rm/health.go``,

@@ -462,7 +462,7 @@ class Job(BaseModel):
 
 
 class QueueEntry(BaseModel):
-    """A job in the line."""
+    """A job in the queue."""
 
     position: int
     """1 is next; with fair shares among the jobs of its user."""

@@ -232,7 +232,7 @@ class HostAgent:
             return self.checkpointing.ask(plan, ranks)
 
     def sweep_checkpoints(self) -> list[str]:
-        """Remove what is surplus of the jobs that run here; see ``checkpoint_retention``."""
+        """Remove surplus checkpoints of the jobs that run here; see ``checkpoints/retention.py``."""
         return self.checkpointing.retention.sweep(
             [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
         )

@@ -1,4 +1,4 @@
-"""``gpu-platform queue|snapshot``: the line with its reasons, and all that decides about it as one document."""
+"""``gpu-platform queue|snapshot``: the queue with its reasons, and all that decides about it as one document."""
 
 from __future__ import annotations
 

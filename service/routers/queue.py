@@ -1,4 +1,4 @@
-"""The line, what would happen to a job in it, and the whole state that decides about it."""
+"""The queue, what would happen to a job in it, and the whole state that decides about it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An attempt of a job: what it holds, and what signals told of it.
 
-Signals only write here; the job's way looks at its next wait.
+Signals only write here. The steps of the attempt look at it when they wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_platform.domain.usage import RankUsage
 
 @dataclass
 class Stop:
-    """What people asked for. It is of the job: whichever attempt runs, it is the last."""
+    """What people asked for. It belongs to the job, so the attempt that runs now is the last one."""
 
     cancel: Interrupt | None = None
     kill: Interrupt | None = None
@@ -37,9 +37,9 @@ class Attempt:
     stop: Stop
     placement: Placement | None = None
     prepared: Prepared | None = None
-    """By rank 0's host."""
+    """What the host of rank 0 answered."""
     terms: dict[str, int] = field(default_factory=dict)
-    """Of its hosts; see ``HostPlan.term``."""
+    """Host -> its term when the place was reserved; see ``HostPlan.term``."""
     may_run: bool = False
     """Ranks may run on its hosts: they are stopped before the attempt ends. True before the launch, too, when an
     earlier workflow of this job reserved the place."""
@@ -61,7 +61,7 @@ class Attempt:
         return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())
 
     def stopping_fault(self) -> GpuFault | None:
-        """One of a spare's GPU stops nobody."""
+        """The fault that stops the attempt. A fault on a spare's GPU stops nobody."""
         needed = {uuid for part in self._running() for uuid in part.gpu_uuids}
         faults = (f for f in self.faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
         stopping = (fault for fault in faults if fault.report.action.stops_job)
@@ -73,7 +73,7 @@ class Attempt:
         return [lost for lost in self.lost.values() if lost.host in hosts]
 
     def running_hosts(self) -> list[str]:
-        """Each once; those of spares know nothing of the attempt."""
+        """The hosts with ranks, each once. Hosts that only hold spares know nothing of the attempt."""
         return list(dict.fromkeys(part.host for part in self._running()))
 
     def broken_gpus(self) -> list[GpuFault]:

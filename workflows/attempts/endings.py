@@ -94,7 +94,7 @@ def time_limit_reached(spec: JobSpec) -> Ending:
 
 
 def not_healed(spec: JobSpec) -> Ending:
-    """Its place was kept in vain. The fault that began it is charged already."""
+    """The GPUs of the kept reservation were not healed in time. The fault itself is charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=FailureKind.HARDWARE, message=waited)
     return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", must_replace=True)

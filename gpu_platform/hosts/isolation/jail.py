@@ -7,7 +7,7 @@ supervisor then joins it. ::
         holder/     bubblewrap, which holds the namespaces
         rank-<n>/   limits; a kill of it spares nobody
 
-The record (``records.FENCE``) is written before anything is made, so that whatever was made can be
+The record (``records.JAIL``) is written before anything is made, so that whatever was made can be
 removed. Standard library only: the spawner imports it.
 """
 

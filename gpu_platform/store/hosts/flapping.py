@@ -1,6 +1,6 @@
 """GPUs and hosts that fail, come back and fail again stay out of service for a growing time.
 
-Counted here is how often in a row; ``release_due`` ends what is over, and an operator's word (drain, offline, online)
+Counted here is how often in a row; ``release_hosts`` ends what is over, and an operator's word (drain, offline, online)
 forgets it all.
 """
 

@@ -38,7 +38,7 @@ def enqueue(
     excluded_hosts: Sequence[str],
     now: datetime,
 ) -> None:
-    """Put a QUEUED job's ``attempt`` into the line; repeated, it replaces the token and keeps the place.
+    """Put a QUEUED job's ``attempt`` into the queue; repeated, it replaces the token and keeps the place.
 
     The place is that of ``Job.queued_at``: a retry after a fault does not go to the end, a preempted job does.
     Raises :class:`NotFound` and, unless the job is QUEUED and not yet at this attempt, :class:`IllegalTransition`.
@@ -93,7 +93,7 @@ def clear_exclusions(session: Session, gpu_uuid: str, now: datetime) -> None:
 def dequeue(
     session: Session, job_id: str, attempt: int, *, task_token: bytes | None = None, now: datetime | None = None
 ) -> None:
-    """Take the attempt out of the line, if it is still there; with ``task_token``, only if that still stands there."""
+    """Take the attempt out of the queue, if it is still there; with ``task_token``, only if that still stands there."""
     leave_queue(session, job_id, now or datetime.now(UTC), attempt, task_token)
 
 
@@ -111,7 +111,7 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[Q
 
 @reading
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the line: nobody will place them.
+    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the queue: nobody will place them.
 
     One that is to be tried again later is not yet missed.
     """

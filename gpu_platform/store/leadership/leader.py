@@ -1,7 +1,7 @@
 """Who decides, and by what.
 
 The epoch is the fencing token: every new leader gets a higher one, and ``reserve_gang`` refuses older ones. The leader
-also writes down its policy, so that admission, the order of the line, dry runs and snapshots follow the one that is
+also writes down its policy, so that admission, the order of the queue, dry runs and snapshots follow the one that is
 in force, whatever configuration their own process was started with.
 """
 

@@ -1,9 +1,9 @@
 """Who holds which GPU, or CPUs and memory of a host: the one place where they are taken and given back.
 
-A gang is taken in one transaction or not at all. Three independent fences make sure that no GPU is held twice: the
+A gang is taken in one transaction or not at all. Three independent guards make sure that no GPU is held twice: the
 conditional update (``state = 'AVAILABLE' AND exclusive_holders = 0``, its row count checked), the CHECK constraints
-of ``gpu``, and the partial unique index on ``allocation(gpu_uuid)`` of what is not released. For parts of GPUs, and
-CPUs and memory of hosts, see ``parts``.
+of ``gpu``, and the partial unique index on ``allocation(gpu_uuid)`` of what is not released. For shares of GPUs, and
+CPUs and memory of hosts, see ``shares``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How waiting looks in a terminal: the line, one job's reason, a dry run; and why a placed job is where it is."""
+"""How waiting looks in a terminal: the queue, one job's reason, a dry run; and why a placed job is where it is."""
 
 from __future__ import annotations
 
