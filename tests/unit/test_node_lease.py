@@ -32,7 +32,7 @@ async def test_the_lease_of_a_restart_is_asked_for_until_it_is_given(tmp_path: P
         end_ranks_without_lease=end_ranks_without_lease,
         host="a",
         attempts=lambda: [AttemptKey(job_id="j-1", attempt=1)],
-        saving=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
+        checkpointing=SimpleNamespace(clock=SimpleNamespace(drain=lambda draining: None)),
     )
     path = tmp_path / "lease.json"
     settings = Settings(api_url=f"http://127.0.0.1:{free_port()}")  # no service answers: Temporal is the way

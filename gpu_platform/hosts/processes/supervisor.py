@@ -182,7 +182,8 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
     """Become the program ``order.argv`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
     step = "sandbox"
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+        # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         for target, source in enumerate(stdio):
