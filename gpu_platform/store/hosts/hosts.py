@@ -36,11 +36,10 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
 
     Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
-    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt and renews its
-    lease. While this database may be an older one, a host with stale attempts is LOST, and those that may be restored
-    are not killed yet (see ``restoring``). A report that changes nothing writes one row and no event. Raises
-    :class:`InvalidRequest` when another living host has the same GPU, and :class:`StaleReport` for one that arrives
-    after a newer one.
+    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt. While this database
+    may be an older one, a host with stale attempts is LOST, and those that may be restored are not killed yet (see
+    ``restoring``). Without news a report writes one row and no event. Raises :class:`InvalidRequest` when another
+    living host has the same GPU, and :class:`StaleReport` for one that arrives after a newer one.
     """
     row = session.execute(_LOCK_HOST, {"host_name": report.name}).one_or_none()
     if row is None and _register(session, report, ttl_s, now):
@@ -63,8 +62,7 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     if judged.keep_out and row.state != HostState.LOST:
         values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
-    # Without a renewed lease the leader, which counts its silence, would declare it LOST again at once, under new jobs.
-    if row.state == HostState.LOST and not stale and renewed:
+    if row.state == HostState.LOST and not stale:
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
         values.update(declared_lost=False)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
