@@ -55,14 +55,16 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     current = session.scalar(_ROUND) or 0
     # A node worker of an older release brings back no rounds.
     renewed = report.seq == 0 or renews(LeaseTimes.of(ttl_s), report.round, current)
-    if not renewed:
+    is_back = row.state == HostState.LOST and not stale
+    # A host that is back has a whole lease to bring the round: else the leader declares it LOST again at once.
+    if not renewed and not is_back:
         del values["lease_until"], values["lease_s"]
     values.update(_changed_columns(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
     if judged.keep_out and row.state != HostState.LOST:
         values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
-    if row.state == HostState.LOST and not stale:
+    if is_back:
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
         values.update(declared_lost=False)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
