@@ -215,6 +215,19 @@ def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, relea
     )
 
 
+def test_a_host_that_is_back_has_a_whole_lease(cluster: Cluster) -> None:
+    """Also by a report with an old round: else the leader declares it LOST again at once, under its new jobs."""
+    store = cluster.store
+    leader.begin_epoch(store, "leads", NOW)
+    before = leases.begin_round(store, NOW)
+    cluster.report("a", 2, seq=1, round=before)
+    expire_leases(store, LATER)
+    leases.begin_round(store, LATER)
+    answer = cluster.report("a", 2, now=LATER, seq=2, round=before)
+    assert (answer.renewed, cluster.host_state("a")) == (False, "READY")
+    assert read_leases(store)["a"] > LATER
+
+
 def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets_new_work(cluster: Cluster) -> None:
     """Another session (the machine or its node worker started anew), the same host: ranks outlive node workers."""
     store = cluster.store
