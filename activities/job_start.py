@@ -42,7 +42,16 @@ class JobStarter:
         Raises :class:`WorkflowAlreadyStartedError` when the job has a workflow that is open, or one that is closed
         and known, and :class:`RPCError` while Temporal is away.
         """
-        await self._register_once(client)
+        try:
+            await self._register_once(client)
+            await self._start(client, given, signal, rpc_timeout)
+        except RPCError:
+            self.forget_registration()
+            raise
+
+    async def _start(
+        self, client: Client, given: JobInput, signal: tuple[str, Interrupt] | None, rpc_timeout: timedelta | None
+    ) -> None:
         spec = given.spec
         await client.start_workflow(
             JOB_WORKFLOW,

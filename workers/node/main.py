@@ -23,7 +23,7 @@ from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher, WatchActivities
 from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, node_task_queue
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.gpu import HostInventory
 from gpu_platform.domain.lease import HostReport, LeaseAnswer
@@ -149,7 +149,7 @@ def report_by_temporal(client: Client) -> TemporalWay:
             return await client.execute_workflow(
                 HostReportWorkflow.run,
                 made,
-                id=f"host-report-{made.name}",
+                id=host_report_id(made.name),
                 task_queue=CONTROL_TASK_QUEUE,
                 id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
                 execution_timeout=REPORT_TIMEOUT,
