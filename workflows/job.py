@@ -25,7 +25,7 @@ from workflows.attempts.handover import Handover, hand_over, plan_handover, resu
 from workflows.attempts.launching import launch_hosts, prepare_hosts
 from workflows.attempts.outcomes import Interrupted, NotHealed
 from workflows.attempts.placing import place_and_reserve
-from workflows.attempts.timeline import Timeline
+from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.waiting import until
 from workflows.attempts.watching import completed, watch_gang
 
@@ -67,7 +67,7 @@ class JobWorkflow:
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
         self._begins_again = input.begin_again
-        self._timeline = Timeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
+        self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
         self._attempt = Attempt(self._spec, self._key, self._stop)
         self._stopping: list[asyncio.Task[Any]] = []

@@ -18,7 +18,7 @@ from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
 from workflows.attempts.outcomes import INTERRUPTED, NOT_HEALED, Interrupted, NotHealed
-from workflows.attempts.timeline import Timeline
+from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.waiting import until
 from workflows.database_step import database_step
 
@@ -69,7 +69,7 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: Jo
 
 
 async def resume_on_kept_reservation(
-    attempt: Attempt, handover: Handover, timeline: Timeline
+    attempt: Attempt, handover: Handover, timeline: JobTimeline
 ) -> Placement | Interrupted | NotHealed:
     """Go on with the GPUs that were handed over, once all of them work."""
     timeline.enter(JobState.ALLOCATED, handover.placement.why)

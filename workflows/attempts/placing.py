@@ -14,12 +14,12 @@ from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.outcomes import INTERRUPTED, Interrupted
-from workflows.attempts.timeline import Timeline
+from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.waiting import until
 from workflows.database_step import database_step
 
 
-async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: Timeline) -> Placement | Interrupted:
+async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:
     """The placement that is reserved now. After a conflict with another reservation the scheduler is asked again."""
     while True:
         placement = await _place(attempt, progress, timeline)
@@ -40,7 +40,7 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: T
         attempt.placement = None
 
 
-async def _place(attempt: Attempt, progress: JobProgress, timeline: Timeline) -> Placement | Interrupted:
+async def _place(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:
     """The scheduler's answer. GPUs and hosts that failed before are excluded for a few seconds at most."""
     while not attempt.interrupted():
         attempt.place_again = False

@@ -12,7 +12,7 @@ KEPT_LINES = 200
 SHOWN_LINES = 30
 
 
-class Timeline:
+class JobTimeline:
     def __init__(self, state: JobState) -> None:
         self.state = state
         self.attempt = 0
