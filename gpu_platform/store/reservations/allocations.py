@@ -54,7 +54,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
     """
     claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
     if not insert_new(session, reservation, claim):
-        if holds(session, key):
+        if lock_held(session, key):
             _check_place(session, key, placement)
             return Taken(host_terms(session, key, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
@@ -77,7 +77,7 @@ def mark_running(session: Session, key: AttemptKey, now: datetime) -> None:
 
 def set_running(session: Session, key: AttemptKey, now: datetime) -> None:
     """Inside a transaction: see :func:`mark_running`."""
-    if session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is None:
+    if not lock_held(session, key):
         if session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none() is None:
             raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
@@ -313,6 +313,11 @@ def _check_gpu(claim: shares.AllocationItem, row: Any, host_state: str | None, n
 def holds(session: Session, key: AttemptKey) -> bool:
     """Inside a transaction: see :func:`is_held`."""
     return session.scalar(_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
+
+
+def lock_held(session: Session, key: AttemptKey) -> bool:
+    """Inside a transaction: does the attempt hold something? If so, nobody can release it before the commit."""
+    return session.scalar(_LOCK_HELD, {"key_job": key.job_id, "key_attempt": key.attempt}) is not None
 
 
 def _keys(session: Session, condition: Any) -> list[AttemptKey]:

@@ -18,7 +18,7 @@ from gpu_platform.store.database import writing
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.usage import record_usage
-from gpu_platform.store.reservations.allocations import close_reservation, give_back, holds
+from gpu_platform.store.reservations.allocations import close_reservation, give_back, lock_held
 
 
 @writing
@@ -27,8 +27,9 @@ def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
 
     Raises :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`NotFound`, :class:`IllegalTransition`.
     """
+    held = lock_held(session, key)
     row = lock_job(session, key.job_id)
-    if not holds(session, key):
+    if not held:
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
     if row["state"] == JobState.RUNNING:
         return job_of(row)

@@ -31,6 +31,7 @@ from gpu_platform.store.reservations.allocations import (
     close_reservation,
     give_back,
     holds,
+    lock_held,
     quarantine_gpu,
     take_job,
 )
@@ -58,7 +59,7 @@ def hand_over(
     """
     following = AttemptKey(job_id=key.job_id, attempt=key.attempt + 1)
     if not close_reservation(session, key, now):
-        if holds(session, following):
+        if lock_held(session, following):
             return Taken(host_terms(session, following, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} holds nothing that could be handed over")
     claim = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import select
+from collections.abc import Callable
+from typing import Any
 
-from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch, Unavailable
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations
-from tests.store_cluster import NOW, Cluster, check_invariants, key, set_job_state, uuid_of
+from gpu_platform.store.reservations import allocations, attempts
+from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state, uuid_of
 
 
 @pytest.fixture
@@ -201,3 +206,38 @@ def test_the_last_release_ends_a_drain(cluster: Cluster) -> None:
     allocations.release_gang(store, second, now=NOW)
     assert (cluster.host_state("a"), cluster.host_state("b")) == ("DRAINED", "READY")
     assert events.read_events(store, 0)[-1].data == {"state": "DRAINED"}
+
+
+REPEATABLE = ["reserve_gang", "mark_starting", "mark_running"]
+
+
+@pytest.mark.parametrize("step", REPEATABLE)
+def test_nobody_releases_an_attempt_while_a_step_finds_it_held(store: Store, step: str) -> None:
+    """What the step reads after that is still true at its commit."""
+    if store.dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    cluster = Cluster(store).host("h0", gpus=1)
+    cluster.queued("job")
+    this = cluster.reserve("job", {"h0": [0]})
+    steps: dict[str, Callable[[Session], object]] = {
+        "reserve_gang": lambda session: inside(allocations.reserve_gang)(
+            session, this, placement({"h0": [0]}), now=NOW
+        ),
+        "mark_starting": lambda session: inside(attempts.mark_starting)(session, this, NOW),
+        "mark_running": lambda session: inside(allocations.mark_running)(session, this, NOW),
+    }
+    with store.write() as session:
+        steps[step](session)
+        with pytest.raises(Unavailable, match="lock timeout"):
+            release_at_once(store, this)
+
+
+def release_at_once(store: Store, this: AttemptKey) -> None:
+    with store.write() as session:
+        session.execute(text("SET LOCAL lock_timeout = '100ms'"))
+        allocations.close_reservation(session, this, NOW)
+
+
+def inside(function: Any) -> Any:
+    """The function of a session that ``writing`` made a function of the store."""
+    return function.__wrapped__
