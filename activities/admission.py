@@ -7,7 +7,7 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
-from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 

@@ -9,8 +9,8 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.restoring import orphans

@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, StaleReport
-from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import search_attributes
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, JOB_WORKFLOW
-from gpu_platform.domain.job import Interrupt, JobInput
+from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 

@@ -15,7 +15,7 @@ from activities.clock import utc_now
 from activities.errors import host_may_be_removed
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
+from gpu_platform.domain.hosts.remediation import RemediationPolicy, RepairBegun, RepairStep, RepairView
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store

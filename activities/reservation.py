@@ -7,7 +7,6 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.errors import job_not_ours, workflow_is_older
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import (
     IllegalTransition,
     NotFound,
@@ -16,10 +15,11 @@ from gpu_platform.domain.errors import (
     Unavailable,
     WorkflowIsOlder,
 )
-from gpu_platform.domain.job import Failure, JobProgress, StoppedBy
-from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
+from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
-from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.jobs.jobs import JobUpdate

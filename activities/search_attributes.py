@@ -8,7 +8,7 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 
 NAMESPACE = SearchAttributeKey.for_keyword("GpuPlatformNamespace")

@@ -20,9 +20,8 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from gpu_platform.domain.flapping import BackOff
-from gpu_platform.domain.lease_protocol import RESTART_LEASE_S
-from gpu_platform.domain.remediation import RemediationPolicy, RepairStep
+from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
+from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
 
 
 class _Section(BaseModel):

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperCommand, TyperGroup
 
 from gpu_platform import settings
-from gpu_platform.domain.quota import Namespace, Quotas
+from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.scheduling.policy import NOT_WRITTEN, WEIGHTS, Policy
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store

@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from gpu_platform.client.wire import LogChunk, Problem
-from gpu_platform.domain.exec import ExecChunk
+from gpu_platform.domain.jobs.exec import ExecChunk
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.context import ServiceContext

@@ -10,7 +10,7 @@ import httpx
 from fastapi import Depends, Header, Request
 
 from gpu_platform.client.wire import USER_HEADER
-from gpu_platform.domain.job import Job
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.feed import EventFeed

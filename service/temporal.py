@@ -15,8 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.job_start import JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
-from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
 from gpu_platform.settings import TemporalSettings

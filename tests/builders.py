@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
-from gpu_platform.domain.share import Share, ShareMode
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.share import Share, ShareMode
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description, load_rack, simulated_uuid
 
-ONE_GPU = GpuRequest(gpus_per_host=1)
+ONE_GPU = ResourceRequest(gpus_per_host=1)
 
 
 class cluster:
@@ -125,7 +125,7 @@ class job:
 
     def __init__(self, gpus: int = 1, hosts: int = 1, name: str | None = None) -> None:
         job._arrived += 1
-        self._request = GpuRequest(gpus_per_host=gpus, hosts=hosts)
+        self._request = ResourceRequest(gpus_per_host=gpus, hosts=hosts)
         self._row = QueueRow(
             job_id=name or f"job-{job._arrived:06d}",
             attempt=1,
@@ -206,7 +206,7 @@ class job:
         return self
 
     @property
-    def request(self) -> GpuRequest:
+    def request(self) -> ResourceRequest:
         return self._row.gpus
 
     @property

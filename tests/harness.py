@@ -27,10 +27,11 @@ from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.leader import LeaderActivities
 from activities.leader.upkeep import Upkeep
 from activities.search_attributes import of_submission
-from gpu_platform.domain.attempt import StopRequest
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import Interrupt, Job, JobInput, JobSpec
-from gpu_platform.domain.lease import HostReport
+from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.domain.jobs.attempt import StopRequest
+from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.agent import HostAgent

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.attempt import (
+from gpu_platform.domain.jobs.attempt import (
     AttemptKey,
     FaultReport,
     HostExits,

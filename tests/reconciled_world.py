@@ -20,9 +20,9 @@ from activities.cleanup import CleanupActivities
 from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.contracts import cleanup_id
-from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.engine import simulate
-from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob, SimulationRun
-from gpu_platform.scheduling.simulator.report import SimulationReport, report_on
-from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
+from gpu_platform.scheduling.simulator.reports.report import SimulationReport, report_on
 
 
 def came(
     name: str, *, at: float, runs: float, gpus: int = 1, hosts: int = 1, limit: float | None = None, **given: object
 ) -> TraceJob:
-    request = GpuRequest(hosts=hosts, gpus_per_host=gpus, allow_cross_numa=True)
+    request = ResourceRequest(hosts=hosts, gpus_per_host=gpus, allow_cross_numa=True)
     return TraceJob.model_validate(
         {"id": name, "submit_s": at, "duration_s": runs, "gpus": request, "time_limit_s": limit, **given}
     )

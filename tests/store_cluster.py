@@ -8,12 +8,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
-from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.domain.share import ShareGrant
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, models
 from gpu_platform.store.database import writing
@@ -31,7 +33,7 @@ def spec(**fields: Any) -> JobSpec:
     shape = {
         name: fields.pop(name) for name in ("hosts", "gpus_per_host", "memory_mib", "model", "share") if name in fields
     }
-    return JobSpec(command=["true"], gpus=GpuRequest(**{"gpus_per_host": 1, **shape}), **fields)
+    return JobSpec(command=["true"], gpus=ResourceRequest(**{"gpus_per_host": 1, **shape}), **fields)
 
 
 def set_job_state(

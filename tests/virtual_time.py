@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster
 

@@ -18,13 +18,12 @@ with workflow.unsafe.imports_passed_through():
     from activities.job_workflows import CleanupInput
     from activities.node.launch import LaunchActivities
     from activities.reservation import EndAttempt, ReservationActivities
-    from gpu_platform.domain.attempt import HostLost, StopRequest
     from gpu_platform.domain.contracts import node_task_queue
-    from gpu_platform.domain.job import Failure, FailureKind, JobProgress
+    from gpu_platform.domain.jobs.attempt import HostLost, StopRequest
+    from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
-    from workflows.attempts.waiting import until
-    from workflows.database_step import database_step
+    from workflows.steps import database_step, until
 
 LOOK_FIRST = "cleanup-looks-first"
 

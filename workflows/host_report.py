@@ -6,7 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.host_report import HostReportActivities
-    from gpu_platform.domain.lease import HostReport, LeaseAnswer
+    from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
     from workflows import policies
 
 HOST_REPORT_WORKFLOW = "HostReportWorkflow"

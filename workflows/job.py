@@ -15,7 +15,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from workflows.attempts.attempt import Attempt, Stop
+from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.beginning_again import begin_again, workflow_lost
 from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
@@ -23,11 +23,10 @@ from workflows.attempts.endings import Ending, after_failure, interruption, not_
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts, prepare_hosts
-from workflows.attempts.outcomes import Interrupted, NotHealed
 from workflows.attempts.placing import place_and_reserve
 from workflows.attempts.timeline import JobTimeline
-from workflows.attempts.waiting import until
 from workflows.attempts.watching import completed, watch_gang
+from workflows.steps import until
 
 with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
@@ -35,12 +34,12 @@ with workflow.unsafe.imports_passed_through():
     from activities.admission import AdmissionActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
     from activities.search_attributes import HOSTS, STATE
-    from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
-    from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
-    from gpu_platform.domain.placement import Placement
+    from gpu_platform.domain.jobs.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
+    from gpu_platform.domain.placing.placement import Placement
     from gpu_platform.domain.states import JobState
     from workflows.attempts.host_plans import plan_hosts
-    from workflows.database_step import database_step
+    from workflows.steps import database_step
 
 
 class JobResult(BaseModel):

@@ -27,15 +27,15 @@ with workflow.unsafe.imports_passed_through():
         ResetResult,
     )
     from activities.repair import RepairActivities
-    from gpu_platform.domain.attempt import FaultReport, GpuFault
     from gpu_platform.domain.contracts import node_task_queue
-    from gpu_platform.domain.faults import FaultAction
-    from gpu_platform.domain.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
+    from gpu_platform.domain.hosts.faults import FaultAction
+    from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationPolicy, RemediationStatus, RepairStep
+    from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
     from gpu_platform.domain.states import GpuState
     from workflows import policies
     from workflows.attempts.failures import is_of_a_removed_host
-    from workflows.database_step import database_step
     from workflows.repair import HostRepair, Orders
+    from workflows.steps import database_step
 
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),

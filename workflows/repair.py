@@ -17,7 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import policies
-from workflows.database_step import database_step
+from workflows.steps import database_step
 
 with workflow.unsafe.imports_passed_through():
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
@@ -30,10 +30,8 @@ with workflow.unsafe.imports_passed_through():
         RepairReference,
         ServiceCaseRequest,
     )
-    from gpu_platform.domain.attempt import FaultReport
     from gpu_platform.domain.contracts import node_task_queue
-    from gpu_platform.domain.job import Interrupt
-    from gpu_platform.domain.remediation import (
+    from gpu_platform.domain.hosts.remediation import (
         RemediationOrder,
         RemediationPolicy,
         RepairBegun,
@@ -41,6 +39,8 @@ with workflow.unsafe.imports_passed_through():
         RepairView,
         reason_with_next_step,
     )
+    from gpu_platform.domain.jobs.attempt import FaultReport
+    from gpu_platform.domain.jobs.job import Interrupt
     from gpu_platform.domain.states import GpuState, HostState
 
 ON_HOST: dict[str, Any] = {

@@ -20,12 +20,12 @@ from activities.leader.job_speeds import JobSpeeds
 from activities.leader.metrics import DECISION_SECONDS, PLACEMENT_DECISIONS, PLUGINS_OFF
 from activities.leader.preemptions import PreemptionOrder, PreemptionOrders
 from activities.leader.recovery_times import RecoveryTimes
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.domain.rows import QueueRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.policy_file import is_broken, read_policy

@@ -11,7 +11,7 @@ import time
 import structlog
 
 from activities.clock import utc_now
-from gpu_platform.domain.domain_loss import DomainLoss
+from gpu_platform.domain.hosts.lease import DomainLoss
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.store import Store

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
+from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.checkpoints import parse_checkpoints
 from gpu_platform.store.state import parse_telemetry, read_raw_telemetry

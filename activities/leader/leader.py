@@ -21,10 +21,10 @@ from activities.leader.decision_loop import DecisionLoop, PolicyInForce
 from activities.leader.preemptions import PreemptionOrder
 from activities.leader.restoring import LAST_TRY_S, DatabaseDoubt
 from activities.leader.upkeep import Upkeep
-from gpu_platform.domain.flapping import BackOff
-from gpu_platform.domain.job import Interrupt
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.hosts.remediation import BackOff
+from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader

@@ -1,6 +1,6 @@
 """The leader's look at the hosts' leases: who is LOST, and when the verdict is held back.
 
-The rules are :class:`gpu_platform.domain.lease_protocol.LeaderLeases`; here they meet the database and a clock.
+The rules are :class:`gpu_platform.domain.hosts.lease_protocol.LeaderLeases`; here they meet the database and a clock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from activities.leader.metrics import HOSTS_HEARD, VERDICT_HELD
-from gpu_platform.domain.lease import VerdictHeld
-from gpu_platform.domain.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
+from gpu_platform.domain.hosts.lease import VerdictHeld
+from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaderLeases, LeaseRow, LeaseTimes, Verdict
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leases
 from gpu_platform.store.leadership.leases import Leases, LostHost

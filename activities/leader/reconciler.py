@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 
 from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife, WorkflowView, cleanup_keys
-from gpu_platform.domain.job import Interrupt, JobInput, JobProgress
+from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from activities.leader.metrics import RECOVERY_SECONDS
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import FailureKind
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import FailureKind
 
 ENDED = frozenset({"job.completed", "job.failed", "job.cancelled"})
 

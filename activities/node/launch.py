@@ -11,7 +11,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
 from activities.node.watch import RankWatcher
-from gpu_platform.domain.attempt import (
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
+from gpu_platform.domain.jobs.attempt import (
     HostExits,
     HostPlan,
     Launched,
@@ -21,8 +22,7 @@ from gpu_platform.domain.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
-from gpu_platform.domain.job import Failure, FailureKind
+from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.hosts.agent import NO_LEASE, HostAgent
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
-from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
-from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
+from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.hosts.agent import HostAgent
 
 FAULT_SETTLE_S = 0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 
@@ -16,7 +16,7 @@ class QuietHosts:
     name = "quiet_hosts"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         loud = [snapshot.inventory(host_index).labels.get("quiet") == "no" for host_index in hosts.tolist()]
         return np.where(loud, 0.0, 1.0)

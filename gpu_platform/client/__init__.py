@@ -1,10 +1,11 @@
 """The Python client: ``Client`` for ordinary code, ``AsyncClient`` for asyncio. ::
 
 from gpu_platform.client import Client
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 
 with Client() as client:
-    job = client.submit(JobSpec(command=["python", "train.py"], gpus=GpuRequest(gpus_per_host=2)))
+    job = client.submit(JobSpec(command=["python", "train.py"], gpus=ResourceRequest(gpus_per_host=2)))
     print(client.wait(job.id).state)
 """
 

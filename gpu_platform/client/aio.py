@@ -26,17 +26,18 @@ from gpu_platform.client.wire import (
     Problem,
     problem_of_response,
 )
-from gpu_platform.domain.checkpoint import CheckpointInfo
-from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.job import Job, JobSpec, QueueEntry
-from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
+from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
+from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.jobs.job import Job, QueueEntry
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.domain.states import GpuState, JobState
-from gpu_platform.domain.usage import JobUsage, UsageReport
 
 M = TypeVar("M", bound=BaseModel)
 

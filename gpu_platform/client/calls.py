@@ -19,8 +19,8 @@ import httpx
 
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.exec import ExecRequest, ExecSession
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 
 DEFAULT_URL = "http://127.0.0.1:8700"

@@ -5,7 +5,7 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
-from gpu_platform.domain.attempt import AttemptKey
+from gpu_platform.domain.jobs.attempt import AttemptKey
 
 CONTROL_TASK_QUEUE = "control"
 SCHEDULER_TASK_QUEUE = "scheduler"

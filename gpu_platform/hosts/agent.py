@@ -17,7 +17,11 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.attempt import (
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
+from gpu_platform.domain.hosts.cuda import newest_cuda
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.lease import SavedCheckpoint
+from gpu_platform.domain.jobs.attempt import (
     AttemptKey,
     HostExits,
     HostPlan,
@@ -29,11 +33,8 @@ from gpu_platform.domain.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.domain.cuda import newest_cuda
-from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import Failure, Fencing
-from gpu_platform.domain.lease import SavedCheckpoint
+from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.accounting.accounting import read_usage
 from gpu_platform.hosts.accounting.limits import overdue_message
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 
 log = structlog.get_logger(__name__)
 

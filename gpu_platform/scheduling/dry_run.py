@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpu_platform.domain.placement import EstimateBasis, Placement, Reason
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import EstimateBasis, Placement, Reason
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.cluster_state import ClusterState
+from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.scheduling.scheduler import Scheduler
 
 

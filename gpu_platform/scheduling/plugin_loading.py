@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.errors import PluginFailed
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import FilterText, HostQuery, Offers, Score
@@ -74,7 +74,7 @@ class SiteScore:
         self._plugin = plugin
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         with _named("score", self.name):
             values = _checked(self._plugin(request, snapshot, hosts, offers), np.float64, hosts)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import PlainValidator
 
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.placing.placement import ReasonCode
+from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.placing.framework import Framework, NamedFilter, Score

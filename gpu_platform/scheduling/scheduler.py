@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gpu_platform.domain.cluster_state import PastUseRow
-from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.placement import Placement, Reason
-from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow, RunningRow
-from gpu_platform.domain.share import ShareGrant
+from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.placing.cluster_state import PastUseRow
+from gpu_platform.domain.placing.placement import Placement, Reason
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill

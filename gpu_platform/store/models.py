@@ -187,7 +187,7 @@ class HostRecord(Record, table=True):
     report_seq: int = _big_count()
     """Number of the last report. An older one that arrives late is refused."""
     round: int = _big_count()
-    """The leader's round that the last report brought back; see ``gpu_platform.domain.lease_protocol``."""
+    """The leader's round that the last report brought back; see ``gpu_platform.domain.hosts.lease_protocol``."""
     voted: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     """The last report said that its host has promised not to be heard."""
     members_known: int = _big_count()
@@ -306,7 +306,7 @@ class GpuRecord(Record, table=True):
 
 
 class MembershipRecord(Record, table=True):
-    """The hosts that are not LOST, as a numbered list; see ``gpu_platform.domain.lease_protocol``."""
+    """The hosts that are not LOST, as a numbered list; see ``gpu_platform.domain.hosts.lease_protocol``."""
 
     version: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
     members: str = _text()
@@ -387,7 +387,10 @@ class AllocationRecord(Record, table=True):
 
 
 class UsageRecord(Record, table=True):
-    """What an attempt used; see :class:`gpu_platform.domain.usage.AttemptUsage`. Stays when its job is forgotten."""
+    """What an attempt used; see :class:`~gpu_platform.domain.jobs.usage.AttemptUsage`.
+
+    It stays when its job is forgotten.
+    """
 
     __table_args__ = (Index("ix_usage_ended_at", "ended_at"),)
 

@@ -12,11 +12,12 @@ from sqlalchemy import ColumnElement, Integer, func, select, true, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.cluster_state import ClusterState, PastUseRow
-from gpu_platform.domain.job import GpuRequest, RankGroup
-from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.rows import HostUse, RunningRow, placement_shape
+from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import RankGroup
+from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
+from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow, placement_shape
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
@@ -138,7 +139,7 @@ class _SpecOfRunning(BaseModel):
     time_limit_s: float | None = None
     preemptible: bool = True
     checkpoints: bool = False
-    gpus: GpuRequest = GpuRequest()
+    gpus: ResourceRequest = ResourceRequest()
     groups: tuple[RankGroup, ...] = ()
     spare_hosts: int = 0
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
 
 
 class NumaNode(BaseModel):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from gpu_platform.domain.domain_loss import DomainLoss
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.hosts.lease import DomainLoss
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.topology.fabric import NVLINK, Fabric, FabricConfig
 
 Domain = tuple[str, str]

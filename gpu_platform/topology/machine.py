@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.capacity import socket_of
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.placing.capacity import socket_of
 
 NVLINK_GB_S_PER_LINK = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 PCIE_GB_S = 12.0

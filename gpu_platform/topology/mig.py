@@ -17,7 +17,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 
 STATES = 1 << 12
 _COMPUTE_SHIFT, _ME = 8, 1 << 11

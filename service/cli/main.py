@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
-from service.cli import exec as exec_command
-from service.cli import hosts, inject, jobs, queue, remediation, session, simulate, status, submit, up, usage
+from service.cli import session, simulate, up
+from service.cli.cluster import hosts, inject, queue, remediation, status, usage
+from service.cli.jobs import exec as exec_command
+from service.cli.jobs import jobs
+from service.cli.submitting import submit
 
 EPILOG = (
     "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, 130 interrupted; "

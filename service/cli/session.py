@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpu_platform.client import Client
     from gpu_platform.domain.errors import PlatformError
-    from gpu_platform.domain.job import Job
+    from gpu_platform.domain.jobs.job import Job
 
 PIPED_WIDTH = 240
 """Columns when stdout is no terminal: `grep` wants a row on a line."""

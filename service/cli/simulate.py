@@ -14,12 +14,12 @@ from service.cli import session
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gpu_platform.domain.cluster_state import ClusterState
-    from gpu_platform.domain.rows import HostRow
-    from gpu_platform.scheduling.simulator.failures import Outage
-    from gpu_platform.scheduling.simulator.report import SimulationReport
-    from gpu_platform.scheduling.simulator.start import SimulationStart
-    from gpu_platform.scheduling.simulator.trace import Trace
+    from gpu_platform.domain.placing.cluster_state import ClusterState
+    from gpu_platform.domain.placing.scheduler_input import HostRow
+    from gpu_platform.scheduling.simulator.inputs.failures import Outage
+    from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
+    from gpu_platform.scheduling.simulator.inputs.trace import Trace
+    from gpu_platform.scheduling.simulator.reports.report import SimulationReport
 
 
 def register(app: typer.Typer) -> None:
@@ -79,8 +79,9 @@ def simulate(
     """
     import time  # the engine has no clock of its own
 
-    from gpu_platform.scheduling.simulator import engine, files
-    from gpu_platform.scheduling.simulator.report import report_on
+    from gpu_platform.scheduling.simulator import engine
+    from gpu_platform.scheduling.simulator.inputs import files
+    from gpu_platform.scheduling.simulator.reports.report import report_on
 
     _check_choices(trace, cluster, snapshot, failures, mtbf)
     until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
@@ -117,7 +118,7 @@ class _Inputs:
 
     def start(self) -> SimulationStart | None:
         """Return the start for one run. Every run needs its own, because it changes the start's records."""
-        from gpu_platform.scheduling.simulator.start import SimulationStart
+        from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
 
         return SimulationStart.of(self.state, self.lasting_s) if self.state else None
 
@@ -134,8 +135,8 @@ def _check_choices(
 
 
 def _read_inputs(trace: Path | None, cluster: Path | None, snapshot: Path | None, lasting_s: float | None) -> _Inputs:
-    from gpu_platform.scheduling.simulator import files
-    from gpu_platform.scheduling.simulator.trace import Trace
+    from gpu_platform.scheduling.simulator.inputs import files
+    from gpu_platform.scheduling.simulator.inputs.trace import Trace
 
     state = files.load_state(snapshot) if snapshot else None
     hosts = state.hosts if state else files.load_cluster(cluster or Path())
@@ -146,7 +147,7 @@ def _read_inputs(trace: Path | None, cluster: Path | None, snapshot: Path | None
 
 
 def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], html: Path | None, as_json: bool) -> None:
-    from gpu_platform.scheduling.simulator import page
+    from gpu_platform.scheduling.simulator.reports import page
 
     start = inputs.start()
     notes = [*(start.notes if start else ()), *trace.notes]
@@ -167,7 +168,7 @@ def _failures(
     hosts: list[HostRow], file: Path | None, mtbf: str | None, repair: str, seed: int
 ) -> list[Outage] | Iterator[Outage]:
     """A fresh iterator for each policy, so that all meet the same failures."""
-    from gpu_platform.scheduling.simulator import failures, files
+    from gpu_platform.scheduling.simulator.inputs import failures, files
 
     if file:
         return files.load_failures(file, hosts)
@@ -184,7 +185,7 @@ def _seconds(text: str | None) -> float | None:
 def _table(reports: list[SimulationReport]) -> Table:
     from rich.table import Table
 
-    from gpu_platform.scheduling.simulator.page import best_of, metrics_of
+    from gpu_platform.scheduling.simulator.reports.page import best_of, metrics_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")

@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import CheckpointRoot, problem_of_response
-from gpu_platform.domain.checkpoint import CheckpointInfo
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, PlatformError
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts

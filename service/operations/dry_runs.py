@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 
 from activities.leader.job_speeds import learned_speeds
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
-from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.placement import Reason
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.placement import Reason
+from gpu_platform.domain.placing.scheduler_input import QueueRow, placement_shape
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.domain.rows import QueueRow, placement_shape
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.loading import load_cluster_state

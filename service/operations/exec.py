@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, PlatformError
-from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
-from gpu_platform.domain.job import Job
+from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import JobDefaults
 
 

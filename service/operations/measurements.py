@@ -9,10 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.errors import HostUnavailable, NotFound
-from gpu_platform.domain.gpu import Gpu, GpuHealth, GpuHolder
-from gpu_platform.domain.job import Job
-from gpu_platform.domain.ranks import running_slices
-from gpu_platform.domain.usage import GpuNow, JobUsage, RankUsage, RunningUsage
+from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, GpuHolder
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.ranks import running_slices
+from gpu_platform.domain.jobs.usage import GpuNow, JobUsage, RankUsage, RunningUsage
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, usage
 from service.context import ServiceContext

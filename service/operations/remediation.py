@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.contracts import remediation_id
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
-from gpu_platform.domain.gpu import Gpu
-from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.hosts.gpu import Gpu
+from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.observability import get_logger
 from gpu_platform.store.hosts import gpus
 from service.context import ServiceContext

@@ -12,7 +12,8 @@ from typing import Literal
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
-from gpu_platform.domain.job import Fencing, Interrupt, Job, JobSpec
+from gpu_platform.domain.jobs.job import Interrupt, Job
+from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
 from gpu_platform.store.jobs import admission, jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.job import Fencing, JobSpec
+from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.store import Store
 from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
 

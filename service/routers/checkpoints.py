@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gpu_platform.client.wire import CheckpointAsked, CheckpointRoot, Page
-from gpu_platform.domain.checkpoint import CheckpointInfo
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from service.context import ServiceContextDep
 from service.operations import checkpoints
 from service.routers.jobs import JobId

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 
-from gpu_platform.domain.exec import ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.jobs.exec import ExecReceived, ExecRequest, ExecSession
 from service.context import ActorDep, ServiceContextDep
 from service.operations import exec as service_exec
 from service.routers.jobs import JobId

@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import Page, ReasonBody
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.gpu import Gpu, GpuHealth, Host
-from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts

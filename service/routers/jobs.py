@@ -11,7 +11,8 @@ from fastapi import APIRouter, Body, Header, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Page, ReasonBody
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
 from service.context import ActorDep, ServiceContext, ServiceContextDep

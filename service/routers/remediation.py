@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gpu_platform.domain.remediation import RemediationStatus, ServiceCase
+from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
 from gpu_platform.store.hosts import service_cases
 from service.context import ActorDep, ServiceContextDep, now
 from service.operations import remediation

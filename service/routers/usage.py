@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
-from gpu_platform.domain.usage import JobUsage, UsageReport
+from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.store.jobs import usage
 from service.context import ServiceContextDep
 from service.operations import measurements

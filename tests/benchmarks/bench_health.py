@@ -20,8 +20,9 @@ from pathlib import Path
 
 from temporalio.api.enums.v1 import EventType
 
-from gpu_platform.domain.attempt import FaultReport, RankLimits
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.attempt import FaultReport, RankLimits
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
@@ -116,7 +117,7 @@ async def bench_xid_to_signal(directory: Path) -> None:
         node = platform.nodes["a"]
         node.health._policy = FaultPolicy.load(str(RESET_FOR_EVER))
         for _ in range(20):
-            spec = JobSpec(command=["sleep", "600"], gpus=GpuRequest(gpus_per_host=1), max_hardware_retries=0)
+            spec = JobSpec(command=["sleep", "600"], gpus=ResourceRequest(gpus_per_host=1), max_hardware_retries=0)
             job_id = await platform.submit(spec)
             job = await platform.reaches(job_id, JobState.RUNNING)
             assert job.placement is not None

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.exec import ExecRequest
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import FaultReport
+from gpu_platform.domain.jobs.exec import ExecRequest
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.inventory.inventory import read_inventory

@@ -18,7 +18,9 @@ from pathlib import Path
 import httpx
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -27,8 +29,10 @@ from tests.hosts_rig import RESET_FOR_EVER
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 HOSTS = 8
-NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1, gpus=GpuRequest(gpus_per_host=1))
-PRINTS_ITS_START = JobSpec(name="start", command=["/bin/date", "+%s%N"], grace_s=1, gpus=GpuRequest(gpus_per_host=1))
+NOOP = JobSpec(name="noop", command=["/bin/true"], grace_s=1, gpus=ResourceRequest(gpus_per_host=1))
+PRINTS_ITS_START = JobSpec(
+    name="start", command=["/bin/date", "+%s%N"], grace_s=1, gpus=ResourceRequest(gpus_per_host=1)
+)
 SUBMITTERS = 8
 
 
@@ -96,7 +100,9 @@ async def completed(cluster: LocalCluster) -> int:
 async def fault_recovery(cluster: LocalCluster, client: AsyncClient) -> None:
     """XID 31 on the job's GPU, 20 times: until the next attempt runs."""
     job = await client.submit(
-        JobSpec(command=["/bin/sleep", "3600"], gpus=GpuRequest(gpus_per_host=2), max_hardware_retries=100, grace_s=5)
+        JobSpec(
+            command=["/bin/sleep", "3600"], gpus=ResourceRequest(gpus_per_host=2), max_hardware_retries=100, grace_s=5
+        )
     )
     recovery = []
     for attempt in range(1, 21):
@@ -133,7 +139,7 @@ async def failover(cluster: LocalCluster, client: AsyncClient) -> None:
 
 async def host_loss(cluster: LocalCluster, client: AsyncClient) -> None:
     """A node worker frozen: until its job's next attempt runs elsewhere."""
-    job = await client.submit(JobSpec(command=["/bin/sleep", "3600"], grace_s=1, gpus=GpuRequest(gpus_per_host=1)))
+    job = await client.submit(JobSpec(command=["/bin/sleep", "3600"], grace_s=1, gpus=ResourceRequest(gpus_per_host=1)))
     job = await running(client, job.id, 1)
     assert job.placement is not None
     pid = cluster.nodes[job.placement.hosts[0]].pid or 0

@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import HostSlice, Placement
-from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow
-from gpu_platform.domain.share import GpuUse, Share, first_use
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.hosts.share import GpuUse, Share, first_use
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import HostSlice, Placement
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
@@ -54,11 +54,11 @@ class Task:
     percent: int
 
     @property
-    def request(self) -> GpuRequest:
+    def request(self) -> ResourceRequest:
         # Copied, not validated: thousandths of CPUs are more than a host may have of whole ones.
         asked = {"gpus_per_host": self.gpus, "cpus_per_host": self.cpu_milli, "ram_mib_per_host": self.ram_mib}
         share = Share(percent=self.percent, memory_mib=1) if self.gpus and self.percent < 100 else None
-        return GpuRequest(gpus_per_host=1, allow_cross_numa=True, share=share).model_copy(update=asked)
+        return ResourceRequest(gpus_per_host=1, allow_cross_numa=True, share=share).model_copy(update=asked)
 
     @property
     def typical(self) -> TypicalTask:
@@ -105,7 +105,7 @@ def fill(trace: Trace, seed: int, policy: Policy) -> Filled:
     store = _Store(hosts, scheduler)
     capacity = 100 * sum(len(host.inventory.gpus) for host in hosts)
     arrived = allocated = decisions = 0
-    at_100, seconds, requests = 0.0, 0.0, dict[Task, GpuRequest]()
+    at_100, seconds, requests = 0.0, 0.0, dict[Task, ResourceRequest]()
     for number, task in enumerate(trace.arrivals(seed)):
         if task not in requests:
             requests[task] = task.request

@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from tests.benchmarks.bench_jobs import NOOP, last_epoch, reference_loop, running
 from tests.chaos.killable_postgres import Server, new_server
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -70,7 +71,7 @@ async def control_plane(cluster: LocalCluster, client: AsyncClient, database: Se
 async def hosts(cluster: LocalCluster, client: AsyncClient, what: str, groups: Collection[tuple[str, ...]]) -> None:
     """One of the ``groups`` stands still, each host with a job: until every job's next attempt runs elsewhere."""
     count = max(map(len, groups))
-    spec = JobSpec(command=["/bin/sleep", "3600"], grace_s=1, gpus=GpuRequest(gpus_per_host=8))
+    spec = JobSpec(command=["/bin/sleep", "3600"], grace_s=1, gpus=ResourceRequest(gpus_per_host=8))
     jobs = [await client.submit(spec) for _ in range(len(cluster.nodes) - count)]
     on = {}
     for job in jobs:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description

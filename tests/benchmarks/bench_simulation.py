@@ -25,14 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
 from gpu_platform.scheduling.simulator.engine import simulate
-from gpu_platform.scheduling.simulator.files import load_trace
-from gpu_platform.scheduling.simulator.plots import duration
-from gpu_platform.scheduling.simulator.report import SLOWDOWN_BOUND_S, report_on
-from gpu_platform.scheduling.simulator.trace import Trace, TraceJob, gang
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.files import load_trace
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob, gang
+from gpu_platform.scheduling.simulator.reports.plots import duration
+from gpu_platform.scheduling.simulator.reports.report import SLOWDOWN_BOUND_S, report_on
 from tests.benchmarks import reference_queues
 
 HOST_GPUS = 8

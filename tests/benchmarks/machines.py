@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_platform.domain.gpu import HostInventory, NvLink
+from gpu_platform.domain.hosts.gpu import HostInventory, NvLink
 from gpu_platform.topology.description import MachineDescription, simulated_uuid
 
 

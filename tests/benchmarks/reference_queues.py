@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from gpu_platform.scheduling.simulator.trace import TraceJob
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 
 
 def fcfs(jobs: Iterable[TraceJob], gpus: int) -> list[float]:

@@ -14,9 +14,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.usage import AttemptUsage
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs, queue, usage
 from gpu_platform.store.reservations import allocations

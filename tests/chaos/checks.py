@@ -13,9 +13,9 @@ from enum import StrEnum
 from itertools import combinations
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import FailureKind, Job
+from gpu_platform.domain.jobs.job import FailureKind, Job
+from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.usage import AttemptUsage
 from tests.chaos.faults import NEVER_A_REASON, ONE_PATH, Fault
 from tests.chaos.feed import Promise, Seen
 from tests.chaos.plan import JobPlan

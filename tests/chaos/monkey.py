@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from tests.chaos import disks, older_databases, partitions, processes, work, wrong_clocks
 from tests.chaos.arena import Arena, Disruption
 from tests.chaos.plan import JobPlan, Step

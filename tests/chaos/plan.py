@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_platform.domain.job import GpuRequest, RankPer
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class JobPlan:
     seconds: float
     exit_code: int = 0
     manners: tuple[str, ...] = ()
-    gpus: GpuRequest = field(default_factory=lambda: GpuRequest(gpus_per_host=1))
+    gpus: ResourceRequest = field(default_factory=lambda: ResourceRequest(gpus_per_host=1))
     rank_per: RankPer = RankPer.HOST
     max_retries: int = 0
 
@@ -90,9 +90,9 @@ def _job(dice: random.Random) -> JobPlan:
     seconds = dice.uniform(0.0, 1.5)
     match kind:
         case "wide":
-            return JobPlan(seconds, gpus=GpuRequest(gpus_per_host=8))
+            return JobPlan(seconds, gpus=ResourceRequest(gpus_per_host=8))
         case "gang":
-            gpus = GpuRequest(hosts=2, gpus_per_host=dice.choice([1, 2, 4]))
+            gpus = ResourceRequest(hosts=2, gpus_per_host=dice.choice([1, 2, 4]))
             return JobPlan(seconds + 0.5, gpus=gpus, rank_per=dice.choice(list(RankPer)))
         case "failing":
             return JobPlan(seconds / 3, exit_code=3, max_retries=dice.randint(0, 2))

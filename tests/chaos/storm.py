@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from tests.chaos.arena import Arena
@@ -147,7 +148,7 @@ async def settle(arena: Arena) -> list[Violation]:
     except AssertionError:
         wrong = {uuid: text for uuid, text in away.items() if text != f"{GpuState.AVAILABLE} {None}"}
         return [Violation(Kind.LEFTOVER, f"{uuid} after 60 s: {text}") for uuid, text in wrong.items()]
-    job = await arena.client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
+    job = await arena.client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
     ended = await arena.client.wait(job.id, timeout_s=20)
     return [] if ended.state is JobState.COMPLETED else [Violation(Kind.LEFTOVER, f"a last job ended {ended.state}")]
 

@@ -14,7 +14,8 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from tests.power_cut import PowerCut, why_not
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import Job
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.states import GpuState, JobState
 from tests.chaos.audit import Audit, Ledger
 from tests.harness import eventually

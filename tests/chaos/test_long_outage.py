@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
 from tests.chaos.test_random_kills import SECONDS
@@ -35,7 +37,8 @@ async def test_nothing_is_restarted_by_a_long_outage(tmp_path: Path, away: str) 
         for job in jobs:
             await eventually(lambda job=job: in_state(client, job, JobState.RUNNING), f"{job.id} to run", within_s=60)
         waiting = [
-            await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=8))) for _ in range(WAITING)
+            await client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=8)))
+            for _ in range(WAITING)
         ]
         hosts = {child.name for child in cluster.nodes.values()}
         dead = [child for child in cluster.children if child.name not in hosts]
@@ -66,7 +69,9 @@ async def test_nothing_is_restarted_by_a_long_outage(tmp_path: Path, away: str) 
 
 def long_job(out: Path, number: int) -> JobSpec:
     command = ["/bin/sh", "-c", WRITES_ITS_LIFE]
-    return JobSpec(command=command, env={"OUT": str(out / str(number))}, grace_s=1, gpus=GpuRequest(gpus_per_host=2))
+    return JobSpec(
+        command=command, env={"OUT": str(out / str(number))}, grace_s=1, gpus=ResourceRequest(gpus_per_host=2)
+    )
 
 
 async def in_state(client: AsyncClient, job: Job, state: JobState) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.states import JobState
 from tests.chaos.audit import Audit, Ledger
 from tests.chaos.older_databases import copy_sqlite, put_back_sqlite
@@ -34,7 +35,7 @@ async def test_jobs_that_temporal_has_as_they_were_before(cluster: LocalCluster,
 
     def spec(name: str, gpus: int) -> object:
         script = f"while [ ! -e {tmp_path}/{name} ]; do sleep 0.05; done"
-        return ledger.spec(script, name=name, gpus=GpuRequest(gpus_per_host=gpus))
+        return ledger.spec(script, name=name, gpus=ResourceRequest(gpus_per_host=gpus))
 
     async with AsyncClient(cluster.api_url, retry_for_s=60) as client:
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Failure, FailureKind, Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.usage import AttemptUsage
 from tests.chaos import checks
 from tests.chaos.checks import Facts, Kind, find_violations
 from tests.chaos.faults import Fault
@@ -44,7 +46,7 @@ def right() -> Facts:
     """Job j ran on a/x until a was cut off at 28 s, was ended there at 32 s, and ran on b/y from 34 s to 60 s."""
     job = Job(
         id="j",
-        spec=JobSpec(command=["x"], gpus=GpuRequest(gpus_per_host=1)),
+        spec=JobSpec(command=["x"], gpus=ResourceRequest(gpus_per_host=1)),
         state=JobState.COMPLETED,
         attempt=2,
         hardware_retries=1,

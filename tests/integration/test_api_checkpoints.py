@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.checkpoint import CheckpointPolicy, Verified
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
-from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
-from gpu_platform.domain.lease import SavedCheckpoint
+from gpu_platform.domain.hosts.lease import SavedCheckpoint
+from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy, Verified
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.settings import JobDefaults, ServiceSettings
 from gpu_platform.store import Store
 from tests.hosts_rig import HostRig
@@ -121,7 +122,9 @@ async def test_who_goes_on_from_checkpoints_is_warned_where_they_are_not_shared(
 
 
 async def test_what_is_accepted_but_risky_or_slow_is_said(hosts: Hosts, client: AsyncClient) -> None:
-    risky = JobSpec(command=["true"], fencing=Fencing.RELAXED, gpus=GpuRequest(gpus_per_host=2, allow_cross_numa=True))
+    risky = JobSpec(
+        command=["true"], fencing=Fencing.RELAXED, gpus=ResourceRequest(gpus_per_host=2, allow_cross_numa=True)
+    )
     warnings = " | ".join((await client.dry_run(risky)).warnings)
     assert "two attempts may run" in warnings
     assert "slower than PCIe or NVLink" in warnings

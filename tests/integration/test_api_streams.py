@@ -13,7 +13,8 @@ from httpx_sse import aconnect_sse
 
 from gpu_platform.client import AsyncClient, Client, LogChunk
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, InvalidRequest, NotFound, Unavailable
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
@@ -209,7 +210,7 @@ async def test_the_client_raises_the_errors_of_the_domain(api: Served) -> None:
                 list(client.list(states=["SLEEPING"]))
             assert refused.value.details["errors"][0]["field"] == "state[0]"
             with pytest.raises(Unavailable, match="Temporal"):
-                client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
+                client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
             with pytest.raises(TimeoutError):
                 client.wait("j-1", timeout_s=0.2)
             with pytest.raises(NotFound):

@@ -17,7 +17,8 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.job_workflows import CleanupInput
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

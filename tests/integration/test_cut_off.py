@@ -17,7 +17,9 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import Fencing, GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.chaos.network import Network, lay, running_network
 from tests.harness import eventually
@@ -78,7 +80,7 @@ async def running(client: AsyncClient, out: Path, count: int = 1, fencing: Fenci
             JobSpec(
                 command=["python3", "-S", "-E", "-c", RANK],
                 env={"OUT": str(out / str(number))},
-                gpus=GpuRequest(gpus_per_host=8),
+                gpus=ResourceRequest(gpus_per_host=8),
                 fencing=fencing,
             )
         )
@@ -191,7 +193,7 @@ async def test_relaxed_ranks_go_on_and_strict_jobs_wait_for_proof(
 
         await eventually(lost, "the host to be LOST", within_s=30)
         # What comes later is placed and has run, so the leader has decided since then.
-        later = await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=8)))
+        later = await client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=8)))
         assert (await client.wait(later.id, timeout_s=30)).state is JobState.COMPLETED
         assert (await client.get(strict.id)).attempt == 1, "nobody knows that its ranks are dead"
     await goes_on_once(client, strict, tmp_path / "strict")

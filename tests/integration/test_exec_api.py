@@ -17,7 +17,7 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.exec import ExecChunk, ExecRequest
+from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.store import Store, events

@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -52,7 +54,7 @@ async def test_a_gang_keeps_its_place_whatever_is_killed(
         JobSpec(
             command=["/bin/sh", "-c", ONCE],
             env={"OUT": str(tmp_path / "out")},
-            gpus=GpuRequest(gpus_per_host=4),
+            gpus=ResourceRequest(gpus_per_host=4),
             keep_reservation_s=120,
             grace_s=1,
         )

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
@@ -48,12 +49,12 @@ async def test_jobs_run_and_nothing_of_nvidia_is_touched(cluster: LocalCluster, 
         host = await client.host("box")
         assert (host.state, host.gpus_total) == ("READY", 0)
         script = f'echo "devices=<$CUDA_VISIBLE_DEVICES> cuda=<$CUDA_HOME>" > {tmp_path}/out'
-        spec = JobSpec(command=["/bin/sh", "-c", script], gpus=GpuRequest(cpus_per_host=1))
+        spec = JobSpec(command=["/bin/sh", "-c", script], gpus=ResourceRequest(cpus_per_host=1))
         job = await client.wait((await client.submit(spec)).id)
         assert job.state is JobState.COMPLETED, job.failure
         assert (tmp_path / "out").read_text() == "devices=<> cuda=<>\n"
         with pytest.raises(InvalidRequest, match="the cluster has no such GPU, only hosts without GPUs"):
-            await client.submit(spec.model_copy(update={"gpus": GpuRequest(gpus_per_host=1)}))
+            await client.submit(spec.model_copy(update={"gpus": ResourceRequest(gpus_per_host=1)}))
         assert cluster.nodes["box"].restarts == 0
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import gpu_platform
-from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, StopRequest
-from gpu_platform.domain.checkpoint import CheckpointPolicy
+from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, StopRequest
+from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.attempt_watch import AttemptWatch
 from gpu_platform.hosts.health.fault_policy import FaultPolicy

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
-from gpu_platform.domain.exec import ExecChunk, ExecRequest
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.processes import exec as host_exec
 from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 from tests.hosts_rig import HostRig, is_running, kill, until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import IllegalTransition
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.processes.stopping import find_open_attempts

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan, RankLimits, RankSpec
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.attempt_watch import AttemptWatch

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.age_clock import AgeClock
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.system.paths import attempt_dir, rank_dir
 from tests.hosts_rig import HostRig, until

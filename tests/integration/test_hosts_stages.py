@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import IllegalTransition, PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.paths import rank_dir

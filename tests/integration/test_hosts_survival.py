@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.system import paths, records
 from tests.hosts_rig import HostRig, is_running, kill, parent_of, until
 
@@ -22,7 +22,7 @@ COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); sleep 0.005; do
 NODE_WORKER = """
 import sys, time
 from pathlib import Path
-from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from tests.hosts_rig import HostRig
 rig = HostRig(Path(sys.argv[1]))
 for text in sys.argv[2:]:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml.opening import SilentNvml
 from gpu_platform.settings import NodeSettings

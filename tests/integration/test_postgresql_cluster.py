@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import FailureKind, GpuRequest, Job, JobSpec, RankPer
+from gpu_platform.domain.jobs.job import FailureKind, Job
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -76,7 +78,9 @@ async def test_a_job_and_a_gang(client: AsyncClient, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = await client.submit(shell('echo one >> "$OUT"', out))
     gang = await client.submit(
-        shell('echo "$RANK of $WORLD_SIZE" >> "$OUT"', out, gpus=GpuRequest(hosts=2, gpus_per_host=2), rank_per="gpu")
+        shell(
+            'echo "$RANK of $WORLD_SIZE" >> "$OUT"', out, gpus=ResourceRequest(hosts=2, gpus_per_host=2), rank_per="gpu"
+        )
     )
     assert gang.spec.rank_per is RankPer.GPU
     for job in (one, gang):
@@ -87,7 +91,7 @@ async def test_a_job_and_a_gang(client: AsyncClient, tmp_path: Path) -> None:
 
 
 async def test_cancel_while_it_runs_and_while_it_waits(client: AsyncClient, tmp_path: Path) -> None:
-    whole = GpuRequest(hosts=2, gpus_per_host=8)
+    whole = ResourceRequest(hosts=2, gpus_per_host=8)
     first = await runs(client, await client.submit(shell("sleep 600", tmp_path / "1", gpus=whole)))
     second = await client.submit(shell("sleep 600", tmp_path / "2", gpus=whole))
 
@@ -103,7 +107,9 @@ async def test_cancel_while_it_runs_and_while_it_waits(client: AsyncClient, tmp_
 
 async def test_an_xid_moves_the_job(cluster: LocalCluster, client: AsyncClient, tmp_path: Path) -> None:
     script = 'echo "$GPU_PLATFORM_ATTEMPT" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
-    job = await runs(client, await client.submit(shell(script, tmp_path / "out", gpus=GpuRequest(gpus_per_host=2))))
+    job = await runs(
+        client, await client.submit(shell(script, tmp_path / "out", gpus=ResourceRequest(gpus_per_host=2)))
+    )
     assert job.placement is not None
     part = job.placement.slices[0]
     inject_fault(control_dir(node_dir(cluster.config.state_dir, part.host)), part.gpu_indices[1], xid=31)
@@ -122,8 +128,8 @@ async def test_postgresql_dies_while_jobs_run_and_wait(
 ) -> None:
     script = 'echo start >> "$OUT"; sleep 2; echo end >> "$OUT"'
     outs = [tmp_path / str(index) for index in range(4)]
-    jobs = [await client.submit(shell(script, out, gpus=GpuRequest(gpus_per_host=8))) for out in outs]
-    doomed = await client.submit(shell("sleep 600", tmp_path / "doomed", gpus=GpuRequest(gpus_per_host=8)))
+    jobs = [await client.submit(shell(script, out, gpus=ResourceRequest(gpus_per_host=8))) for out in outs]
+    doomed = await client.submit(shell("sleep 600", tmp_path / "doomed", gpus=ResourceRequest(gpus_per_host=8)))
     failing = await client.submit(shell('echo x >> "$OUT"; exit 3', tmp_path / "failing", max_retries=1))
     for job in jobs[:2]:
         await runs(client, job)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.health.health import HealthMonitor

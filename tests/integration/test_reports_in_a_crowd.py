@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.lease import HostReport
+from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from tests.store_cluster import inventory

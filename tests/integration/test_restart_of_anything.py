@@ -17,7 +17,9 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from tests.harness import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -70,7 +72,7 @@ async def submit_four(client: AsyncClient, directory: Path) -> list[Job]:
                 name=f"job-{number}",
                 command=["/bin/sh", "-c", SCRIPT],
                 env={"OUT": str(directory / str(number))},
-                gpus=GpuRequest(gpus_per_host=8),
+                gpus=ResourceRequest(gpus_per_host=8),
                 grace_s=2,
             )
         )
@@ -132,12 +134,12 @@ async def test_sigkill_of_everything_at_once(cluster: LocalCluster, client: Asyn
 
 async def test_a_standby_scheduler_takes_over_in_ten_seconds(cluster: LocalCluster, client: AsyncClient) -> None:
     await client.wait(
-        (await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))).id, timeout_s=30
+        (await client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))).id, timeout_s=30
     )
     leader = await eventually(lambda: _leader(cluster), "one scheduler to lead")
     kill(leader)
     killed_at = time.monotonic()
-    job = await client.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
+    job = await client.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
     job = await client.wait(job.id, timeout_s=30)
     assert job.state is JobState.COMPLETED
     assert time.monotonic() - killed_at < 10
@@ -168,7 +170,7 @@ async def test_a_frozen_host_is_lost_and_its_job_runs_elsewhere(
                 'echo "$GPU_PLATFORM_ATTEMPT $$" >> "$OUT"; [ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600',
             ],
             env={"OUT": str(tmp_path / "out")},
-            gpus=GpuRequest(gpus_per_host=1),
+            gpus=ResourceRequest(gpus_per_host=1),
             grace_s=1,
         )
     )
@@ -204,7 +206,7 @@ async def test_while_temporal_stands_still_submissions_get_503_and_who_insists_g
     os.kill(frozen, signal.SIGSTOP)
     try:
         submission = asyncio.create_task(
-            client.submit(JobSpec(command=["true"], name="insist", gpus=GpuRequest(gpus_per_host=1)))
+            client.submit(JobSpec(command=["true"], name="insist", gpus=ResourceRequest(gpus_per_host=1)))
         )
         async with httpx.AsyncClient(base_url=cluster.api_url, timeout=30) as http:
             refused = await http.post("/v1/jobs", json={"command": ["true"], "name": "once"})

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from tests.harness import eventually
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 async def test_a_job_runs_on_and_a_drained_host_stays_drained(tmp_path: Path) -> None:
     config = ClusterConfig(state_dir=tmp_path, nodes=(NodeSpec("a", "dgx-h100"),), ui=False, schedulers=1)
     async with LocalCluster(config) as cluster, AsyncClient(cluster.api_url) as client:
-        spec = JobSpec(command=["sleep", "600"], gpus=GpuRequest(gpus_per_host=1), grace_s=0)
+        spec = JobSpec(command=["sleep", "600"], gpus=ResourceRequest(gpus_per_host=1), grace_s=0)
         job = await client.submit(spec)
 
         async def runs() -> bool:

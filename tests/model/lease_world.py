@@ -1,7 +1,8 @@
 """A small world for the lease protocol: leaders, a database, hosts, and messages that are late or lost.
 
-The hosts and the leader are the classes that production runs (``gpu_platform.domain.lease_protocol``): each step of a
-process builds the class from a few whole numbers, lets it decide, and reads the numbers back. Attempt 1 of a job runs
+The hosts and the leader are the classes that production runs (``gpu_platform.domain.hosts.lease_protocol``): each step
+of a process builds the class from a few whole numbers, lets it decide, and reads the numbers back. Attempt 1 of a job
+runs
 on host ``a``, or its launch is on the way there; the others, ``b`` to ``d``, vote. A world is broken when attempt 1 may
 live although ``a`` was declared LOST: from then on attempt 2 may live anywhere, ``a`` itself included. What holds for
 attempts 1 and 2 holds for 2 and 3.
@@ -34,7 +35,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpu_platform.domain.lease_protocol import HostLease, LeaderLeases, LeaseRow, LeaseTimes, may_start
+from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaderLeases, LeaseRow, LeaseTimes, may_start
 from tests.model.explore import BROKEN
 
 NOW = 1000

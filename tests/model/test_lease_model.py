@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain import lease_protocol
-from gpu_platform.domain.lease_protocol import HostLease, LeaderLeases, LeaseTimes
+from gpu_platform.domain.hosts import lease_protocol
+from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaderLeases, LeaseTimes
 from tests.model import lease_world
 from tests.model.explore import explore
 from tests.model.lease_world import LeaseRules

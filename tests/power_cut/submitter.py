@@ -7,7 +7,8 @@ import sys
 import threading
 from datetime import UTC, datetime
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.group_commit import GroupCommit
 from gpu_platform.store.jobs import jobs
@@ -20,7 +21,7 @@ def main(url: str, mode: str) -> None:
         GroupCommit.wait = lambda self: None  # as it was with synchronous=NORMAL alone
     store = Store(url)
     store.migrate()
-    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1))
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
 
     def submit(thread: int) -> None:
         number = 0

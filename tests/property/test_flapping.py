@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.hosts.remediation import BackOff
 
 spans = st.timedeltas(min_value=timedelta(seconds=1), max_value=timedelta(days=30))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
 from gpu_platform.hosts.system.process_tree import Process, Stat, descendants
 

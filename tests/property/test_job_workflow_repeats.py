@@ -12,9 +12,11 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
+from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.system.lease_file import Lease, write_lease
 from gpu_platform.hosts.system.records import boot_clock_s
@@ -104,7 +106,7 @@ async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monk
 
 async def test_a_fault_excuses_only_the_job_that_it_struck(platform: Platform) -> None:
     """A user's failure on a GPU that was healed a moment ago is still the user's."""
-    whole = GpuRequest(gpus_per_host=8)
+    whole = ResourceRequest(gpus_per_host=8)
     first = await platform.submit(JobSpec(command=["sleep", "600"], gpus=whole, max_hardware_retries=0, grace_s=1))
     job = await platform.reaches(first, JobState.RUNNING)
     assert job.placement is not None
@@ -129,7 +131,7 @@ async def test_ranks_that_the_platform_itself_killed_are_not_the_users_failure(p
     spec = JobSpec(
         command=["/bin/sh", "-c", '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'],
         grace_s=1,
-        gpus=GpuRequest(gpus_per_host=1),
+        gpus=ResourceRequest(gpus_per_host=1),
     )
     job = await platform.reaches(await platform.submit(spec), JobState.RUNNING)
     key = AttemptKey(job_id=job.id, attempt=1)

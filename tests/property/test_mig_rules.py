@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.share import ShareMode
+from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.topology.mig import MigModel, MigProfile, mig_model, mig_models, state_of
 
 MODELS = {model.models[0]: model for model in mig_models()}

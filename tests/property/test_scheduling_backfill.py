@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime

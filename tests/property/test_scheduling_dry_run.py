@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.cluster_state import ClusterState
-from gpu_platform.domain.placement import EstimateBasis
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.placement import EstimateBasis
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.capacity import mismatch
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Placement, Reason, ReasonCode, WaitCode
-from gpu_platform.domain.rows import GpuRow, QueueRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import mismatch
+from gpu_platform.domain.placing.placement import Placement, Reason, ReasonCode, WaitCode
+from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling import rounds
 from gpu_platform.scheduling.policy import Policy
@@ -79,7 +79,7 @@ def test_hosts_are_counted_as_brute_force_counts_them(
             assert int(count.available.split()[0]) == max(expected[count.code]), "the best of them"
 
 
-def first_refusal(machines: cluster, name: str, request: GpuRequest) -> tuple[ReasonCode, int] | None:
+def first_refusal(machines: cluster, name: str, request: ResourceRequest) -> tuple[ReasonCode, int] | None:
     """The first thing, in the order of the filters, for which a host has too few GPUs; and how many it has then."""
     host = machines.host_rows[name]
     rows: dict[int, GpuRow] = {row.index: row for row in machines.gpu_rows.values() if row.host == name}
@@ -88,8 +88,8 @@ def first_refusal(machines: cluster, name: str, request: GpuRequest) -> tuple[Re
         return ReasonCode.HOST_NOT_READY, 0
     left = set(gpus)
     facts = (
-        (ReasonCode.OTHER_MODEL, GpuRequest(gpus_per_host=1, model=request.model)),
-        (ReasonCode.TOO_LITTLE_MEMORY, GpuRequest(gpus_per_host=1, memory_mib=request.memory_mib)),
+        (ReasonCode.OTHER_MODEL, ResourceRequest(gpus_per_host=1, model=request.model)),
+        (ReasonCode.TOO_LITTLE_MEMORY, ResourceRequest(gpus_per_host=1, memory_mib=request.memory_mib)),
     )
     for code, only in facts:
         kept = {index for index in left if mismatch(gpus[index], only) is None}

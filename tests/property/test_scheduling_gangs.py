@@ -8,9 +8,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
@@ -55,7 +55,7 @@ def free_of(machines: cluster) -> Free:
     }
 
 
-def some_place(machines: cluster, wanted: list[GpuRequest], free: Free) -> bool:
+def some_place(machines: cluster, wanted: list[ResourceRequest], free: Free) -> bool:
     """Every way to give hosts and GPUs to the parts, one after another."""
     if not wanted:
         return True
@@ -69,7 +69,9 @@ def some_place(machines: cluster, wanted: list[GpuRequest], free: Free) -> bool:
     return False
 
 
-def some_slices(machines: cluster, request: GpuRequest, hosts: list[str], rest: list[GpuRequest], free: Free) -> bool:
+def some_slices(
+    machines: cluster, request: ResourceRequest, hosts: list[str], rest: list[ResourceRequest], free: Free
+) -> bool:
     if not hosts:
         return some_place(machines, rest, free)
     host, others = hosts[0], hosts[1:]

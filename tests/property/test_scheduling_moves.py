@@ -7,9 +7,9 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import WaitCode
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import WaitCode
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
@@ -27,7 +27,7 @@ def run(machines: cluster, name: str, host: str, *indices: int, **fields: object
     machines.busy(host, *indices)
     uuids = tuple(simulated_uuid(host, index) for index in indices)
     given = {"started_at": 0.0, "checkpoint_at": 900.0, "checkpoints": True, **fields}
-    request = GpuRequest(gpus_per_host=len(indices))
+    request = ResourceRequest(gpus_per_host=len(indices))
     return RunningRow(name, 1, "n", "u", 0, uuids, gpus=request, **given)  # type: ignore[arg-type]
 
 

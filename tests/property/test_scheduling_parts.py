@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.placement import HostSlice, Placement
-from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, QueueRow
-from gpu_platform.domain.share import GpuUse, Share, ShareGrant, ShareMode, first_use
+from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.hosts.share import GpuUse, Share, ShareGrant, ShareMode, first_use
+from gpu_platform.domain.placing.placement import HostSlice, Placement
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.mig import mig_model, state_of

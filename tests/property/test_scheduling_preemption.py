@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.rows import GpuRow, RunningRow
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy, build_framework
 from gpu_platform.scheduling.preempting.preemption import choose_victims, eligible_victims, lost_work

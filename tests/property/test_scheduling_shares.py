@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.quota import Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from tests.builders import cluster, job

@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpu_platform.domain.capacity import mismatch, socket_of
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import Placement, Reason
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.placing.capacity import mismatch, socket_of
+from gpu_platform.domain.placing.placement import Placement, Reason
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -28,7 +28,7 @@ MACHINES = ("dgx-1v", "l40s-4x-dual-socket", "dgx-h100", "dgx-a100-40gb")
 PROPOSAL_TIMEOUT_S = 10.0
 
 requests = st.builds(
-    GpuRequest,
+    ResourceRequest,
     hosts=st.sampled_from([1, 1, 1, 2]),
     gpus_per_host=st.sampled_from([1, 2, 3, 4, 5, 8]),
     memory_mib=st.sampled_from([0, 0, 0, 0, 40_000]),
@@ -88,12 +88,12 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             scheduler.upsert_gpus(self.gpus.values())
 
     @rule(requests=st.lists(requests, min_size=1, max_size=4), priority=st.sampled_from([0, 0, 0, 5]), data=st.data())
-    def jobs_arrive(self, requests: list[GpuRequest], priority: int, data: st.DataObject) -> None:
+    def jobs_arrive(self, requests: list[ResourceRequest], priority: int, data: st.DataObject) -> None:
         for request in requests:
             self.arrive(request, priority, data)
         self.decide(0.0)
 
-    def arrive(self, request: GpuRequest, priority: int, data: st.DataObject) -> None:
+    def arrive(self, request: ResourceRequest, priority: int, data: st.DataObject) -> None:
         excluded_gpus, excluded_hosts = frozenset[str](), frozenset[str]()
         if data.draw(st.sampled_from([False, False, True])):
             excluded_gpus = data.draw(st.frozensets(st.sampled_from(sorted(self.gpus)), max_size=2))

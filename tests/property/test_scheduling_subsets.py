@@ -8,11 +8,11 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.capacity import largest_gang, socket_of
-from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import TopologyLevel, WaitCode
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import largest_gang, socket_of
+from gpu_platform.domain.placing.placement import TopologyLevel, WaitCode
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.machine import Machine, machine_of, members
@@ -144,7 +144,7 @@ def test_a_required_level_is_never_broken_and_a_preferred_one_kept_if_possible(
 def test_admission_never_refuses_what_fits_an_empty_cluster(
     hosts: list[HostInventory], size: int, count: int, cross: bool
 ) -> None:
-    request = GpuRequest(hosts=count, gpus_per_host=size, allow_cross_numa=cross)
+    request = ResourceRequest(hosts=count, gpus_per_host=size, allow_cross_numa=cross)
     scheduler = Scheduler()
     for number, inventory in enumerate(hosts):
         scheduler.upsert_host(HostRow(f"h{number}", HostState.READY, inventory))

@@ -8,15 +8,15 @@ from itertools import combinations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.rows import HostRow
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.job_queue import ORDERS
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came
 
 CLUSTER = ClusterFile(hosts=[HostGroup(count=2, gpus=4, name="big"), HostGroup(count=3, gpus=2, name="small")]).rows()

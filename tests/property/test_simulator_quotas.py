@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
-from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import Simulation, came, hosts
 
 CLUSTER = hosts(3, gpus=4)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_platform.domain.attempt import HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation.cgroup import Cgroup
 from tests.hosts_rig import HostRig
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan, RankLimits
 from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits
 from gpu_platform.hosts.isolation import isolation
 from gpu_platform.hosts.isolation.cgroup import find_hierarchies, parse_cpu_list
 from gpu_platform.hosts.isolation.cpus import CpuBinding

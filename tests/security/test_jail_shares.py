@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.sharing.mps import MpsDaemon

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform import job
-from gpu_platform.domain.checkpoint import Verified
+from gpu_platform.domain.jobs.checkpoint import Verified
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
 
 

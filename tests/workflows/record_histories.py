@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.contracts import cleanup_id, remediation_id
-from gpu_platform.domain.job import GpuRequest, Job, JobInput, JobSpec
-from gpu_platform.domain.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Job, JobInput
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
@@ -29,7 +31,7 @@ from tests.temporal_server import temporal_server
 
 HISTORIES = Path(__file__).parent / "histories"
 MACHINES = {"a": "dgx-h100", "b": "dgx-h100"}
-WHOLE_CLUSTER = GpuRequest(hosts=2, gpus_per_host=8)
+WHOLE_CLUSTER = ResourceRequest(hosts=2, gpus_per_host=8)
 
 Scenario = Callable[[Platform], Awaitable[str]]
 """Plays something to its end; returns the id of the workflow to record."""
@@ -46,7 +48,7 @@ async def running(platform: Platform, spec: JobSpec) -> Job:
 async def struck(platform: Platform, **fault: Any) -> tuple[Job, str]:
     """A job that runs on two GPUs until an XID hits the first; it returns the job and that GPU."""
     job = await running(
-        platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=2))
+        platform, shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=ResourceRequest(gpus_per_host=2))
     )
     assert job.placement is not None
     part = job.placement.slices[0]
@@ -71,7 +73,7 @@ async def success(platform: Platform) -> str:
 async def success_at_once(platform: Platform) -> str:
     """Ended before its launch was reported: nothing is watched."""
     for _ in range(50):
-        job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
+        job_id = await platform.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
         await platform.ends(job_id, JobState.COMPLETED)
         if "watch_ranks" not in await activities(platform, job_id):
             return job_id
@@ -79,7 +81,7 @@ async def success_at_once(platform: Platform) -> str:
 
 
 async def gang_on_two_hosts(platform: Platform) -> str:
-    job_id = await platform.submit(shell("sleep 0.3", gpus=GpuRequest(hosts=2, gpus_per_host=2), rank_per="gpu"))
+    job_id = await platform.submit(shell("sleep 0.3", gpus=ResourceRequest(hosts=2, gpus_per_host=2), rank_per="gpu"))
     await platform.ends(job_id, JobState.COMPLETED)
     return job_id
 
@@ -93,7 +95,7 @@ async def xid_retry(platform: Platform) -> str:
 
 async def cancel_while_queued(platform: Platform) -> str:
     blocker = await running(platform, shell("sleep 600", gpus=WHOLE_CLUSTER))
-    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)))
+    job_id = await platform.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)))
     await eventually(lambda: platform.job(job_id).reason, "the job to wait for a reason")
     await platform.signal(job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)
@@ -149,13 +151,13 @@ async def time_limit(platform: Platform) -> str:
 
 
 async def impossible(platform: Platform) -> str:
-    job_id = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(hosts=3, gpus_per_host=1)))
+    job_id = await platform.submit(JobSpec(command=["true"], gpus=ResourceRequest(hosts=3, gpus_per_host=1)))
     await platform.ends(job_id, JobState.FAILED)
     return job_id
 
 
 async def not_executable(platform: Platform) -> str:
-    job_id = await platform.submit(JobSpec(command=["/no/such/program"], gpus=GpuRequest(gpus_per_host=1)))
+    job_id = await platform.submit(JobSpec(command=["/no/such/program"], gpus=ResourceRequest(gpus_per_host=1)))
     await platform.ends(job_id, JobState.FAILED)
     return job_id
 
@@ -174,7 +176,7 @@ async def host_lost(platform: Platform) -> str:
 async def spare_goes_on(platform: Platform) -> str:
     job = await running(
         platform,
-        shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=GpuRequest(gpus_per_host=8), spare_hosts=1),
+        shell('[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600', gpus=ResourceRequest(gpus_per_host=8), spare_hosts=1),
     )
     assert job.placement is not None
     part = job.placement.slices[0]

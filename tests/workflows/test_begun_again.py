@@ -13,8 +13,10 @@ from temporalio.client import Client
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from activities.search_attributes import GPUS, NAMESPACE, USER
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import FailureKind, GpuRequest, Interrupt, Job, JobInput, JobSpec
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import FailureKind, Interrupt, Job, JobInput
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
@@ -22,7 +24,7 @@ from gpu_platform.store.restoring import orphans
 from tests.harness import Platform
 from tests.store_cluster import set_job_state
 
-WHOLE = GpuRequest(gpus_per_host=8)
+WHOLE = ResourceRequest(gpus_per_host=8)
 
 
 @pytest.fixture

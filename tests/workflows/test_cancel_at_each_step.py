@@ -14,14 +14,15 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.reservations import allocations
 from tests.harness import Platform, eventually
 
-SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=GpuRequest(gpus_per_host=1))
+SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=ResourceRequest(gpus_per_host=1))
 
 
 @contextlib.contextmanager
@@ -80,7 +81,7 @@ async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatc
         return taken
 
     monkeypatch.setattr(allocations, "reserve_gang", reserve_when_locked)
-    job_id = await platform.submit(SLEEP.model_copy(update={"gpus": GpuRequest(gpus_per_host=8)}))
+    job_id = await platform.submit(SLEEP.model_copy(update={"gpus": ResourceRequest(gpus_per_host=8)}))
     await eventually(began.is_set, "the reservation to begin")
     with locked_database(platform.store):
         locked.set()
@@ -97,7 +98,7 @@ async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatc
 async def test_during_prepare_of_a_gang(temporal: Client, sqlite_store: Store, tmp_path: Path) -> None:
     machines = {"a": "dgx-h100", "b": "dgx-h100"}
     async with Platform.start(temporal, sqlite_store, tmp_path, machines, silent={"b"}) as platform:
-        job_id = await platform.submit(SLEEP.model_copy(update={"gpus": GpuRequest(hosts=2, gpus_per_host=8)}))
+        job_id = await platform.submit(SLEEP.model_copy(update={"gpus": ResourceRequest(hosts=2, gpus_per_host=8)}))
 
         async def only_b_is_missing() -> bool:
             return await pending_activities(platform, job_id) == ["prepare_host"]
@@ -135,7 +136,7 @@ async def test_during_watch(platform: Platform) -> None:
 
 
 async def test_during_retry(platform: Platform) -> None:
-    job_id = await platform.submit(JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1)))
+    job_id = await platform.submit(JobSpec(command=["false"], max_retries=100, gpus=ResourceRequest(gpus_per_host=1)))
     await eventually(lambda: platform.job(job_id).user_retries >= 2, "two retries", within_s=60)
     await platform.signal(job_id, "cancel")
     await platform.ends(job_id, JobState.CANCELLED)

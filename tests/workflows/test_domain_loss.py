@@ -14,7 +14,8 @@ import pytest
 from temporalio.client import Client
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
@@ -31,7 +32,7 @@ def shell(script: str, **fields: object) -> JobSpec:
 
 
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" != 1 ] || sleep 600'
-PAIR = GpuRequest(hosts=2, gpus_per_host=8)
+PAIR = ResourceRequest(hosts=2, gpus_per_host=8)
 
 
 async def test_a_spare_takes_the_place_of_a_faulty_gpus_host(platform: Platform) -> None:
@@ -84,7 +85,7 @@ async def test_a_lost_spare_stops_nobody(platform: Platform) -> None:
 
 
 async def test_a_gang_keeps_its_place_while_its_gpu_is_reset(platform: Platform) -> None:
-    gang = GpuRequest(hosts=3, gpus_per_host=8)
+    gang = ResourceRequest(hosts=3, gpus_per_host=8)
     job_id = await platform.submit(shell(ONCE, gpus=gang, keep_reservation_s=60))
     job = await platform.reaches(job_id, JobState.RUNNING)
     waiting = await platform.submit(shell("true", priority=100))
@@ -101,7 +102,7 @@ async def test_a_gang_keeps_its_place_while_its_gpu_is_reset(platform: Platform)
 
 
 async def test_a_gang_gives_up_its_place_when_the_gpu_does_not_heal(platform: Platform) -> None:
-    job_id = await platform.submit(shell(ONCE, gpus=GpuRequest(gpus_per_host=4), keep_reservation_s=60))
+    job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=60))
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     part = job.placement.slices[0]
@@ -116,7 +117,7 @@ async def test_a_gang_gives_up_its_place_when_the_gpu_does_not_heal(platform: Pl
 
 @pytest.mark.parametrize("how", ["cancel", "kill", "preempt"])
 async def test_a_parked_gang_can_be_told_to_leave(platform: Platform, how: str) -> None:
-    job_id = await platform.submit(shell(ONCE, gpus=GpuRequest(gpus_per_host=4), keep_reservation_s=600))
+    job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=600))
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     part = job.placement.slices[0]
@@ -133,7 +134,7 @@ async def test_a_parked_gang_can_be_told_to_leave(platform: Platform, how: str) 
 
 
 async def test_a_terminated_parked_gang_gives_everything_back(platform: Platform) -> None:
-    job_id = await platform.submit(shell(ONCE, gpus=GpuRequest(gpus_per_host=4), keep_reservation_s=600))
+    job_id = await platform.submit(shell(ONCE, gpus=ResourceRequest(gpus_per_host=4), keep_reservation_s=600))
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     part = job.placement.slices[0]

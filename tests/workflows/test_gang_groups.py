@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import GpuRequest, JobSpec, RankGroup, RankPer
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.builders import ONE_GPU
@@ -36,7 +37,7 @@ SAY = "echo $GPU_PLATFORM_GROUP $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORL
 
 
 async def test_groups_run_their_own_programs_side_by_side(platform: Platform) -> None:
-    trainer = RankGroup(name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2), rank_per=RankPer.GPU)
+    trainer = RankGroup(name="trainer", gpus=ResourceRequest(hosts=2, gpus_per_host=2), rank_per=RankPer.GPU)
     judge = RankGroup(
         name="judge", gpus=ONE_GPU, command=["/bin/sh", "-c", f"echo judging; {SAY}"], env={"COLOUR": "red"}
     )
@@ -62,7 +63,7 @@ async def test_groups_run_their_own_programs_side_by_side(platform: Platform) ->
 
 
 async def test_a_total_runs_uneven_slices(platform: Platform) -> None:
-    job_id = await platform.submit(shell(SAY, gpus=GpuRequest(total=11), rank_per=RankPer.GPU))
+    job_id = await platform.submit(shell(SAY, gpus=ResourceRequest(total=11), rank_per=RankPer.GPU))
     job = await platform.ends(job_id, JobState.COMPLETED)
     assert job.placement is not None
     assert [len(part.gpu_uuids) for part in job.placement.slices] == [8, 3]
@@ -72,7 +73,7 @@ async def test_a_total_runs_uneven_slices(platform: Platform) -> None:
 
 
 async def test_one_groups_failure_ends_the_whole_gang(platform: Platform) -> None:
-    trainer = RankGroup(name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2))
+    trainer = RankGroup(name="trainer", gpus=ResourceRequest(hosts=2, gpus_per_host=2))
     judge = RankGroup(name="judge", gpus=ONE_GPU, command=["/bin/sh", "-c", "exit 3"])
     job_id = await platform.submit(shell("sleep 600", groups=(trainer, judge)))
     job = await platform.ends(job_id, JobState.FAILED)
@@ -92,7 +93,7 @@ async def test_a_group_that_cannot_start_is_found_before_anything_runs(platform:
 
 
 async def test_a_group_that_no_host_could_hold_is_refused_by_name(platform: Platform) -> None:
-    judge = RankGroup(name="judge", gpus=GpuRequest(gpus_per_host=9))
+    judge = RankGroup(name="judge", gpus=ResourceRequest(gpus_per_host=9))
     job_id = await platform.submit(shell("true", groups=(RankGroup(name="trainer", gpus=ONE_GPU), judge)))
     job = await platform.ends(job_id, JobState.FAILED)
     assert job.failure is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import GpuRequest, JobSpec, RankGroup, RankPer
-from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.domain.share import Share
+from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
+from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from workflows.attempts.handover import handover_placement
 from workflows.attempts.host_plans import plan_hosts
 
@@ -28,10 +29,12 @@ def on(*slices: tuple[str, int] | tuple[str, int, str]) -> Placement:
 
 def test_groups_on_one_host_are_one_plan() -> None:
     trainer = RankGroup(
-        name="trainer", gpus=GpuRequest(hosts=2, gpus_per_host=2, cpus_per_host=8, cuda="12.4"), rank_per=RankPer.GPU
+        name="trainer",
+        gpus=ResourceRequest(hosts=2, gpus_per_host=2, cpus_per_host=8, cuda="12.4"),
+        rank_per=RankPer.GPU,
     )
     judge = RankGroup(
-        name="judge", gpus=GpuRequest(gpus_per_host=1, cpus_per_host=2), command=["judge"], env={"A": "2"}
+        name="judge", gpus=ResourceRequest(gpus_per_host=1, cpus_per_host=2), command=["judge"], env={"A": "2"}
     )
     spec = JobSpec(command=["train"], env={"A": "1", "B": "1"}, groups=(trainer, judge))
     first, second = plan_hosts(spec, KEY, on(("a", 2, "trainer"), ("b", 2, "trainer"), ("b", 1, "judge")))
@@ -49,13 +52,13 @@ def test_groups_on_one_host_are_one_plan() -> None:
 
 
 def test_spares_run_nothing() -> None:
-    spec = JobSpec(command=["x"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
+    spec = JobSpec(command=["x"], gpus=ResourceRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
     plans = plan_hosts(spec, KEY, on(("a", 1), ("b", 1), ("c", 1)))
     assert ([plan.host for plan in plans], plans[0].world_size) == (["a", "b"], 2)
 
 
 def test_uneven_slices_are_numbered_through() -> None:
-    spec = JobSpec(command=["x"], gpus=GpuRequest(total=5), rank_per=RankPer.GPU)
+    spec = JobSpec(command=["x"], gpus=ResourceRequest(total=5), rank_per=RankPer.GPU)
     plans = plan_hosts(spec, KEY, on(("a", 3), ("b", 2)))
     assert [[(rank.rank, rank.local_size) for rank in plan.ranks] for plan in plans] == [
         [(0, 3), (1, 3), (2, 3)],
@@ -66,13 +69,13 @@ def test_uneven_slices_are_numbered_through() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"groups": (RankGroup(name="a"),), "gpus": GpuRequest(hosts=2, gpus_per_host=1)},
+        {"groups": (RankGroup(name="a"),), "gpus": ResourceRequest(hosts=2, gpus_per_host=1)},
         {"groups": (RankGroup(name="a"), RankGroup(name="a"))},
         {"groups": (RankGroup(name="a"),), "rank_per": RankPer.GPU},
         {"groups": (RankGroup(name="a"),), "spare_hosts": 1},
-        {"gpus": GpuRequest(total=4), "spare_hosts": 1},
-        {"groups": (RankGroup(name="a", gpus=GpuRequest(hosts=4096, gpus_per_host=64)),)},
-        {"groups": (RankGroup(name="a", env={"X": "y" * 2000}, gpus=GpuRequest(hosts=4096, gpus_per_host=1)),)},
+        {"gpus": ResourceRequest(total=4), "spare_hosts": 1},
+        {"groups": (RankGroup(name="a", gpus=ResourceRequest(hosts=4096, gpus_per_host=64)),)},
+        {"groups": (RankGroup(name="a", env={"X": "y" * 2000}, gpus=ResourceRequest(hosts=4096, gpus_per_host=1)),)},
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, object]) -> None:
@@ -83,14 +86,14 @@ def test_contradictions_are_refused(fields: dict[str, object]) -> None:
 def test_groups_get_whole_gpus_and_totals_are_not_split_twice() -> None:
     share = Share(percent=50, memory_mib=1000)
     with pytest.raises(ValidationError, match="groups get whole GPUs"):
-        RankGroup(name="a", gpus=GpuRequest(share=share))
+        RankGroup(name="a", gpus=ResourceRequest(share=share))
     with pytest.raises(ValidationError, match="whole GPUs"):
-        GpuRequest(total=4, share=share)
+        ResourceRequest(total=4, share=share)
     with pytest.raises(ValidationError, match="is not a name"):
         RankGroup(name="a b")
 
 
-PAIR = JobSpec(command=["x"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1, keep_reservation_s=60)
+PAIR = JobSpec(command=["x"], gpus=ResourceRequest(hosts=2, gpus_per_host=1), spare_hosts=1, keep_reservation_s=60)
 PLACE = on(("a", 1), ("b", 1), ("c", 1))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.gpu import Gpu
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.hosts.gpu import Gpu
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
@@ -33,7 +34,7 @@ def now_is(platform: Platform, uuid: str, state: GpuState) -> bool:
 
 
 async def test_a_draining_gpu_finishes_its_job_and_takes_no_other(platform: Platform) -> None:
-    running = JobSpec(name="first", command=["sleep", "60"], gpus=GpuRequest(gpus_per_host=1))
+    running = JobSpec(name="first", command=["sleep", "60"], gpus=ResourceRequest(gpus_per_host=1))
     job_id = await platform.submit(running)
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None

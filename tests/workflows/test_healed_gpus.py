@@ -7,15 +7,16 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.attempt import FaultReport
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from tests.harness import Platform, eventually
 from workflows import policies
 
 ONCE = '[ "$GPU_PLATFORM_ATTEMPT" != 1 ] || sleep 600'
-ALL = GpuRequest(gpus_per_host=8)
+ALL = ResourceRequest(gpus_per_host=8)
 
 
 async def test_a_job_starts_again_on_the_only_host_as_soon_as_its_gpu_is_healed(

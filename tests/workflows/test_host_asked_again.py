@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform, eventually
@@ -32,7 +33,7 @@ async def steps(platform: Platform, job_id: str) -> list[str]:
 
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_once_more_and_no_more(temporal: Client, sqlite_store: Store, tmp_path: Path, comes_back: bool) -> None:
-    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1), max_hardware_retries=0)
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1), max_hardware_retries=0)
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}, silent={"a"}) as platform:
         job_id = await platform.submit(spec)
 
@@ -61,7 +62,7 @@ async def test_the_next_attempt_avoids_a_host_that_takes_no_step(
     temporal: Client, sqlite_store: Store, tmp_path: Path
 ) -> None:
     machines = {"a": "dgx-h100", "b": "dgx-h100"}
-    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1))
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
     async with Platform.start(temporal, sqlite_store, tmp_path, machines, silent={"a"}) as platform:
         job_id = await platform.submit(spec)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import FailureKind, GpuRequest, JobSpec, RankPer
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events
@@ -65,7 +67,7 @@ async def test_a_gang_gets_one_rendezvous_and_all_its_ranks(platform: Platform) 
     spec = shell(
         "echo $RANK $LOCAL_RANK $NODE_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"
         " $CUDA_VISIBLE_DEVICES",
-        gpus=GpuRequest(hosts=2, gpus_per_host=2),
+        gpus=ResourceRequest(hosts=2, gpus_per_host=2),
         rank_per=RankPer.GPU,
     )
     job_id = await platform.submit(spec)
@@ -146,7 +148,7 @@ async def test_an_xid_moves_the_job_and_heals_the_gpu(platform: Platform) -> Non
     spec = shell(
         'if [ -n "$GPU_PLATFORM_RESUME_FROM" ]; then cat "$GPU_PLATFORM_RESUME_FROM/state"; exit 0; fi;'
         'echo half > "$GPU_PLATFORM_CHECKPOINT_DIR/state"; touch "$GPU_PLATFORM_CHECKPOINT_DIR/COMPLETE"; sleep 60',
-        gpus=GpuRequest(gpus_per_host=2),
+        gpus=ResourceRequest(gpus_per_host=2),
     )
     job_id = await platform.submit(spec)
     job = await platform.reaches(job_id, JobState.RUNNING)
@@ -170,7 +172,7 @@ async def test_an_xid_moves_the_job_and_heals_the_gpu(platform: Platform) -> Non
 
 
 async def test_a_gpu_that_does_not_heal_goes_offline(platform: Platform) -> None:
-    job_id = await platform.submit(shell("sleep 60", gpus=GpuRequest(gpus_per_host=1)))
+    job_id = await platform.submit(shell("sleep 60", gpus=ResourceRequest(gpus_per_host=1)))
     job = await platform.reaches(job_id, JobState.RUNNING)
     assert job.placement is not None
     part = job.placement.slices[0]
@@ -275,7 +277,7 @@ async def test_cancelling_in_temporals_ui_is_a_cancel(platform: Platform) -> Non
 
 
 async def test_operators_find_a_job_by_its_search_attributes(platform: Platform) -> None:
-    job_id = await platform.submit(shell("true", user="ada", gpus=GpuRequest(gpus_per_host=2)))
+    job_id = await platform.submit(shell("true", user="ada", gpus=ResourceRequest(gpus_per_host=2)))
     await platform.ends(job_id, JobState.COMPLETED)
     query = "GpuPlatformUser='ada' AND GpuPlatformState='COMPLETED' AND GpuPlatformGpus=2"
 

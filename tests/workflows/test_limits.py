@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import FailureKind, JobSpec
+from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
@@ -38,7 +40,7 @@ async def test_waiting_and_running_jobs_are_restored(
             with sqlite3.connect(sqlite_store.url.database or "") as live, sqlite3.connect(backup) as copy:
                 live.backup(copy)
         script = f"echo $$ >> {tmp_path}/pids; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done"
-        running = await platform.submit(JobSpec(command=["sh", "-c", script], gpus=GpuRequest(gpus_per_host=8)))
+        running = await platform.submit(JobSpec(command=["sh", "-c", script], gpus=ResourceRequest(gpus_per_host=8)))
         before = await platform.reaches(running, JobState.RUNNING)
         waiting = await platform.submit(JobSpec(command=["true"]))
         await platform.reaches(waiting, JobState.QUEUED)

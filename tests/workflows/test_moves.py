@@ -6,7 +6,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform
@@ -17,7 +18,7 @@ TWO_HOSTS = {"a": "dgx-h100", "b": "dgx-h100"}
 
 def sleeper(gpus: int) -> JobSpec:
     return JobSpec(
-        command=["/bin/sh", "-c", "sleep 600"], gpus=GpuRequest(gpus_per_host=gpus), checkpoints=True, grace_s=1
+        command=["/bin/sh", "-c", "sleep 600"], gpus=ResourceRequest(gpus_per_host=gpus), checkpoints=True, grace_s=1
     )
 
 
@@ -32,7 +33,7 @@ async def test_a_job_is_moved_so_that_a_whole_host_is_free(
         for job_id in (jobs[0], jobs[2]):
             await platform.signal(job_id, "kill")
             await platform.ends(job_id, JobState.CANCELLED)
-        gang = await platform.submit(JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=8)))
+        gang = await platform.submit(JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=8)))
         await platform.ends(gang, JobState.COMPLETED, within_s=30)
         moved = [job_id for job_id in (jobs[1], jobs[3]) if "job.preempting" in platform.kinds(job_id)]
         assert len(moved) == 1

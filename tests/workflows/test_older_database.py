@@ -14,7 +14,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
@@ -42,7 +44,7 @@ class Jobs:
             f"while [ ! -e {self.directory}/{name}-$GPU_PLATFORM_ATTEMPT ]; do sleep 0.05; done; "
             'if [ "$GPU_PLATFORM_ATTEMPT" = 1 ]; then exit $1; else exit $2; fi'
         )
-        request = GpuRequest(gpus_per_host=gpus)
+        request = ResourceRequest(gpus_per_host=gpus)
         spec = JobSpec(name=name, command=["sh", "-c", script], gpus=request, max_retries=retries, grace_s=0.2)
         return await self.platform.submit(spec)
 
@@ -156,7 +158,7 @@ async def test_a_step_of_the_workflow_brings_its_row_up_to_date_without_the_lead
 async def test_an_older_workflow_learns_that_its_attempt_runs(platform: Platform, tmp_path: Path) -> None:
     """Temporal is restored to before a gang was launched. One rank has ended since, the other runs."""
     script = f"echo $RANK >> {tmp_path}/starts; while [ ! -e {tmp_path}/end-$RANK ]; do sleep 0.05; done"
-    spec = JobSpec(command=["sh", "-c", script], gpus=GpuRequest(hosts=2, gpus_per_host=1))
+    spec = JobSpec(command=["sh", "-c", script], gpus=ResourceRequest(hosts=2, gpus_per_host=1))
     job_id = await platform.submit(spec)
     await platform.reaches(job_id, JobState.RUNNING)
     (tmp_path / "end-0").touch()

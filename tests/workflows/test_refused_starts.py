@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform
@@ -23,7 +24,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 async def test_a_gpu_in_a_strangers_hands_costs_no_try(platform: Platform) -> None:
     """Not even of a job that may not be tried again."""
-    spec = JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1), max_hardware_retries=0)
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1), max_hardware_retries=0)
     probe = await platform.ends(await platform.submit(spec), JobState.COMPLETED)
     assert probe.placement is not None
     [first_choice] = probe.placement.gpu_uuids

@@ -15,9 +15,10 @@ from temporalio.client import Client
 
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.contracts import remediation_id
-from gpu_platform.domain.gpu import Gpu
-from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.domain.remediation import RemediationStatus, RepairStep
+from gpu_platform.domain.hosts.gpu import Gpu
+from gpu_platform.domain.hosts.remediation import RemediationStatus, RepairStep
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store, events
@@ -109,7 +110,7 @@ async def test_gpus_that_nvlink_connects_are_reset_together_once_the_host_is_dra
     async with started(temporal, sqlite_store, tmp_path) as platform:
         go = tmp_path / "go"
         command = ["/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done"]
-        job_id = await platform.submit(JobSpec(command=command, gpus=GpuRequest(gpus_per_host=1)))
+        job_id = await platform.submit(JobSpec(command=command, gpus=ResourceRequest(gpus_per_host=1)))
         job = await platform.reaches(job_id, JobState.RUNNING)
         assert job.placement is not None
         [used] = job.placement.slices[0].gpu_indices

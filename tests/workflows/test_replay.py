@@ -16,7 +16,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from gpu_platform.domain.job import JobInput
+from gpu_platform.domain.jobs.job import JobInput
 from tests.workflows.record_histories import HISTORIES, SCENARIOS
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.compensations import stop_hosts

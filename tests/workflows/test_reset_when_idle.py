@@ -6,7 +6,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
@@ -19,7 +20,7 @@ async def test_a_pending_row_remapping_waits_for_the_job_and_is_healed_after_it(
     async with Platform.start(temporal, sqlite_store, tmp_path, {"a": "dgx-h100"}) as platform:
         go = tmp_path / "go"
         command = ["/bin/sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
-        job_id = await platform.submit(JobSpec(command=command, gpus=GpuRequest(gpus_per_host=1)))
+        job_id = await platform.submit(JobSpec(command=command, gpus=ResourceRequest(gpus_per_host=1)))
         job = await platform.reaches(job_id, JobState.RUNNING)
         assert job.placement is not None
         [index] = job.placement.slices[0].gpu_indices

@@ -11,7 +11,8 @@ import pytest
 from temporalio.client import Client
 
 import gpu_platform
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
@@ -36,7 +37,7 @@ async def test_a_job_that_moves_to_another_host(
     spec = JobSpec(
         command=[sys.executable, "-c", textwrap.dedent(SAVES)],
         env={"PYTHONPATH": str(Path(gpu_platform.__file__).parent.parent)},
-        gpus=GpuRequest(gpus_per_host=8),
+        gpus=ResourceRequest(gpus_per_host=8),
         checkpoints=True,
         grace_s=0,
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.domain.share import Share, ShareMode
+from gpu_platform.domain.hosts.share import Share, ShareMode
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.sharing import mig
 from gpu_platform.store import Store
@@ -24,7 +25,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 
 async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(platform: Platform) -> None:
-    share = GpuRequest(gpus_per_host=1, share=Share(mig_profile="3g.40gb"))
+    share = ResourceRequest(gpus_per_host=1, share=Share(mig_profile="3g.40gb"))
     command = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 600"]
     jobs = [
         await platform.submit(JobSpec(command=command, gpus=share, user=user, grace_s=0)) for user in ("ada", "bob")
@@ -47,7 +48,7 @@ async def test_tenants_have_their_mig_instances_where_the_scheduler_put_them(pla
 
 @pytest.mark.parametrize("mode", [ShareMode.MPS, ShareMode.TIME_SLICE])
 async def test_a_simulated_host_gives_shares_in_either_mode(platform: Platform, mode: ShareMode) -> None:
-    share = GpuRequest(gpus_per_host=1, share=Share(percent=40, memory_mib=10_000, mode=mode))
+    share = ResourceRequest(gpus_per_host=1, share=Share(percent=40, memory_mib=10_000, mode=mode))
     command = ["sh", "-c", "echo limit=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec sleep 600"]
     jobs = [await platform.submit(JobSpec(command=command, gpus=share, grace_s=0)) for _ in range(2)]
     places = [(await platform.reaches(job, JobState.RUNNING)).placement for job in jobs]
@@ -64,7 +65,7 @@ async def test_a_simulated_host_gives_shares_in_either_mode(platform: Platform, 
 
 
 async def test_a_profile_that_no_gpu_has_is_refused_with_those_there_are(platform: Platform) -> None:
-    unknown = GpuRequest(gpus_per_host=1, share=Share(mig_profile="1g.12gb"))
+    unknown = ResourceRequest(gpus_per_host=1, share=Share(mig_profile="1g.12gb"))
     job = await platform.submit(JobSpec(command=["true"], gpus=unknown))
     failure = (await platform.ends(job, JobState.FAILED)).failure
     assert failure is not None

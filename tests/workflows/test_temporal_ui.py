@@ -11,12 +11,13 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform, eventually
 
-GANG = JobSpec(command=["sleep", "600"], gpus=GpuRequest(hosts=2, gpus_per_host=2), grace_s=0)
+GANG = JobSpec(command=["sleep", "600"], gpus=ResourceRequest(hosts=2, gpus_per_host=2), grace_s=0)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from tests.harness import Platform, eventually
@@ -22,7 +23,7 @@ ONCE = '[ "$GPU_PLATFORM_ATTEMPT" = 2 ] || sleep 600'
 
 
 def sleeper(hosts: int = 1, script: str = "sleep 600") -> JobSpec:
-    return JobSpec(command=["/bin/sh", "-c", script], gpus=GpuRequest(hosts=hosts, gpus_per_host=1), grace_s=30)
+    return JobSpec(command=["/bin/sh", "-c", script], gpus=ResourceRequest(hosts=hosts, gpus_per_host=1), grace_s=30)
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,9 @@ from rich.markup import escape
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec, RankPer
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
@@ -37,7 +39,7 @@ async def run_demo(cluster: LocalCluster, console: Console) -> int:
             user=re.sub(r"[^A-Za-z0-9]", "", os.environ.get("USER", "")) or "demo",
             command=[sys.executable, "train_digits.py", "--epochs", str(EPOCHS), "--min-step-ms", "12"],
             workdir=str(EXAMPLES),
-            gpus=GpuRequest(hosts=2, gpus_per_host=2, memory_mib=16 * 1024, min_compute_capability="8.0"),
+            gpus=ResourceRequest(hosts=2, gpus_per_host=2, memory_mib=16 * 1024, min_compute_capability="8.0"),
             rank_per=RankPer.GPU,
             time_limit_s=600,
             max_retries=1,

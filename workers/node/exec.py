@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 
 KEEP_ALIVE_S = 5.0

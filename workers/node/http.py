@@ -25,8 +25,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import PlatformError
+from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.settings import NodeSettings

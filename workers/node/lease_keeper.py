@@ -1,6 +1,7 @@
 """The host's lease: report every few seconds on any way there is, and end the ranks when the lease ends.
 
-The rules are :class:`gpu_platform.domain.lease_protocol.HostLease`. Here they meet the clock, the network and the disk:
+The rules are :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. Here they meet the clock, the network and
+the disk:
 a report goes to the services in turn, and to Temporal when none answers; the other hosts are asked by ``PeerVotes``;
 the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
 """
@@ -16,10 +17,10 @@ import httpx
 import structlog
 from pydantic import ValidationError
 
-from gpu_platform.domain.attempt import AttemptKey, StopRequest
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.lease import HostReport, LeaseAnswer, Member
-from gpu_platform.domain.lease_protocol import HostLease, LeaseTimes
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, Member
+from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
+from gpu_platform.domain.jobs.attempt import AttemptKey, StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.records import boot_clock_s

@@ -25,8 +25,8 @@ from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.agent import HostAgent

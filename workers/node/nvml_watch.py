@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.hosts.inventory.inventory import (
     read_inventory,
     read_inventory_without_gpus,

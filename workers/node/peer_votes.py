@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gpu_platform.domain.lease import Member
+from gpu_platform.domain.hosts.lease import Member
 
 ALL_ARE_ASKED = 32
 """Members; with more of them only ``ASKED_AT_ONCE`` are."""

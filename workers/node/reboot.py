@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.health.boot import boot_id
 from gpu_platform.hosts.health.host_reset import reboot, reboot_simulated

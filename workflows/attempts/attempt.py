@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpu_platform.domain.attempt import AttemptKey, GpuFault, HostLost, Prepared
-from gpu_platform.domain.job import Interrupt, JobSpec
-from gpu_platform.domain.placement import HostSlice, Placement
-from gpu_platform.domain.ranks import running_slices
-from gpu_platform.domain.usage import RankUsage
+from gpu_platform.domain.jobs.attempt import AttemptKey, GpuFault, HostLost, Prepared
+from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.jobs.ranks import running_slices
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.placement import HostSlice, Placement
 
 
 @dataclass
@@ -89,3 +90,17 @@ class Attempt:
 
     def _running(self) -> Sequence[HostSlice]:
         return running_slices(self.spec, self.placement.slices) if self.placement is not None else []
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A person, a fault, a lost host or the scheduler stops the attempt: see :meth:`Attempt.interrupted`."""
+
+
+@dataclass(frozen=True)
+class NotHealed:
+    """A GPU of the reservation that the gang kept does not work again in time."""
+
+
+INTERRUPTED = Interrupted()
+NOT_HEALED = NotHealed()

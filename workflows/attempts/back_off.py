@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from random import Random
 
-from gpu_platform.domain.job import FailureKind, JobProgress
+from gpu_platform.domain.jobs.job import FailureKind, JobProgress
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt

@@ -10,9 +10,10 @@ from temporalio import workflow
 
 from activities.beginning_again import TakenOverJob, TakeoverActivities
 from activities.search_attributes import of_submission
-from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec
+from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
+from gpu_platform.domain.jobs.spec import JobSpec
 from workflows.attempts.endings import Ending, after_failure
-from workflows.database_step import database_step
+from workflows.steps import database_step
 
 
 async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:

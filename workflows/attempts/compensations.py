@@ -13,12 +13,12 @@ from typing import Any
 from temporalio import workflow
 
 from activities.node.launch import LaunchActivities
-from gpu_platform.domain.attempt import Stopped, StopRequest
 from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.domain.jobs.attempt import Stopped, StopRequest
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
-from workflows.attempts.waiting import until
+from workflows.steps import until
 
 STOP_LOST_HOSTS = "stop-lost-hosts"
 STOP_UNTIL_CONFIRMED = "stop-until-confirmed"

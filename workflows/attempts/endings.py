@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from gpu_platform.domain.job import Failure, FailureKind, JobProgress, JobSpec, StoppedBy
+from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress, StoppedBy
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt

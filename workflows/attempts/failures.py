@@ -6,8 +6,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 from activities.node.launch import PREFLIGHT_FAILED
-from gpu_platform.domain.attempt import HostLost, RankExit
-from gpu_platform.domain.job import Failure, FailureKind, JobSpec
+from gpu_platform.domain.jobs.attempt import HostLost, RankExit
+from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.spec import JobSpec
 
 JOB_FAILED = "JobFailed"
 

@@ -9,18 +9,17 @@ from datetime import timedelta
 from temporalio import workflow
 
 from activities.reservation import HandoverRequest, ReservationActivities, Reserved
-from gpu_platform.domain.faults import FaultAction
-from gpu_platform.domain.job import FailureKind, JobProgress, JobSpec
-from gpu_platform.domain.placement import HostSlice, Placement
-from gpu_platform.domain.ranks import running_slices, spare_slices
+from gpu_platform.domain.hosts.faults import FaultAction
+from gpu_platform.domain.jobs.job import FailureKind, JobProgress
+from gpu_platform.domain.jobs.ranks import running_slices, spare_slices
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import HostSlice, Placement
 from gpu_platform.domain.states import JobState, Parked
 from workflows import policies
-from workflows.attempts.attempt import Attempt
+from workflows.attempts.attempt import INTERRUPTED, NOT_HEALED, Attempt, Interrupted, NotHealed
 from workflows.attempts.endings import Ending
-from workflows.attempts.outcomes import INTERRUPTED, NOT_HEALED, Interrupted, NotHealed
 from workflows.attempts.timeline import JobTimeline
-from workflows.attempts.waiting import until
-from workflows.database_step import database_step
+from workflows.steps import database_step, until
 
 
 @dataclass(frozen=True)

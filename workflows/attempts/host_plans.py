@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan, Program, RankLimits, RankSpec
-from gpu_platform.domain.job import Fencing, GpuRequest, JobSpec
-from gpu_platform.domain.placement import HostSlice, Placement
-from gpu_platform.domain.ranks import PlacedRank, number_ranks, running_slices
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.jobs.ranks import PlacedRank, number_ranks, running_slices
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import Fencing, JobSpec
+from gpu_platform.domain.placing.placement import HostSlice, Placement
 
 
 def plan_hosts(
@@ -69,7 +70,7 @@ def _programs(spec: JobSpec, here: set[str | None]) -> dict[str, Program]:
 
 def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
     """CPUs and memory are of the host, for all ranks there: those of its slices together."""
-    request: dict[str | None, GpuRequest] = {group.name: group.gpus for group in spec.groups}
+    request: dict[str | None, ResourceRequest] = {group.name: group.gpus for group in spec.groups}
     request[None] = spec.gpus
     return RankLimits(
         time_limit_s=spec.time_limit_s,

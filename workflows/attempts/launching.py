@@ -10,12 +10,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, TimeoutError, TimeoutType, is_cancelled_exception
 
 from activities.node.launch import LaunchActivities
-from gpu_platform.domain.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from gpu_platform.domain.contracts import node_task_queue
+from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from workflows import policies
-from workflows.attempts.attempt import Attempt
+from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted
 from workflows.attempts.failures import HostStepFailed
-from workflows.attempts.outcomes import INTERRUPTED, Interrupted
 
 T = TypeVar("T")
 

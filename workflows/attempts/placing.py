@@ -8,15 +8,13 @@ from temporalio import workflow
 
 from activities.placement import PlacementActivities, PlaceRequest
 from activities.reservation import ReservationActivities, ReserveRequest
-from gpu_platform.domain.job import JobProgress
-from gpu_platform.domain.placement import Placement
+from gpu_platform.domain.jobs.job import JobProgress
+from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import JobState
 from workflows import policies
-from workflows.attempts.attempt import Attempt
-from workflows.attempts.outcomes import INTERRUPTED, Interrupted
+from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted
 from workflows.attempts.timeline import JobTimeline
-from workflows.attempts.waiting import until
-from workflows.database_step import database_step
+from workflows.steps import database_step, until
 
 
 async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:

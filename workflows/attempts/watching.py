@@ -8,15 +8,15 @@ from datetime import timedelta
 from temporalio import workflow
 
 from activities.node.watch import WatchActivities
-from gpu_platform.domain.attempt import HostExits, HostPlan, RankExit, WatchRequest
 from gpu_platform.domain.contracts import node_task_queue
-from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.jobs.attempt import HostExits, HostPlan, RankExit, WatchRequest
+from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending, after_failure, interruption, time_limit_reached
 from workflows.attempts.failures import rank_failure
-from workflows.attempts.waiting import until
+from workflows.steps import until
 
 
 async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:

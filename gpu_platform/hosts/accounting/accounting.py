@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan
-from gpu_platform.domain.usage import MIB, RankUsage
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.usage import MIB, RankUsage
 from gpu_platform.hosts.accounting.counters import Counters, ProcessTable, rank_pids, read_counters
 from gpu_platform.hosts.accounting.gpu_meter import GpuMeter, OwnUse
 from gpu_platform.hosts.isolation.jail import Jail

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence, Set
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from gpu_platform.domain.share import ShareMode
+from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.hosts.accounting.accounting import LiveAttempt
 from gpu_platform.hosts.accounting.gpu_meter import OwnUse
 from gpu_platform.hosts.nvml.library import NvmlLibrary

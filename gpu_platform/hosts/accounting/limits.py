@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from gpu_platform.domain.attempt import RankLimits
+from gpu_platform.domain.jobs.attempt import RankLimits
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, send_signal

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.attempt import AttemptKey, HostPlan
-from gpu_platform.domain.checkpoint import CheckpointInfo
-from gpu_platform.domain.lease import SavedCheckpoint
+from gpu_platform.domain.hosts.lease import SavedCheckpoint
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
 from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester

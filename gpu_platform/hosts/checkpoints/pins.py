@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.checkpoint import CheckpointInfo
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 
 _PINS = ".pins"
 

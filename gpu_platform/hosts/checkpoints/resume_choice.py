@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from gpu_platform.domain.attempt import HostPlan
-from gpu_platform.domain.checkpoint import CheckpointInfo, ResumePoint
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, ResumePoint
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.checkpoint import CheckpointInfo, Verified
+from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, Verified
 from gpu_platform.job import COMPLETE, MANIFEST
 
 IDENTITY = ".gpu-platform-root"

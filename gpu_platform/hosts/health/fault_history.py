@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.fault_policy import PastFault
 
 _KEPT_PER_GPU = 200

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.faults import FaultAction
+from gpu_platform.domain.hosts.faults import FaultAction
 
 COMPANION_MS = 30_000
 """Faults of one GPU within this time count as one incident."""

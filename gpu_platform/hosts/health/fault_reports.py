@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import COMPANION_MS, Condition, FaultPolicy
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.attempt import AttemptKey, FaultReport, HostPlan
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.domain.faults import FaultAction
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.share import ShareMode
+from gpu_platform.domain.hosts.faults import FaultAction
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.share import ShareMode
+from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostPlan
 from gpu_platform.hosts.health.gpu_reset import compute_processes_on
 from gpu_platform.hosts.nvml.gpu_signals import row_remapping
 from gpu_platform.hosts.nvml.library import NvmlLibrary

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health import conditions
 from gpu_platform.hosts.health.conditions import TemperatureLimit
 from gpu_platform.hosts.health.fault_history import FaultHistory

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_platform.domain.gpu import GpuHealth, GpuInfo
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.hosts.gpu import GpuHealth, GpuInfo
+from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.hosts.health import conditions
 from gpu_platform.hosts.health.conditions import TemperatureLimit, ThrottleDetector
 from gpu_platform.hosts.health.fault_policy import Condition

@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpu_platform.domain.attempt import HostPlan, Program
-from gpu_platform.domain.cuda import cuda_pair, newest_cuda
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.hosts.cuda import cuda_pair, newest_cuda
+from gpu_platform.domain.jobs.attempt import HostPlan, Program
 from gpu_platform.hosts.stages import Provision, Stage
 
 USUAL_PLACES = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda", "/opt/cuda-*", "/opt/nvidia/cuda*")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from gpu_platform.domain.gpu import GpuInfo
+from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import GpuModel, load_description, machine_ids
 

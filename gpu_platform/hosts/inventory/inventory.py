@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from gpu_platform.domain.gpu import GpuInfo, HostInventory, Nic, NvLink
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, Nic, NvLink
 from gpu_platform.hosts.inventory import hwloc
 from gpu_platform.hosts.inventory.cuda_driver import find_cuda, runs_on
 from gpu_platform.hosts.inventory.driver_files import read_driver_facts

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.isolation import device_filter, privileges
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus

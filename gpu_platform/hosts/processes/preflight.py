@@ -6,8 +6,8 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
 
 
 def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:

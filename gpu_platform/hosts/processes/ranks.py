@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_platform.domain.attempt import RankExit, RankStarted
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.job import Failure
+from gpu_platform.domain.jobs.attempt import RankExit, RankStarted
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 

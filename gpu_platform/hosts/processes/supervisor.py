@@ -212,7 +212,7 @@ def bind_to(cpus: list[int] | None) -> None:
 
 
 def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
-    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    """A :class:`gpu_platform.domain.jobs.job.Failure` as a dictionary."""
     host, reason = order.host, os.strerror(number)
     inside = ", inside the jail" if order.jail is not None else ""
     if step == "sandbox":
@@ -281,7 +281,7 @@ def _end_rank(child: int, jail: RankJail | None) -> int:
 
 
 def _lease_ended(order: RankOrder) -> dict[str, Any]:
-    """A :class:`gpu_platform.domain.job.Failure` as a dictionary."""
+    """A :class:`gpu_platform.domain.jobs.job.Failure` as a dictionary."""
     host = order.host
     message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
     return {"kind": "hardware", "message": message, "host": host}

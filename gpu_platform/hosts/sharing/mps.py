@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.domain.share import ShareGrant
+from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.hosts.system.process_tree import Process, all_processes, has_environ, send_signal
 from gpu_platform.hosts.system.tools import run_tool
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.attempt import HostPlan, RankSpec
 from gpu_platform.domain.errors import HostUnavailable, PlatformError, PreflightFailed
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.isolation.isolation import JAILED, account_of
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from gpu_platform.domain.lease_protocol import may_start
+from gpu_platform.domain.hosts.lease_protocol import may_start
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import boot_id
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Placement, ReasonCode
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import Placement, ReasonCode
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
@@ -172,7 +172,7 @@ class Backfill:
         result.offers.put(again, self._framework.examine(query, snapshot, again))
         return result
 
-    def _earliest(self, request: GpuRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
+    def _earliest(self, request: ResourceRequest, ready_at: NDArray[np.float64]) -> HostIndices | None:
         """Return the hosts of the domain that is the first to have enough of them."""
         hosts = np.flatnonzero(ready_at < math.inf)
         if len(hosts) < request.hosts:

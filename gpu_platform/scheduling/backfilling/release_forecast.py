@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import BlockingJob
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import BlockingJob
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
@@ -132,7 +132,7 @@ class ReleaseForecast:
         return [], 0
 
     def first_fit(
-        self, request: GpuRequest, host_index: int, usable: int, ends: Times, after: float
+        self, request: ResourceRequest, host_index: int, usable: int, ends: Times, after: float
     ) -> tuple[float, int]:
         """Return when, not before ``after``, and on which GPUs the host has a slice with GPUs connected as requested.
 
@@ -148,7 +148,7 @@ class ReleaseForecast:
         return math.inf, 0
 
     def _blockers(
-        self, request: GpuRequest, host_index: int, available: HostAvailability
+        self, request: ResourceRequest, host_index: int, available: HostAvailability
     ) -> dict[AttemptId, int] | None:
         """Return the jobs that must end so that a slice fits on the host, with the number of their GPUs there.
 
@@ -160,7 +160,7 @@ class ReleaseForecast:
             available.blockers[host_index] = (self._snapshot.version, holders)
         return holders
 
-    def _find_blockers(self, request: GpuRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
+    def _find_blockers(self, request: ResourceRequest, host_index: int, usable: int) -> dict[AttemptId, int] | None:
         snapshot, machine = self._snapshot, self._snapshot.machines[self._snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
         if _best(machine, free, request):
@@ -223,7 +223,7 @@ class WhatIf:
     forecast: ReleaseForecast
     snapshot: Snapshot
     ends: Times
-    known: dict[tuple[object, ...], tuple[HostAvailability, GpuRequest]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[HostAvailability, ResourceRequest]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, forecast: ReleaseForecast, snapshot: Snapshot) -> WhatIf:
@@ -262,7 +262,7 @@ class WhatIf:
             available.at[hosts] = math.inf
 
     def _first_fit(
-        self, request: GpuRequest, host_index: int, available: HostAvailability, after: float
+        self, request: ResourceRequest, host_index: int, available: HostAvailability, after: float
     ) -> tuple[float, int]:
         return self.forecast.first_fit(
             request, host_index, int(available.usable[host_index]), self.ends[host_index], after
@@ -288,7 +288,7 @@ def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIn
     available.at[hosts] = np.partition(times, count - 1, axis=1)[:, count - 1]
 
 
-def earliest_hosts(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
+def earliest_hosts(request: ResourceRequest, snapshot: Snapshot, at: Times) -> HostIndices | None:
     """Return as many hosts as the gang needs, in one domain of its required level, so that the last is ready first.
 
     ``at``, by host index: when hosts are ready, or their rank in another order. Infinity: never.
@@ -312,7 +312,7 @@ def earliest_hosts(request: GpuRequest, snapshot: Snapshot, at: Times) -> HostIn
     return hosts[order[first[best] : last[best] + 1]]
 
 
-def _best(machine: Machine, free: int, request: GpuRequest) -> int:
+def _best(machine: Machine, free: int, request: ResourceRequest) -> int:
     best = best_subset(
         machine,
         free,

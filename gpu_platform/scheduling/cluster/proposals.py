@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 
 

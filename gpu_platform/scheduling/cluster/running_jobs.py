@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 
 AttemptId = tuple[str, int]
 """(job id, attempt)."""

@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.share import GpuUse, ShareGrant, ShareMode, first_use
+from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.hosts.share import GpuUse, ShareGrant, ShareMode, first_use
 from gpu_platform.topology.mig import STATES, mig_model, mig_models, state_of
 
 MODES = (None, *ShareMode)

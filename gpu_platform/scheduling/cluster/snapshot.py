@@ -12,13 +12,12 @@ from collections.abc import Callable, Hashable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.cuda import accepts_cuda
-from gpu_platform.domain.domain_loss import DomainLoss
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.lease import GpuTelemetry
-from gpu_platform.domain.placement import HostSlice
-from gpu_platform.domain.rows import GpuRow, HostRow, HostUse, RunningRow
-from gpu_platform.domain.share import GpuUse
+from gpu_platform.domain.hosts.cuda import accepts_cuda
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.hosts.lease import DomainLoss, GpuTelemetry
+from gpu_platform.domain.hosts.share import GpuUse
+from gpu_platform.domain.placing.placement import HostSlice
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostArrays, HostIndices
 from gpu_platform.scheduling.cluster.shared_gpus import GpuFacts, GpuFlags, Promised, SharedGpuArrays

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_platform.domain.placement import BlockingJob
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement import BlockingJob
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement

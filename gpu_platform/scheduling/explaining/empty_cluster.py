@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpu_platform.domain.capacity import describe, largest_gang
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Reason, WaitCode
-from gpu_platform.domain.rows import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import describe, largest_gang
+from gpu_platform.domain.placing.placement import Reason, WaitCode
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import explain, unknown_level
@@ -74,7 +74,7 @@ class EmptyCluster:
             return None
         return explain_gang(row, self._snapshot, self._candidates, self._placer, lambda *_: None)
 
-    def _may_hold(self, host: str, request: GpuRequest) -> bool:
+    def _may_hold(self, host: str, request: ResourceRequest) -> bool:
         level = request.required_level if request.hosts == 1 else None
         one = request.model_copy(update={"hosts": 1, "required_level": level})
         return largest_gang([self._incomplete[host]], one).fits

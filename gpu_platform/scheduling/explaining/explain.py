@@ -8,10 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.capacity import capability, describe, describe_host_resources, describe_share, largest_gang
-from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
-from gpu_platform.domain.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
+from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
+from gpu_platform.domain.placing.capacity import (
+    capability,
+    describe,
+    describe_host_resources,
+    describe_share,
+    largest_gang,
+)
+from gpu_platform.domain.placing.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
@@ -34,7 +40,7 @@ class BlockedHosts:
 
 
 def explain(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     candidates: Candidates,
     kept: BlockedHosts | None,
@@ -79,7 +85,7 @@ def behind_displaced_jobs(reason: Reason) -> Reason:
     )
 
 
-def over_quota(request: GpuRequest, denial: QuotaDenial) -> Reason:
+def over_quota(request: ResourceRequest, denial: QuotaDenial) -> Reason:
     """Return the reason of a job that the quotas do not allow."""
     return Reason(
         code=WaitCode.OVER_QUOTA,
@@ -100,7 +106,7 @@ def with_preemption_at(reason: Reason, at: float) -> Reason:
 
 
 def _counts(
-    request: GpuRequest, snapshot: Snapshot, candidates: Candidates, kept: BlockedHosts | None
+    request: ResourceRequest, snapshot: Snapshot, candidates: Candidates, kept: BlockedHosts | None
 ) -> list[HostCount]:
     offers, counts = candidates.offers, []
     for number in np.flatnonzero(np.bincount(offers.code - FITS, minlength=len(CODES) + 1)[1:]).tolist():
@@ -159,7 +165,7 @@ def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     return ", ".join(told) + (f"; lost with {' and '.join(losses)}" if losses else "")
 
 
-def _unblocking(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what must happen, when the machines themselves would be enough."""
     if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
         if int(candidates.fits.sum()) >= request.hosts:
@@ -203,7 +209,7 @@ def _healing(gpus: list[str]) -> str:
     return f"{what}: usable again as soon as the check after it passes, usually within a minute"
 
 
-def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
+def unknown_level(request: ResourceRequest, snapshot: Snapshot) -> str:
     """Say that the fabric does not have the required level. Empty if it has."""
     level = request.required_level
     if level in INSIDE_ONE_HOST or not is_between_hosts(level) or level in snapshot.domains:
@@ -212,7 +218,7 @@ def unknown_level(request: GpuRequest, snapshot: Snapshot) -> str:
     return f"there is no level {level!r}: require one of {known}, or none"
 
 
-def _smaller(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) -> str:
+def _smaller(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
     """Say what was asked, what there is and what to do. ``able``, by host index: hosts that could hold one slice."""
     able = candidates.after_health
     capacity = largest_gang([snapshot.inventory(host_index) for host_index in range(len(snapshot))], request)
@@ -245,7 +251,7 @@ def _smaller(request: GpuRequest, snapshot: Snapshot, candidates: Candidates) ->
     return f"{asked}; {there} give that, even when empty: ask for less per host"
 
 
-def _needs(request: GpuRequest) -> str:
+def _needs(request: ResourceRequest) -> str:
     place = ""
     if request.gpus_per_host > 1:
         anywhere = " of one host" if request.allow_cross_numa else " of one NVLink island or socket"
@@ -255,7 +261,7 @@ def _needs(request: GpuRequest) -> str:
     return describe(request) + place
 
 
-def _within(request: GpuRequest) -> str:
+def _within(request: ResourceRequest) -> str:
     return "of one NVLink domain" if request.required_level == "nvlink" else f"under one {request.required_level}"
 
 
@@ -263,7 +269,7 @@ def _gpus(count: int) -> str:
     return _plural(count, "GPU")
 
 
-def _asked(request: GpuRequest) -> str:
+def _asked(request: ResourceRequest) -> str:
     """Of each host."""
     return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_host_resources(request)
 
@@ -272,7 +278,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _share(request: GpuRequest) -> str:
+def _share(request: ResourceRequest) -> str:
     return describe_share(request.share) if request.share else "a share"
 
 
@@ -316,7 +322,7 @@ _REMEDIES = {
     "after a few seconds it takes any",
 }
 
-_ASKED: dict[ReasonCode, Callable[[GpuRequest], str]] = {
+_ASKED: dict[ReasonCode, Callable[[ResourceRequest], str]] = {
     ReasonCode.HOST_NOT_READY: lambda request: "a ready host",
     ReasonCode.EXCLUDED: lambda request: f"{_asked(request)} without an earlier failure",
     ReasonCode.OTHER_MODEL: lambda request: request.model or "any model",

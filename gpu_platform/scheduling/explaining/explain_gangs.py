@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_platform.domain.capacity import describe
-from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
-from gpu_platform.domain.placement import Reason, WaitCode
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
+from gpu_platform.domain.placing.capacity import describe
+from gpu_platform.domain.placing.placement import Reason, WaitCode
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
@@ -93,7 +93,7 @@ def _example(group: GroupRequest, candidates: CandidateIndex) -> tuple[QueueRow,
     return row, candidates.of(row)
 
 
-def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
+def _less(request: ResourceRequest, snapshot: Snapshot, able: np.ndarray) -> str:
     """Say what was asked, what there is and what to do. ``able``: GPUs that each host could give, by host index."""
     asked = f"asked for {describe(request)}{_where(request)}; "
     if unknown := unknown_level(request, snapshot):
@@ -109,7 +109,7 @@ def _less(request: GpuRequest, snapshot: Snapshot, able: np.ndarray) -> str:
     return f"{asked}at most {most} are to be had so: ask for at most {most} GPUs, or require no {level}"
 
 
-def _where(request: GpuRequest) -> str:
+def _where(request: ResourceRequest) -> str:
     level = request.required_level
     if level in INSIDE_ONE_HOST:
         return f" of one {level}"

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
 from gpu_platform.scheduling.explaining.explain import (

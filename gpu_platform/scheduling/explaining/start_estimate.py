@@ -17,8 +17,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placement import EstimateBasis
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import EstimateBasis
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.queueing.job_queue import JobQueue

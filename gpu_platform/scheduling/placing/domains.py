@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import INSIDE_ONE_HOST, GpuRequest
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 
 
-def together(request: GpuRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def together(request: ResourceRequest, snapshot: Snapshot, hosts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return those of ``hosts`` (by host index) whose domain has enough of them for the gang."""
     host_indices = np.flatnonzero(hosts)
     if request.hosts == 1:
@@ -26,7 +26,7 @@ def is_between_hosts(level: str | None) -> bool:
     return level is not None and level != "any" and level not in INSIDE_ONE_HOST
 
 
-def domains_of(request: GpuRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
+def domains_of(request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices) -> NDArray[np.intp]:
     """Return, for each host, the number of the domain that the gang must not leave."""
     level = request.required_level
     if level is None or not is_between_hosts(level):

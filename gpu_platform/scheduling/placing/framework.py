@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode, TopologyLevel
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import ReasonCode, TopologyLevel
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.topology.machine import Machine
@@ -51,7 +51,7 @@ class FilterText:
 class HostQuery:
     """A request together with the GPUs that it must not get: host index -> set."""
 
-    request: GpuRequest
+    request: ResourceRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
     """Only GPUs that this tenant shares already can be shared with the job. See ``QueueRow.tenant``."""
@@ -149,7 +149,7 @@ class Score(Protocol):
     name: str
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]: ...
 
 
@@ -159,7 +159,7 @@ class ChooseHosts(Protocol):
     """
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> HostIndices | None: ...
 
 
@@ -185,7 +185,7 @@ class RankDomains(Protocol):
     """
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
+        self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
     ) -> tuple[str | None, DomainRanking] | None: ...
 
 
@@ -260,7 +260,7 @@ class Framework:
         return gpus
 
     def _connect(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, gpus: GpuSets, offers: Offers
     ) -> None:
         fitting = np.flatnonzero(offers.code == FITS)
         if request.share is not None or not request.gpus_per_host:
@@ -272,7 +272,7 @@ class Framework:
 
     def _share(
         self,
-        request: GpuRequest,
+        request: ResourceRequest,
         snapshot: Snapshot,
         hosts: HostIndices,
         gpus: GpuSets,
@@ -299,7 +299,7 @@ class Framework:
             _offer(offers, i, _best(request, machine, opened) or _best(request, machine, mine), mine)
 
 
-def _best(request: GpuRequest, machine: Machine, free: int) -> Subset | None:
+def _best(request: ResourceRequest, machine: Machine, free: int) -> Subset | None:
     return best_subset(
         machine,
         free,

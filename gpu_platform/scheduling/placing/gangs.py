@@ -15,9 +15,9 @@ from itertools import islice, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
@@ -49,7 +49,7 @@ class GroupRequest:
     """The job, as if this group were all of it."""
 
     @property
-    def request(self) -> GpuRequest:
+    def request(self) -> ResourceRequest:
         """What the group asks for."""
         return self.row.gpus
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.capacity import describe_host_resources, describe_share
-from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import HostSlice, Placement, ScoreTable, TopologyLevel
-from gpu_platform.domain.share import Share, ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import Share, ShareGrant, ShareMode
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.placing.capacity import describe_host_resources, describe_share
+from gpu_platform.domain.placing.placement import HostSlice, Placement, ScoreTable, TopologyLevel
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.topology.fabric import NETWORK_GB_S
@@ -29,7 +29,7 @@ _IN_WORDS = {
 
 
 def build_placement(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     chosen: HostIndices,
@@ -110,7 +110,7 @@ def bandwidth_between(snapshot: Snapshot, chosen: HostIndices, level: TopologyLe
 
 
 def _why(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     host_indices: list[int],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ScoreRow, ScoreTable
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import ScoreRow, ScoreTable
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Framework, Offers
 
@@ -13,7 +13,7 @@ SHOWN = 3
 
 
 def score_table(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     framework: Framework,
     offers: Offers,
@@ -33,7 +33,7 @@ def score_table(
 
 
 def _of_hosts(
-    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: HostIndices
+    request: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, winner: int, hosts: HostIndices
 ) -> ScoreTable:
     others = hosts[hosts != winner]
     total = offers.score[others]
@@ -59,7 +59,7 @@ def _of_hosts(
 
 
 def _of_domains(
-    request: GpuRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
+    request: ResourceRequest, snapshot: Snapshot, framework: Framework, offers: Offers, hosts: HostIndices
 ) -> ScoreTable:
     found = framework.rank_domains(request, snapshot, offers, hosts)
     if found is None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import INSIDE_ONE_HOST, MAX_GPUS_PER_HOST, GpuRequest
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, MAX_GPUS_PER_HOST, ResourceRequest
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import domains_of
@@ -27,16 +27,16 @@ CandidateLookup = Callable[[QueueRow], Candidates]
 class HostShard:
     """A share of a total: ``request`` (equal slices of one size) on ``hosts``."""
 
-    request: GpuRequest
+    request: ResourceRequest
     hosts: HostIndices
 
 
-def slices_of(request: GpuRequest, gpus: int, hosts: int = 1) -> GpuRequest:
+def slices_of(request: ResourceRequest, gpus: int, hosts: int = 1) -> ResourceRequest:
     """Return the request for ``hosts`` slices of ``gpus`` GPUs each, as a share of a total."""
     return request.model_copy(update={"total": None, "hosts": hosts, "gpus_per_host": gpus})
 
 
-def sizes_of(request: GpuRequest, snapshot: Snapshot) -> range:
+def sizes_of(request: ResourceRequest, snapshot: Snapshot) -> range:
     """Return the possible sizes of a slice, smallest first."""
     largest = min(int(snapshot.size.max(initial=0)), MAX_GPUS_PER_HOST)
     return range(1, min(request.gpus, largest) + 1)
@@ -53,7 +53,7 @@ def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], 
     return most
 
 
-def can_hold(request: GpuRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
+def can_hold(request: ResourceRequest, snapshot: Snapshot, capacity: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Return the hosts whose domain could hold the whole total. ``capacity``: the largest slice of each host, by host
     index.
     """
@@ -137,7 +137,7 @@ def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -
     return taken
 
 
-def _host_shards(request: GpuRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[HostShard]:
+def _host_shards(request: ResourceRequest, snapshot: Snapshot, taken: dict[int, int]) -> list[HostShard]:
     shards = []
     for size in sorted(set(taken.values()), reverse=True):
         hosts = np.array([host_index for host_index in taken if taken[host_index] == size], np.intp)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_platform.domain.capacity import mismatch
-from gpu_platform.domain.gpu import GpuInfo
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import mismatch
+from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import HostQuery
 
@@ -71,9 +71,9 @@ _ASKED = {
     ReasonCode.COMPUTE_CAPABILITY: lambda asked: asked.min_compute_capability is not None,
 }
 _ONLY = {
-    ReasonCode.OTHER_MODEL: lambda asked: GpuRequest(gpus_per_host=1, model=asked.model),
-    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: GpuRequest(gpus_per_host=1, memory_mib=asked.memory_mib),
-    ReasonCode.COMPUTE_CAPABILITY: lambda asked: GpuRequest(
+    ReasonCode.OTHER_MODEL: lambda asked: ResourceRequest(gpus_per_host=1, model=asked.model),
+    ReasonCode.TOO_LITTLE_MEMORY: lambda asked: ResourceRequest(gpus_per_host=1, memory_mib=asked.memory_mib),
+    ReasonCode.COMPUTE_CAPABILITY: lambda asked: ResourceRequest(
         gpus_per_host=1, min_compute_capability=asked.min_compute_capability
     ),
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.scheduling.plugins.stranding import StrandedGpus, TypicalTask
@@ -41,7 +41,7 @@ class FragmentationScore:
         self._known: dict[tuple[Machine, int], float] = {}
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         if self._stranding is not None:
             grown = self._stranding.growth(request, snapshot, hosts, offers)

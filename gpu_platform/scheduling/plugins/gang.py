@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import DomainRanking, Offers
@@ -37,7 +37,7 @@ DOMAIN_WEIGHTS = DomainWeights()
 
 
 def choose_hosts(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,
@@ -60,7 +60,11 @@ def choose_hosts(
 
 
 def rank_domains(
-    request: GpuRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices, weights: DomainWeights = DOMAIN_WEIGHTS
+    request: ResourceRequest,
+    snapshot: Snapshot,
+    offers: Offers,
+    hosts: HostIndices,
+    weights: DomainWeights = DOMAIN_WEIGHTS,
 ) -> tuple[str | None, DomainRanking] | None:
     """Rate the domains of the nearest level (None: all hosts) that could hold the gang. None: no domain could."""
     everywhere = np.zeros(len(hosts), np.intp)
@@ -74,7 +78,7 @@ def rank_domains(
     return None
 
 
-def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]:
+def _levels_from_preferred(request: ResourceRequest, snapshot: Snapshot) -> list[str]:
     """Return the levels that matter to the request, nearest first."""
     levels = list(snapshot.domains)
     if request.preferred_level == "any":
@@ -82,7 +86,7 @@ def _levels_from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[str]
     return levels[levels.index(request.preferred_level) if request.preferred_level in levels else 0 :]
 
 
-def _from_preferred(request: GpuRequest, snapshot: Snapshot) -> list[HostIndices]:
+def _from_preferred(request: ResourceRequest, snapshot: Snapshot) -> list[HostIndices]:
     """Return the domain numbers of these levels."""
     return [snapshot.domains[level] for level in _levels_from_preferred(request, snapshot)]
 
@@ -92,7 +96,7 @@ def _both(a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _rank_groups(
-    request: GpuRequest,
+    request: ResourceRequest,
     snapshot: Snapshot,
     offers: Offers,
     hosts: HostIndices,

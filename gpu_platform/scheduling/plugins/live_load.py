@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import ReasonCode
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import HostQuery, Offers
 
@@ -19,7 +19,7 @@ class UtilisationScore:
     name = "utilisation"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         return 1.0 - snapshot.load[hosts]
 
@@ -30,7 +30,7 @@ class ThermalScore:
     name = "thermal"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         return np.clip(
             (FULL_PENALTY_FROM_C - snapshot.heat[hosts]) / (FULL_PENALTY_FROM_C - NO_PENALTY_BELOW_C), 0.0, 1.0
@@ -43,7 +43,7 @@ class RoundRobinScore:
     name = "round_robin"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
 
@@ -54,7 +54,7 @@ class HistoryScore:
     name = "history"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
@@ -55,7 +55,7 @@ class StrandedGpus:
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def growth(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         """Return how many more GPUs would be stranded on each host if it gave what it offers."""
         left = _left(snapshot, hosts)
@@ -120,7 +120,7 @@ def _host_left(snapshot: Snapshot, hosts: HostIndices) -> tuple[NDArray[np.int64
     return cpus, snapshot.ram_mib[hosts] - snapshot.ram_mib_used[hosts] - snapshot.ram_mib_held[hosts]
 
 
-def _percent(request: GpuRequest) -> np.int16:
+def _percent(request: ResourceRequest) -> np.int16:
     share = request.share
     if share is None:
         return np.int16(_WHOLE)

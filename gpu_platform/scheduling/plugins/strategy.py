@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.job import GpuRequest, Strategy
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Offers
 
@@ -20,7 +20,7 @@ class ResourcesScore:
     name = "resources"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         if not request.gpus_per_host:
             return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
@@ -40,7 +40,7 @@ class StrategyScore:
     name = "strategy"
 
     def __call__(
-        self, request: GpuRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
+        self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
         free = np.bitwise_count(snapshot.available(hosts)).astype(np.float64)
         if not request.gpus_per_host:

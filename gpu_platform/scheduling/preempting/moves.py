@@ -17,8 +17,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, resources_of
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId

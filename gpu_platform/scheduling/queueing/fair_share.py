@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpu_platform.domain.cluster_state import PastUseRow
-from gpu_platform.domain.quota import Quotas
+from gpu_platform.domain.placing.cluster_state import PastUseRow
+from gpu_platform.domain.placing.quota import Quotas
 
 FairShareKey = tuple[tuple[float, str], ...]
 """Sorts jobs by fair share. One (use per weight, name) for each level of the tree, from the top."""

@@ -7,14 +7,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 
 QueueSortKey = tuple[float, float, str]
 """(urgency, time of arrival, job id). Smaller goes first."""
 GroupKey = tuple[str, str, float]
 """(class key, user or nothing, time limit)."""
-NeedKey = tuple[GpuRequest, tuple[tuple[str, GpuRequest], ...], str, str]
+NeedKey = tuple[ResourceRequest, tuple[tuple[str, ResourceRequest], ...], str, str]
 """(request, requests of the rank groups, tenant, namespace or nothing)."""
 ORDERS = ("priority", "fcfs", "fair_share")
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
 from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need, QueueSortKey, has_exclusions
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 
 
 @dataclass(frozen=True, slots=True)

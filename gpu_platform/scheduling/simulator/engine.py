@@ -14,23 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
-from gpu_platform.domain.capacity import largest_gang
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Placement
-from gpu_platform.domain.rows import HostRow, QueueRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import largest_gang
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.placing.scheduler_input import HostRow, QueueRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Scheduler
-from gpu_platform.scheduling.simulator.failures import Outage
 from gpu_platform.scheduling.simulator.fragmentation import StrandedShare
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.records import HeldPeriod, JobOutcome, SimulatedJob, SimulationRun
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
-from gpu_platform.scheduling.simulator.start import SimulationStart
 from gpu_platform.scheduling.simulator.timeline import Timeline
-from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
 
 
 class _Kind(IntEnum):
@@ -362,9 +362,9 @@ class _AdmissionCheck:
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
         self._inventories = [host.inventory for host in hosts]
-        self._answers: dict[GpuRequest, bool] = {}
+        self._answers: dict[ResourceRequest, bool] = {}
 
-    def fits(self, request: GpuRequest) -> bool:
+    def fits(self, request: ResourceRequest) -> bool:
         if request not in self._answers:
             self._answers[request] = largest_gang(self._inventories, request).fits
         return self._answers[request]

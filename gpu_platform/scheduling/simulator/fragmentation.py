@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_platform.scheduling.cluster.snapshot import MAX_GPUS
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.simulated_cluster import SimulatedCluster
-from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
 class StrandedShare:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.timeline import Timeline
-from gpu_platform.scheduling.simulator.trace import TraceJob
 
 
 class JobOutcome(StrEnum):

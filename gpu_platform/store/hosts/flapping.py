@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.flapping import BackOff
+from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event

@@ -10,12 +10,11 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.flapping import BackOff
-from gpu_platform.domain.gpu import Gpu, GpuHolder, GpuInfo
-from gpu_platform.domain.lease import HostReport
-from gpu_platform.domain.remediation import without_next_step
+from gpu_platform.domain.hosts.gpu import Gpu, GpuHolder, GpuInfo
+from gpu_platform.domain.hosts.lease import HostReport
+from gpu_platform.domain.hosts.remediation import BackOff, without_next_step
+from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event

@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import InUse, NotFound, StaleReport
-from gpu_platform.domain.gpu import Host
-from gpu_platform.domain.lease import HostReport, LeaseAnswer
-from gpu_platform.domain.lease_protocol import LeaseTimes, renews
-from gpu_platform.domain.rows import GpuRow, HostRow, HostUse
+from gpu_platform.domain.hosts.gpu import Host
+from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.remediation import RepairBegun, RepairStep, RepairView
+from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep, RepairView
+from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.remediation import ServiceCase
+from gpu_platform.domain.hosts.remediation import ServiceCase
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
 from gpu_platform.store.database import Store, reading

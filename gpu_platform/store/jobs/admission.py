@@ -8,11 +8,11 @@ from functools import lru_cache
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.capacity import largest_gang, shares_of_one_process
 from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
-from gpu_platform.domain.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.rows import placement_shape
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.capacity import largest_gang, shares_of_one_process
+from gpu_platform.domain.placing.scheduler_input import placement_shape
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.leadership.leader import current_quotas

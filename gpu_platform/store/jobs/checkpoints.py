@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.lease import HostReport, SavedCheckpoint
+from gpu_platform.domain.hosts.lease import HostReport, SavedCheckpoint
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event

@@ -15,9 +15,10 @@ from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound
-from gpu_platform.domain.job import GpuRequest, JobSpec
-from gpu_platform.domain.placement import Reason
-from gpu_platform.domain.rows import QueueRow, RankGroupRequests, placement_shape
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import Reason
+from gpu_platform.domain.placing.scheduler_input import QueueRow, RankGroupRequests, placement_shape
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -152,7 +153,7 @@ def waiting_by_reason(session: Session) -> dict[str, int]:
 
 
 def class_key(
-    gpus: GpuRequest,
+    gpus: ResourceRequest,
     excluded_gpus: Sequence[str],
     excluded_hosts: Sequence[str],
     namespace: str,
@@ -206,8 +207,8 @@ _LEAVE_TOKEN = _LEAVE_ATTEMPT.where(queue_entry.c.task_token == bindparam("of_to
 
 
 @lru_cache(maxsize=4096)
-def _request(text: str) -> GpuRequest:
-    return GpuRequest.model_validate_json(text)
+def _request(text: str) -> ResourceRequest:
+    return ResourceRequest.model_validate_json(text)
 
 
 @lru_cache(maxsize=4096)

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.usage import (
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.usage import (
     AttemptUsage,
     JobUsage,
     RankUsage,

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.domain_loss import DomainLoss
+from gpu_platform.domain.hosts.lease import DomainLoss
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
-from gpu_platform.domain.quota import Quotas
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import leader

@@ -1,7 +1,8 @@
 """The numbered lists of members: which hosts are not LOST, and where their node workers answer.
 
 Hosts ask each other whether the control plane is away, and the leader counts them; see
-``gpu_platform.domain.lease_protocol``. A host may know an older list than the leader, so older lists stay for as long
+``gpu_platform.domain.hosts.lease_protocol``. A host may know an older list than the leader, so older lists stay for
+as long
 as some host may know them.
 """
 
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from sqlalchemy import case, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.lease import Member
+from gpu_platform.domain.hosts.lease import Member
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.models import host, membership
 

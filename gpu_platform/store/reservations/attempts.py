@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, ReservationConflict, WorkflowIsOlder
-from gpu_platform.domain.job import Job, StoppedBy
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Job, StoppedBy
+from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
-from gpu_platform.domain.usage import RankUsage
 from gpu_platform.store.database import writing
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue

@@ -26,8 +26,8 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event

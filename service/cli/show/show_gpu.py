@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from gpu_platform.domain.gpu import Gpu, GpuHealth
-from gpu_platform.domain.usage import GpuNow
+from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth
+from gpu_platform.domain.jobs.usage import GpuNow
 from service.cli.show import tables
 
 _GIB_MIB = 1024

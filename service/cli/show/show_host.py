@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from gpu_platform.domain.gpu import Gpu, Host
+from gpu_platform.domain.hosts.gpu import Gpu, Host
 from service.cli.show import show_gpu, tables
 
 

@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec, RankPer
-from gpu_platform.domain.ranks import spare_slices
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.ranks import spare_slices
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.domain.texts import counted
 from service.cli.show import show_waiting, tables
@@ -113,7 +115,7 @@ def request_lines(spec: JobSpec) -> list[str]:
     return _request_line(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
 
 
-def _request_line(gpus: GpuRequest) -> list[str]:
+def _request_line(gpus: ResourceRequest) -> list[str]:
     if gpus.total is not None:
         wants = [f"{counted(gpus.total, 'GPU')} on as few hosts as can be"]
     else:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from gpu_platform.domain.usage import AttemptUsage, JobUsage, RankUsage, RunningUsage, Totals, UsageReport
+from gpu_platform.domain.jobs.usage import AttemptUsage, JobUsage, RankUsage, RunningUsage, Totals, UsageReport
 from service.cli.show import show_gpu
 
 _KWH_J = 3.6e6

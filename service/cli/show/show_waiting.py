@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
-from gpu_platform.domain.job import GpuRequest, JobSpec, QueueEntry
-from gpu_platform.domain.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
-from gpu_platform.domain.ranks import spare_slices
+from gpu_platform.domain.jobs.job import QueueEntry
+from gpu_platform.domain.jobs.ranks import spare_slices
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.texts import counted
 from service.cli.show.tables import duration, format_indices, plain_table
 
@@ -132,7 +134,7 @@ def asked(spec: JobSpec) -> str:
     return _shape(spec.gpus) + (f" + {spec.spare_hosts} spare" if spec.spare_hosts else "")
 
 
-def _shape(gpus: GpuRequest) -> str:
+def _shape(gpus: ResourceRequest) -> str:
     count = str(gpus.total) if gpus.total else f"{gpus.hosts}x{gpus.gpus_per_host}"
     words = [count] if gpus.total or gpus.hosts > 1 else [str(gpus.gpus_per_host)]
     words += [gpus.model] if gpus.model else []

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.gpu import Gpu, Host
-from gpu_platform.domain.job import Job, JobSpec
+from gpu_platform.domain.hosts.gpu import Gpu, Host
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.domain.texts import counted
 

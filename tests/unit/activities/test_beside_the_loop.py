@@ -9,7 +9,7 @@ import pytest
 from activities.leader.host_telemetry import AT_ONCE, HostTelemetry
 from activities.leader.job_speeds import JobSpeeds
 from activities.leader.preemptions import FIRST_REPEAT_S, PreemptionOrder, PreemptionOrders
-from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
+from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import jobs

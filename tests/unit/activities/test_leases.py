@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from activities.leader.leases import LONGEST_LOOK_S, LeaseWatch
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.errors import StaleReport
-from gpu_platform.domain.lease_protocol import RESTART_LEASE_S, LeaseTimes
+from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S, LeaseTimes
 from gpu_platform.store import Store, events
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.restoring import restoring

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.job import Failure, FailureKind, Job, StoppedBy
-from gpu_platform.domain.lease import SavedCheckpoint
-from gpu_platform.domain.placement import HostCount, Reason, ReasonCode, WaitCode
+from gpu_platform.domain.hosts.lease import SavedCheckpoint
+from gpu_platform.domain.jobs.attempt import FaultReport
+from gpu_platform.domain.jobs.job import Failure, FailureKind, Job, StoppedBy
+from gpu_platform.domain.jobs.usage import RankUsage
+from gpu_platform.domain.placing.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.usage import RankUsage
 from gpu_platform.hosts.nvml.fault_injection import events_dir
 from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.system.paths import control_dir, node_dir

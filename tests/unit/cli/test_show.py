@@ -9,8 +9,10 @@ from rich.console import Console
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.job import GpuRequest, Job, JobSpec
-from gpu_platform.domain.placement import BlockingJob, EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from service.cli.show import show_job, show_waiting, tables
 from tests.store_cluster import NOW, placement
@@ -25,7 +27,7 @@ def shown(thing: Any) -> str:
 
 
 def test_a_dry_run_says_which_hosts_are_spare() -> None:
-    spec = JobSpec(command=["true"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
     answer = DryRun(accepted=True, message="would start now", placement=placement({"a": [0], "b": [0], "c": [0]}))
     lines = shown(show_waiting.dry_run(answer, spec)).splitlines()
     assert [line.strip() for line in lines if ": GPU" in line] == ["a: GPU 0", "b: GPU 0", "c: GPU 0 (spare)"]
@@ -68,7 +70,7 @@ def test_a_holder_without_a_time_limit_does_not_end_never() -> None:
 
 
 def test_a_connection_that_counts_the_spare_hosts_in_says_so() -> None:
-    spec = JobSpec(command=["true"], gpus=GpuRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
+    spec = JobSpec(command=["true"], gpus=ResourceRequest(hosts=2, gpus_per_host=1), spare_hosts=1)
     made = Job(
         id="j-1",
         spec=spec,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.cluster_state import ClusterState
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.rows import GpuRow, QueueRow, RunningRow
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 
 PROGRAM = str(Path(sys.executable).with_name("gpu-platform"))
 CLUSTER = "hosts: [{count: 2, machine: dgx-h100}]\n"
@@ -92,7 +92,7 @@ def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
     rows = ClusterFile(hosts=[HostGroup(count=2, gpus=8, name="gpu")]).rows()
     gpus = [GpuRow(gpu.uuid, row.name, gpu.index, GpuState.IN_USE, False) for row in rows for gpu in row.inventory.gpus]
     runs = RunningRow("runs", 1, "default", "ada", 0, tuple(gpu.uuid for gpu in gpus), 1000.0, 600.0)
-    asked = GpuRequest(gpus_per_host=8, allow_cross_numa=True)
+    asked = ResourceRequest(gpus_per_host=8, allow_cross_numa=True)
     waits = [QueueRow(f"w{n}", 1, asked, n, "default", "ada", 1100.0 + n, time_limit_s=60.0) for n in range(3)]
     state = ClusterState(at=1200.0, hosts=rows, gpus=gpus, running=[runs], queue=waits, policy={"order": "fcfs"})
     (folder / "live.json").write_text(state.model_dump_json())

@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from gpu_platform.domain.job import JobSpec
-from gpu_platform.domain.ranks import max_ranks
+from gpu_platform.domain.jobs.ranks import max_ranks
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.scheduling.policy_file import read_policy
 from gpu_platform.settings import Settings
 from service.cli.main import app as cli

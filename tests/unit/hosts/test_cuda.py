@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import HostPlan
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage, find_cuda, runs_on
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.faults import FaultAction as A
+from gpu_platform.domain.hosts.faults import FaultAction as A
 from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
 
 HOUR_MS = 3_600_000

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health import fitness
 from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.system.records import boot_clock_s

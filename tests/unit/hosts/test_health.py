@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.conditions import ThrottleDetector
 from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_reports import now_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpu_platform.domain.attempt import FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health import fault_history as history_module
 from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import PastFault

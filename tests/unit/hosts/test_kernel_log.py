@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.attempt import FaultReport
-from gpu_platform.domain.faults import FaultAction
-from gpu_platform.domain.gpu import HostInventory
+from gpu_platform.domain.hosts.faults import FaultAction
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.health.fault_policy import FaultPolicy, PastFault
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.kernel_log import parse, place_of

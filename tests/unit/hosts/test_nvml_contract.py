@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pynvml
 import pytest
 
-from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import PreflightFailed
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.share import ShareMode
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.share import ShareMode
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.gpu_meter import OwnUse
 from gpu_platform.hosts.accounting.gpu_processes import SharedGpuMeter
 from gpu_platform.hosts.health import gpu_reset

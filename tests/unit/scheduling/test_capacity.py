@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.domain.capacity import Capacity, capability, largest_gang
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.share import Share
+from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.capacity import Capacity, capability, largest_gang
 from tests.builders import cluster, job
 
 
@@ -69,7 +69,7 @@ def test_what_no_host_has_besides_gpus_is_refused(asked: dict[str, Any], advice:
     facts = {"cpus": 64, "ram_mib": 1024, "mig_profiles": profiles}
     machines = cluster().host("h", "dgx-h100").host("ada", "l40s-4x-dual-socket").host_rows.values()
     answer = largest_gang(
-        [row.inventory.model_copy(update=facts) for row in machines], GpuRequest(**({"gpus_per_host": 1} | asked))
+        [row.inventory.model_copy(update=facts) for row in machines], ResourceRequest(**({"gpus_per_host": 1} | asked))
     )
     assert not answer.fits
     assert advice in answer.message
@@ -78,5 +78,5 @@ def test_what_no_host_has_besides_gpus_is_refused(asked: dict[str, Any], advice:
 def test_what_a_host_does_not_tell_it_may_have() -> None:
     [row] = cluster().host("h", "dgx-h100").host_rows.values()
     unknown = row.inventory.model_copy(update={"cpus": None, "ram_mib": None, "mig_profiles": {}})
-    request = GpuRequest(share=Share(mig_profile="1g.10gb"), cpus_per_host=4096, ram_mib_per_host=10**9)
+    request = ResourceRequest(share=Share(mig_profile="1g.10gb"), cpus_per_host=4096, ram_mib_per_host=10**9)
     assert largest_gang([unknown], request).fits

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.capacity import largest_gang
-from gpu_platform.domain.gpu import HostInventory
-from gpu_platform.domain.job import GpuRequest, Strategy
-from gpu_platform.domain.placement import ReasonCode
-from gpu_platform.domain.share import Share
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.placing.capacity import largest_gang
+from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.scheduling.placing.candidates import shape_of
 from gpu_platform.topology.description import load_description
 from tests.builders import cluster, job
@@ -23,15 +23,15 @@ def host(**cuda: str) -> HostInventory:
 
 def test_what_no_host_has_is_refused_with_what_there_is() -> None:
     hosts = [host(v11_8="/a"), host(v12_4="/b", v11_8="/a"), host()]
-    assert largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="12.4")).fits
-    assert largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="11.8", hosts=2)).fits
-    capacity = largest_gang(hosts, GpuRequest(gpus_per_host=1, cuda="13.0"))
+    assert largest_gang(hosts, ResourceRequest(gpus_per_host=1, cuda="12.4")).fits
+    assert largest_gang(hosts, ResourceRequest(gpus_per_host=1, cuda="11.8", hosts=2)).fits
+    capacity = largest_gang(hosts, ResourceRequest(gpus_per_host=1, cuda="13.0"))
     assert not capacity.fits
     assert "no host has CUDA 13.0, only 11.8, 12.4" in capacity.message
 
 
 def test_a_cluster_without_any_is_said_in_words() -> None:
-    for request in (GpuRequest(gpus_per_host=1, cuda="99.1"), GpuRequest(total=4, cuda="99.1")):
+    for request in (ResourceRequest(gpus_per_host=1, cuda="99.1"), ResourceRequest(total=4, cuda="99.1")):
         capacity = largest_gang([host()], request)
         assert not capacity.fits
         assert capacity.message.endswith("install one, and name its directory in node.cuda_roots of the host")
@@ -39,13 +39,13 @@ def test_a_cluster_without_any_is_said_in_words() -> None:
 
 def test_what_is_installed_but_too_new_for_the_driver_is_named_with_the_reason() -> None:
     too_new = host(v12_4="/b").model_copy(update={"unusable_cuda": {"13.0": "its driver runs CUDA up to 12.8"}})
-    capacity = largest_gang([too_new, host()], GpuRequest(gpus_per_host=1, cuda="13.0"))
+    capacity = largest_gang([too_new, host()], ResourceRequest(gpus_per_host=1, cuda="13.0"))
     assert not capacity.fits
     assert capacity.message.endswith(
         "; a host has CUDA 13.0, but its driver runs CUDA up to 12.8: ask for one of 12.4, or install a newer driver "
         "or cuda-compat there"
     )
-    assert largest_gang([too_new, host(v13_0="/c")], GpuRequest(gpus_per_host=1, cuda="13.0")).fits
+    assert largest_gang([too_new, host(v13_0="/c")], ResourceRequest(gpus_per_host=1, cuda="13.0")).fits
 
 
 def test_the_explanation_names_what_the_driver_cannot_run() -> None:
@@ -96,15 +96,15 @@ def test_a_major_version_or_a_least_one_will_do() -> None:
         [(_, placement)] = scheduler.decide(0.0).placements
         assert placement.hosts == hosts, wanted
     assert not largest_gang(
-        [row.inventory for row in machines.host_rows.values()], GpuRequest(gpus_per_host=1, cuda=">=13")
+        [row.inventory for row in machines.host_rows.values()], ResourceRequest(gpus_per_host=1, cuda=">=13")
     ).fits
 
 
 def test_what_is_no_version_is_answered_in_words() -> None:
-    assert GpuRequest(gpus_per_host=1, cuda=">= 12.4").cuda == ">=12.4"
+    assert ResourceRequest(gpus_per_host=1, cuda=">= 12.4").cuda == ">=12.4"
     for text in ("twelve", "12.4.1", "<12", ""):
         with pytest.raises(ValueError, match=r"is no CUDA version: write 12 \(any 12.x\), 12.4, or >=12.4"):
-            GpuRequest(gpus_per_host=1, cuda=text)
+            ResourceRequest(gpus_per_host=1, cuda=text)
 
 
 def test_a_job_that_names_cuda_does_not_get_the_hosts_of_one_that_does_not() -> None:
@@ -138,7 +138,7 @@ def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
         "required_level": "leaf",
         "preferred_level": "leaf",
     }
-    assert set(GpuRequest.model_fields) - set(different) == {"hosts", "total"}, "neither is of one host"
+    assert set(ResourceRequest.model_fields) - set(different) == {"hosts", "total"}, "neither is of one host"
     row = job(1).row
     for name, value in different.items():
         other = replace(row, gpus=row.gpus.model_copy(update={name: value}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.moves import requeued

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.job import GpuRequest
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.topology.fabric import FabricConfig
@@ -50,7 +50,7 @@ def test_gpus_that_nothing_joins() -> None:
 
 def test_a_total_that_no_leaf_can_give() -> None:
     machines = cluster().hosts(2, leaf="a").hosts(1, leaf="b")
-    total = replace(job().row, gpus=GpuRequest(total=24, required_level="leaf"))
+    total = replace(job().row, gpus=ResourceRequest(total=24, required_level="leaf"))
     said = EmptyCluster(machines.host_rows.values(), Policy()).refusal(total)
     assert said == (
         "asked for 24 GPUs in all under one leaf; at most 16 are to be had so: ask for at most 16 GPUs, "
@@ -59,7 +59,7 @@ def test_a_total_that_no_leaf_can_give() -> None:
 
 
 def test_groups_that_fit_one_by_one_only() -> None:
-    eight = GpuRequest(gpus_per_host=8)
+    eight = ResourceRequest(gpus_per_host=8)
     row = replace(job().row, gpus=eight, groups=(("a", eight), ("b", eight)))
     said = EmptyCluster(cluster().hosts(1).host_rows.values(), Policy()).refusal(row)
     assert said is not None
@@ -87,7 +87,7 @@ def test_before_the_first_host_anything_may_wait() -> None:
 
 
 def test_a_host_that_has_not_told_its_cpus_may_have_them() -> None:
-    row = replace(job().row, gpus=GpuRequest(cpus_per_host=8))
+    row = replace(job().row, gpus=ResourceRequest(cpus_per_host=8))
     assert EmptyCluster(cluster().hosts(1).host_rows.values(), Policy()).refusal(row) is None
     assert EmptyCluster(cluster().cpu_host("c", cpus=4).host_rows.values(), Policy()).refusal(row) is not None
 

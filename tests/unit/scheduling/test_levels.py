@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.placement import Placement, TopologyLevel
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.placement import Placement, TopologyLevel
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.fabric import FabricConfig, FabricRule
@@ -94,7 +94,7 @@ def test_a_preferred_level_goes_before_a_nearer_one() -> None:
 @pytest.mark.parametrize("level", ["numa", "socket", "host"])
 def test_a_gang_cannot_be_inside_one_host(level: str) -> None:
     with pytest.raises(ValidationError, match="lies inside one host"):
-        GpuRequest(hosts=2, gpus_per_host=1, required_level=level)
+        ResourceRequest(hosts=2, gpus_per_host=1, required_level=level)
 
 
 ROWS = FabricConfig(levels=("leaf", "row", "spine"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.placement import Placement, ReasonCode
-from gpu_platform.domain.rows import GpuRow, QueueRow
-from gpu_platform.domain.share import GpuUse, ShareMode
+from gpu_platform.domain.hosts.share import GpuUse, ShareMode
+from gpu_platform.domain.placing.placement import Placement, ReasonCode
+from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler

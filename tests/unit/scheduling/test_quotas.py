@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpu_platform.domain.placement import EstimateBasis, WaitCode
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.rows import QueueRow
+from gpu_platform.domain.placing.placement import EstimateBasis, WaitCode
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.quota import QuotaUsage

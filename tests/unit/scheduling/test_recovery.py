@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import HEAL_PATIENCE_S

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.cluster_state import ClusterState, PastUseRow
-from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
+from gpu_platform.domain.placing.quota import Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.rows import RunningRow
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.scheduler import Scheduler

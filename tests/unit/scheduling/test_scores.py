@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.lease import GpuTelemetry
+from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.scheduling.plugin_loading import load_plugins
 from gpu_platform.scheduling.plugins.fragmentation import FragmentationScore
 from gpu_platform.scheduling.policy import WEIGHTS, Policy

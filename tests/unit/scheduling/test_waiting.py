@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.placement import EstimateBasis, Reason, WaitCode
-from gpu_platform.domain.quota import Namespace, Quotas
+from gpu_platform.domain.placing.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.scheduling.explaining.reasons import IDLE_SLICE, PREEMPTION_FORECAST_LIMIT, SLICE
 from gpu_platform.scheduling.explaining.start_estimate import AHEAD
 from gpu_platform.scheduling.policy import Policy

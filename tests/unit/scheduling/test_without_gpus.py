@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from gpu_platform.domain.job import GpuRequest, JobSpec, RankPer
-from gpu_platform.domain.placement import ReasonCode, WaitCode
-from gpu_platform.domain.quota import Namespace, Quotas
-from gpu_platform.domain.rows import HostUse
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import ReasonCode, WaitCode
+from gpu_platform.domain.placing.quota import Namespace, Quotas
+from gpu_platform.domain.placing.scheduler_input import HostUse
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster, job
@@ -139,22 +140,22 @@ def test_one_that_is_too_large_is_told_so() -> None:
 
 
 def test_without_gpus_one_cpu_is_asked_for() -> None:
-    assert GpuRequest(gpus_per_host=0).cpus_per_host == 1
-    assert GpuRequest(gpus_per_host=0, cpus_per_host=4).cpus_per_host == 4
-    assert GpuRequest(gpus_per_host=1).cpus_per_host == 0
+    assert ResourceRequest(gpus_per_host=0).cpus_per_host == 1
+    assert ResourceRequest(gpus_per_host=0, cpus_per_host=4).cpus_per_host == 4
+    assert ResourceRequest(gpus_per_host=1).cpus_per_host == 0
 
 
 def test_what_was_stored_when_one_gpu_was_the_default_means_one() -> None:
     of_then = '{"hosts":1,"gpus_per_host":1,"memory_mib":0,"min_compute_capability":null,"model":null}'
-    assert GpuRequest.model_validate_json(of_then).gpus == 1
+    assert ResourceRequest.model_validate_json(of_then).gpus == 1
     group = '{"command":["true"],"gpus":%s,"groups":[{"name":"a","gpus":%s}]}' % (of_then, of_then)  # noqa: UP031
     assert JobSpec.model_validate_json(group).gpu_count == 1
     total = '{"hosts":1,"gpus_per_host":1,"total":16}'
-    assert GpuRequest.model_validate_json(total).gpus == 16
-    for request in (GpuRequest(gpus_per_host=0), GpuRequest(gpus_per_host=1), GpuRequest(total=4)):
+    assert ResourceRequest.model_validate_json(total).gpus == 16
+    for request in (ResourceRequest(gpus_per_host=0), ResourceRequest(gpus_per_host=1), ResourceRequest(total=4)):
         text = request.model_dump_json()
         assert '"gpus_per_host":' in text, "a stored request says how many, whatever the default is"
-        assert GpuRequest.model_validate_json(text) == request
+        assert ResourceRequest.model_validate_json(text) == request
 
 
 @pytest.mark.parametrize(
@@ -163,11 +164,11 @@ def test_what_was_stored_when_one_gpu_was_the_default_means_one() -> None:
 )
 def test_gpus_that_are_described_must_be_asked_for(gpus: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="describes GPUs, but none is asked for"):
-        GpuRequest.model_validate({"gpus_per_host": 0, **gpus})
+        ResourceRequest.model_validate({"gpus_per_host": 0, **gpus})
 
 
 def test_a_rank_per_gpu_needs_gpus() -> None:
     with pytest.raises(ValidationError, match=r"say how many \(--gpus\), or leave it out"):
-        JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=0), rank_per=RankPer.GPU)
+        JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=0), rank_per=RankPer.GPU)
     with pytest.raises(ValidationError, match="about GPUs"):
-        JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=0), idle_limit_s=60)
+        JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=0), idle_limit_s=60)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.client.wire import Problem
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.app import create_app

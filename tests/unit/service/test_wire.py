@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gpu_platform.client.wire import Problem, invalid_request, problem_of_response
 from gpu_platform.domain import errors
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, PlatformError, Unavailable
-from gpu_platform.domain.job import JobSpec
+from gpu_platform.domain.jobs.spec import JobSpec
 
 
 def kinds(kind: type[PlatformError] = PlatformError) -> list[type[PlatformError]]:

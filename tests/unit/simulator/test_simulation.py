@@ -6,9 +6,9 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.trace import Trace
 from gpu_platform.scheduling.simulator.records import JobOutcome
-from gpu_platform.scheduling.simulator.trace import Trace
 from tests.simulations import came, hosts, trace
 
 

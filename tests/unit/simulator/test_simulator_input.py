@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpu_platform.domain.errors import InvalidRequest, NotFound
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Outage, random_outages, read_failures
-from gpu_platform.scheduling.simulator.files import load_cluster, load_failures, load_policy, load_trace
-from gpu_platform.scheduling.simulator.readers import read_trace
-from gpu_platform.scheduling.simulator.trace import gang
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.failures import Outage, random_outages, read_failures
+from gpu_platform.scheduling.simulator.inputs.files import load_cluster, load_failures, load_policy, load_trace
+from gpu_platform.scheduling.simulator.inputs.readers import read_trace
+from gpu_platform.scheduling.simulator.inputs.trace import gang
 from tests.simulations import hosts
 
 OPENB = """\
@@ -70,7 +70,7 @@ def test_our_own_format_is_json_lines_in_any_order() -> None:
         '{"id": "a", "submit_s": 1, "duration_s": 1, "priority": 3}\n',
     ]
     first, second = read_trace("own.jsonl", lines).jobs
-    assert (first.id, first.priority, first.gpus) == ("a", 3, GpuRequest(gpus_per_host=1))
+    assert (first.id, first.priority, first.gpus) == ("a", 3, ResourceRequest(gpus_per_host=1))
     assert (second.id, second.gpus.model) == ("b", "H100")
 
 

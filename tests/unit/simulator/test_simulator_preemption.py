@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.quota import AllocationPolicy, Namespace, Quotas
+from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
 from gpu_platform.scheduling.simulator.records import JobOutcome
 from tests.simulations import came, hosts, trace
 

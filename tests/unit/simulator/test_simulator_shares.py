@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.job import GpuRequest
-from gpu_platform.domain.rows import HostRow
-from gpu_platform.domain.share import Share
-from gpu_platform.scheduling.simulator.cluster import ClusterFile, HostGroup
-from gpu_platform.scheduling.simulator.failures import Outage
+from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
+from gpu_platform.scheduling.simulator.inputs.failures import Outage
+from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import SimulatedJob
-from gpu_platform.scheduling.simulator.trace import TraceJob
 from tests.simulations import trace
 
 
 def part(name: str, percent: int, *, at: float = 0, runs: float = 100, namespace: str = "default") -> TraceJob:
-    asked = GpuRequest(share=Share(percent=percent, memory_mib=1000))
+    asked = ResourceRequest(share=Share(percent=percent, memory_mib=1000))
     return TraceJob(id=name, submit_s=at, duration_s=runs, gpus=asked, namespace=namespace)
 
 
@@ -46,7 +46,7 @@ def test_memory_is_not_promised_twice() -> None:
 
 
 def test_cpus_of_a_host_run_out() -> None:
-    asked = GpuRequest(gpus_per_host=1, cpus_per_host=6)
+    asked = ResourceRequest(gpus_per_host=1, cpus_per_host=6)
     jobs = [TraceJob(id=name, submit_s=0, duration_s=100, gpus=asked) for name in "ab"]
     assert starts(trace(jobs).on(one_host(gpus=2, cpus=8)).records()) == {"a": 0, "b": 100}
     assert starts(trace(jobs).on(one_host(gpus=2, cpus=12)).records()) == {"a": 0, "b": 0}

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_platform.domain.cluster_state import ClusterState
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.rows import GpuRow, QueueRow, RunningRow
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
+from gpu_platform.scheduling.simulator.inputs.start import SimulationStart
+from gpu_platform.scheduling.simulator.inputs.trace import Trace, TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, SimulationRun
-from gpu_platform.scheduling.simulator.report import report_on
-from gpu_platform.scheduling.simulator.start import SimulationStart
-from gpu_platform.scheduling.simulator.trace import Trace, TraceJob
+from gpu_platform.scheduling.simulator.reports.report import report_on
 from tests.builders import job
 from tests.simulations import came, hosts
 

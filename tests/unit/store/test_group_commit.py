@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 import pytest
 
 from gpu_platform.domain.errors import Unavailable
-from gpu_platform.domain.job import GpuRequest, JobSpec
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs, queue
 
@@ -48,7 +49,7 @@ def submit(store: Store, job_id: str) -> None:
     jobs.submit_job(
         store,
         job_id,
-        JobSpec(command=["true"], gpus=GpuRequest(gpus_per_host=1)),
+        JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1)),
         actor="ada",
         now=now,
         idempotency_key=None,

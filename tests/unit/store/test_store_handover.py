@@ -8,10 +8,10 @@ import random
 import pytest
 from sqlalchemy import select
 
-from gpu_platform.domain.attempt import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
-from gpu_platform.domain.job import Failure, FailureKind
-from gpu_platform.domain.share import ShareGrant, ShareMode
+from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Failure, FailureKind
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import gpus, hosts

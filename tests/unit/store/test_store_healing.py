@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpu_platform.domain.flapping import BackOff
-from gpu_platform.domain.remediation import reason_with_next_step
+from gpu_platform.domain.hosts.remediation import BackOff, reason_with_next_step
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import flapping, gpus, hosts

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gpu_platform.domain.attempt import FaultReport
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
-from gpu_platform.domain.lease import GpuTelemetry, SavedCheckpoint
+from gpu_platform.domain.hosts.lease import GpuTelemetry, SavedCheckpoint
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, hosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.job import JobProgress
+from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

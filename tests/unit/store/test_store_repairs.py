@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.remediation import RepairBegun, RepairStep
+from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, hosts, repairs, service_cases

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.jobs.usage import RankUsage, mean_utilization
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.usage import RankUsage, mean_utilization
 from gpu_platform.store import Store
 from gpu_platform.store.jobs.usage import usage_of_job, usage_report
 from gpu_platform.store.reservations import attempts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.domain_loss import DomainLoss
+from gpu_platform.domain.hosts.lease import DomainLoss
 from gpu_platform.topology.fabric import FabricConfig, FabricRule
 from gpu_platform.topology.failure_domains import failure_domains, recognise_domain_loss
 from tests.builders import cluster, job

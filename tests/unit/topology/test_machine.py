@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_platform.domain.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
 from gpu_platform.topology.description import load_description, machine_ids
 from gpu_platform.topology.machine import Machine, machine_of, members
 

@@ -7,15 +7,17 @@ from random import Random
 
 import pytest
 
-from gpu_platform.domain.attempt import AttemptKey
-from gpu_platform.domain.job import Failure, FailureKind, GpuRequest, JobProgress, JobSpec
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows.attempts.attempt import Attempt, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
 from workflows.attempts.endings import Ending, after_failure
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-SPEC = JobSpec(command=["false"], max_retries=100, gpus=GpuRequest(gpus_per_host=1))
+SPEC = JobSpec(command=["false"], max_retries=100, gpus=ResourceRequest(gpus_per_host=1))
 
 
 def attempt(ran_s: float | None = None) -> Attempt:

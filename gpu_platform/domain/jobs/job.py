@@ -1,0 +1,132 @@
+"""What became of a job: :class:`Job`, its failure, and what its workflow is started and interrupted with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel
+
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import Placement, Reason
+from gpu_platform.domain.states import JobState
+
+
+class JobInput(BaseModel):
+    """The argument of JobWorkflow."""
+
+    job_id: str
+    """Also the workflow's id."""
+    spec: JobSpec
+    progress: JobProgress | None = None
+    """Set when a long-lived workflow continues as new."""
+    begin_again: bool = False
+    """Temporal lost the job's workflow: the row says how far it got, and what must be undone first."""
+
+
+class JobProgress(BaseModel):
+    """Counters that a job carries from attempt to attempt."""
+
+    attempt: int = 0
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    refused_starts: int = 0
+    """Attempts that a check of the hardware ended before any rank ran; not charged, but bounded."""
+    excluded_gpus: list[str] = []
+    excluded_hosts: list[str] = []
+    quick_failures: int = 0
+    """So many attempts in a row failed by the program's fault before they had run for long."""
+
+
+class Interrupt(BaseModel):
+    """The argument of the signals ``cancel``, ``kill`` and ``preempt``."""
+
+    actor: str = "user"
+    reason: str = ""
+    attempt: int | None = None
+    """Only this one: an order that comes late must not hit its successor."""
+
+
+class StoppedBy(BaseModel):
+    """The user who stopped an attempt, how and why."""
+
+    verb: Literal["cancel", "kill", "preempt"]
+    actor: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        done = {"cancel": "cancelled", "kill": "killed", "preempt": "preempted"}[self.verb]
+        return f"{done} by {self.actor}" + (f": {self.reason}" if self.reason else "")
+
+
+class FailureKind(StrEnum):
+    USER = "user"
+    """The program failed, or cannot be started. Charged to ``max_retries``."""
+    HARDWARE = "hardware"
+    """A GPU fault or a lost host. Charged to ``max_hardware_retries``."""
+    TIME_LIMIT = "time_limit"
+    """Ran longer than ``time_limit_s``; not retried."""
+    REJECTED = "rejected"
+    """Admission refused it."""
+
+
+class Failure(BaseModel):
+    """Why an attempt, or a whole job, failed."""
+
+    kind: FailureKind
+    message: str
+    rank: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    """As a shell reports it: 128 + n when signal n ended the process."""
+    gpu_uuid: str | None = None
+    xid: int | None = None
+    before_start: bool = False
+    """A check refused the GPU or host before any rank ran: nothing of the job was lost."""
+
+
+class Job(BaseModel):
+    """A job as the API shows it. Times are UTC."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    attempt: int = 0
+    """0 until the first placement, then 1, 2, …"""
+    reason: Reason | None = None
+    """Why it waits; only while QUEUED."""
+    placement: Placement | None = None
+    """The current placement, or the last one."""
+    failure: Failure | None = None
+    stopped_by: StoppedBy | None = None
+    """The user who stopped it last. None: nobody did."""
+    exit_code: int | None = None
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    created_at: datetime
+    queued_at: datetime | None = None
+    retry_at: datetime | None = None
+    """QUEUED after a failure of its program: it asks for GPUs again only then."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    checkpoint_at: datetime | None = None
+    """Time of this attempt's newest checkpoint. Only when one job is shown, and while it holds GPUs."""
+    workflow_url: str | None = None
+    warnings: list[str] = []
+    """Warnings, e.g. that a retry on another host would start from the beginning. Not in lists."""
+
+
+class QueueEntry(BaseModel):
+    """A job in the queue."""
+
+    position: int
+    """1 is next; with fair shares among the jobs of its user."""
+    job_id: str
+    attempt: int
+    waiting_since: datetime
+    spec: JobSpec
+    reason: Reason | None = None
+    """None: not yet looked at."""

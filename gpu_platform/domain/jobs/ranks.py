@@ -1,0 +1,58 @@
+"""Which ranks a placement gets, and on which GPUs.
+
+Ranks are numbered through the slices in the order of the placement: groups in the order in which they were
+asked for, hosts of a group nearest neighbours first. Spares come last and run none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_platform.domain.jobs.resources import RankPer
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.placing.placement import HostSlice
+
+
+@dataclass(frozen=True)
+class PlacedRank:
+    """One process of a gang. ``local_rank`` counts within its slice, whose GPUs are all that it sees."""
+
+    rank: int
+    host: str
+    group: str | None
+    local_rank: int
+    local_size: int
+    gpu_uuids: list[str]
+
+
+def running_slices(spec: JobSpec, slices: Sequence[HostSlice]) -> Sequence[HostSlice]:
+    """The slices that run ranks: all but the spares."""
+    return slices if not spec.spare_hosts else slices[: spec.gpus.hosts]
+
+
+def spare_slices(spec: JobSpec, slices: Sequence[HostSlice]) -> Sequence[HostSlice]:
+    return slices[len(running_slices(spec, slices)) :]
+
+
+def number_ranks(spec: JobSpec, slices: Sequence[HostSlice]) -> list[PlacedRank]:
+    per = {group.name: group.rank_per for group in spec.groups}
+    ranks: list[PlacedRank] = []
+    for part in running_slices(spec, slices):
+        rank_per = per[part.group] if part.group is not None else spec.rank_per
+        size = len(part.gpu_uuids) if rank_per is RankPer.GPU else 1
+        ranks += [
+            PlacedRank(len(ranks) + local, part.host, part.group, local, size, part.gpu_uuids) for local in range(size)
+        ]
+    return ranks
+
+
+def max_ranks(spec: JobSpec) -> int:
+    """How many ranks there can be. Exact unless a total is placed with one rank per host: that depends on the place."""
+    if not spec.groups:
+        return _most(spec.rank_per, spec.gpus.gpus, spec.gpus.total or spec.gpus.hosts)
+    return sum(_most(group.rank_per, group.gpus.gpus, group.gpus.total or group.gpus.hosts) for group in spec.groups)
+
+
+def _most(rank_per: RankPer, gpus: int, hosts: int) -> int:
+    return gpus if rank_per is RankPer.GPU else hosts

@@ -1,0 +1,140 @@
+"""What a job asks for: GPUs or shares of them, hosts, CPUs, memory, and how they must lie to each other."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from gpu_platform.domain.hosts.cuda import check_cuda
+from gpu_platform.domain.hosts.share import Share
+
+MAX_HOSTS = 4096
+MAX_GPUS_PER_HOST = 64
+DEFAULT_GPUS = 0
+
+LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
+INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
+"""Levels that no gang of several hosts can have."""
+
+
+class Strategy(StrEnum):
+    PACK = "pack"
+    """Fill hosts that already work, to keep whole hosts free for gangs."""
+    SPREAD = "spread"
+    """Prefer the emptiest hosts, for heat and for surviving one host's death."""
+
+
+class RankPer(StrEnum):
+    HOST = "host"
+    """One process per host that sees all the gang's GPUs there."""
+    GPU = "gpu"
+    """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
+
+
+class ResourceRequest(BaseModel):
+    """The requirements for every GPU of the gang, and the shape of the gang.
+
+    Without GPUs it asks for CPUs and memory of its hosts: one CPU each unless it says more. A stored request always
+    names ``gpus_per_host``, so what was stored while one GPU was the default still means one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS, description="Number of hosts")] = 1
+    gpus_per_host: Annotated[
+        int, Field(ge=0, le=MAX_GPUS_PER_HOST, description="GPUs on each host; 0: CPUs and memory only")
+    ] = DEFAULT_GPUS
+    total: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_HOSTS * MAX_GPUS_PER_HOST,
+            description="Number of GPUs, on as few hosts as possible; instead of hosts and gpus_per_host",
+        ),
+    ] = None
+    share: Annotated[Share | None, Field(description="A share of each GPU; default: whole GPUs")] = None
+    cpus_per_host: Annotated[
+        int,
+        Field(ge=0, le=4096, description="CPUs on each host for this job alone; default: 1 without GPUs, else none"),
+    ] = 0
+    ram_mib_per_host: Annotated[int, Field(ge=0, description="Memory on each host for this job alone, MiB")] = 0
+    cuda: Annotated[
+        str | None,
+        AfterValidator(check_cuda),
+        Field(description="A CUDA installation of the host: 12 (any 12.x), 12.4, or >=12.4", examples=["12.4"]),
+    ] = None
+    memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
+    min_compute_capability: Annotated[
+        str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])
+    ] = None
+    model: Annotated[str | None, Field(max_length=128, description="Part of the model's name, any case, e.g. H100")] = (
+        None
+    )
+    allow_cross_numa: Annotated[
+        bool, Field(description="May the GPUs of one host be on different sockets without NVLink?")
+    ] = False
+    strategy: Strategy = Strategy.PACK
+    required_level: Annotated[
+        str | None,
+        Field(
+            pattern=LEVEL_PATTERN,
+            description="How close the GPUs must be: nvlink, numa, socket, host, leaf, spine, any, "
+            "or a level that the configuration makes of host labels",
+        ),
+    ] = None
+    preferred_level: Annotated[
+        str | None, Field(pattern=LEVEL_PATTERN, description="As required_level, if possible")
+    ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, data: Any) -> Any:
+        """What depends on other fields: a total and a share are of GPUs, and without GPUs a host gives a CPU."""
+        if not isinstance(data, dict):
+            return data
+        of_gpus = data.get("total") is not None or data.get("share") is not None
+        if of_gpus and not data.get("gpus_per_host"):
+            data = {**data, "gpus_per_host": 1}
+        if not data.get("gpus_per_host", DEFAULT_GPUS) and not data.get("cpus_per_host"):
+            data = {**data, "cpus_per_host": 1}
+        return data
+
+    @model_validator(mode="after")
+    def _asks_for_the_gpus_it_describes(self) -> Self:
+        if self.gpus_per_host:
+            return self
+        level = self.required_level if self.required_level in INSIDE_ONE_HOST | {"nvlink"} else None
+        described = {
+            "model": self.model,
+            "memory_mib": self.memory_mib,
+            "min_compute_capability": self.min_compute_capability,
+            f"required_level {level}": level,
+        }
+        if said := [name for name, value in described.items() if value]:
+            raise ValueError(
+                f"{' and '.join(said)} describes GPUs, but none is asked for: "
+                "say how many with gpus_per_host (--gpus), e.g. 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _level_can_hold_the_gang(self) -> Self:
+        if self.hosts > 1 and self.required_level in INSIDE_ONE_HOST:
+            raise ValueError(
+                f"required_level {self.required_level!r} lies inside one host, but {self.hosts} hosts were asked for"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_shape(self) -> Self:
+        if self.total is not None and (self.hosts, self.gpus_per_host) != (1, 1):
+            raise ValueError("total says how many GPUs in all: leave hosts and gpus_per_host out")
+        if self.total is not None and self.share is not None:
+            raise ValueError("total counts whole GPUs: for shares say hosts and gpus_per_host")
+        return self
+
+    @property
+    def gpus(self) -> int:
+        return self.total if self.total is not None else self.hosts * self.gpus_per_host

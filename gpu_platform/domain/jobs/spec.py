@@ -1,0 +1,223 @@
+"""What a user submits, and what Temporal keeps of it: :class:`JobSpec`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
+from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
+from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
+
+MAX_GANG_BYTES = 1536 * 1024
+"""Command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at most)."""
+MAX_TIME_LIMIT_S = 366 * 24 * 3600
+
+
+class RankGroup(BaseModel):
+    """Some ranks of a gang that need something else than the others, e.g. one evaluator beside eight trainers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[
+        str,
+        Field(
+            description="Allowed characters as in a job's name; the ranks see it as GPU_PLATFORM_GROUP",
+            examples=["trainer"],
+        ),
+    ]
+    gpus: ResourceRequest = ResourceRequest()
+    command: Annotated[list[str] | None, Field(min_length=1, max_length=4096, description="Default: the job's")] = None
+    env: Annotated[dict[str, str], Field(max_length=4096, description="Added to the job's")] = {}
+    rank_per: RankPer = RankPer.HOST
+
+    @model_validator(mode="after")
+    def _gets_whole_gpus(self) -> Self:
+        if self.gpus.share is not None:
+            raise ValueError(f"group {self.name!r} asks for shares: groups get whole GPUs")
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        return check_name(value)
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_executed(cls, value: list[str] | None) -> list[str] | None:
+        return None if value is None else check_command(value)
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        return check_env(value)
+
+
+class Fencing(StrEnum):
+    """What happens to ranks on a host that is cut off from the control plane."""
+
+    LEASE = "lease"
+    """The host ends them when its lease has ended; the job goes on elsewhere once they must be dead."""
+    STRICT = "strict"
+    """The host ends them, too. The job waits until the host reports that they are gone, has been booted again, or an
+    operator declares it LOST."""
+    RELAXED = "relaxed"
+    """They go on. The job starts elsewhere as well: for a while, two attempts of it may run at once."""
+
+
+class JobSpec(BaseModel):
+    """A submission. Unknown fields are refused, so that a typing error is never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(description="1 to 63 of letters, digits, '.', '_', '-'", examples=["train"])] = "job"
+    namespace: Annotated[str, Field(description="Whose quota and fair share the job counts for")] = "default"
+    user: Annotated[str, Field(description="Submitting user")] = "anonymous"
+    command: Annotated[
+        list[str],
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="Program and arguments (argv); no shell reads it",
+            examples=[["python", "train.py"]],
+        ),
+    ]
+    env: Annotated[dict[str, str], Field(max_length=4096)] = {}
+    workdir: Annotated[str | None, Field(max_length=4096, description="Absolute path on the hosts")] = None
+    gpus: ResourceRequest = ResourceRequest()
+    groups: Annotated[
+        tuple[RankGroup, ...],
+        Field(max_length=64, description="Rank groups with different needs, placed all or none; instead of gpus"),
+    ] = ()
+    spare_hosts: Annotated[
+        int, Field(ge=0, le=64, description="Spare hosts: after a fault the job goes on with one of them at once")
+    ] = 0
+    keep_reservation_s: Annotated[
+        int,
+        Field(ge=0, le=24 * 3600, description="How long the reservation is kept after a fault, while a GPU is reset"),
+    ] = 0
+    rank_per: RankPer = RankPer.HOST
+    preemptible: Annotated[bool, Field(description="May be stopped for a job of higher priority")] = True
+    checkpoints: Annotated[
+        bool, Field(description="The job goes on from its checkpoints, so it may be moved for other jobs")
+    ] = False
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    priority: Annotated[int, Field(ge=-1000, le=1000, description="Higher goes first")] = 0
+    time_limit_s: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_TIME_LIMIT_S, description="Longest wall-clock time of one attempt; None: no limit"),
+    ] = None
+    warn_before_s: Annotated[
+        int, Field(ge=0, le=24 * 3600, description="How long before the time limit warn_signal is sent; 0: never")
+    ] = 0
+    warn_signal: Annotated[str, Field(pattern=r"^(USR1|USR2|HUP|INT|TERM)$")] = "USR1"
+    hang_limit_s: Annotated[
+        int | None, Field(ge=1, le=MAX_TIME_LIMIT_S, description="Restart the job after so long without a sign of work")
+    ] = None
+    idle_limit_s: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_TIME_LIMIT_S,
+            description="End the job after its GPUs were idle so long; it is warned at half of that",
+        ),
+    ] = None
+    power_limit_w: Annotated[int | None, Field(ge=1, le=10_000, description="Power limit of each GPU, watts")] = None
+    max_retries: Annotated[int, Field(ge=0, le=100, description="Attempts after a failure of the user's program")] = 0
+    max_hardware_retries: Annotated[
+        int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions do not count")
+    ] = 16
+    grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
+    fencing: Annotated[
+        Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
+    ] = None
+
+    @field_validator("name", "namespace", "user")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        return check_name(value)
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_executed(cls, value: list[str]) -> list[str]:
+        return check_command(value)
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_an_environment(cls, value: dict[str, str]) -> dict[str, str]:
+        return check_env(value)
+
+    @field_validator("workdir")
+    @classmethod
+    def _is_absolute(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_text(value, "workdir")
+            if not value.startswith("/"):
+                raise ValueError(f"{value!r} is not an absolute path")
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_gang(self) -> Self:
+        if self.groups and self.gpus not in (ResourceRequest(), ResourceRequest(gpus_per_host=1)):
+            raise ValueError("groups say what each of them needs: leave gpus out")
+        names = [group.name for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two groups have one name: {', '.join(names)}")
+        if self.groups and self.rank_per is not RankPer.HOST:
+            raise ValueError("groups say rank_per each: leave the job's out")
+        if self.spare_hosts and (self.groups or self.gpus.total is not None):
+            raise ValueError("spare_hosts needs slices that are all alike: ask by hosts and gpus_per_host")
+        for request, rank_per in self._shapes:
+            if rank_per is RankPer.GPU and not request.gpus:
+                raise ValueError(
+                    "rank_per gpu (--rank-per gpu) starts one process per GPU, but no GPU is asked for: "
+                    "say how many (--gpus), or leave it out"
+                )
+        if not self.gpu_count and (self.power_limit_w or self.idle_limit_s):
+            raise ValueError("power_limit_w and idle_limit_s are about GPUs, but none is asked for: leave them out")
+        if self.warn_before_s and (self.time_limit_s is None or self.warn_before_s >= self.time_limit_s):
+            raise ValueError("warn_before_s needs a longer time_limit_s")
+        if self.warn_before_s and self.checkpoint.signal == self.warn_signal:
+            raise ValueError(
+                f"warn_signal and checkpoint.signal are both {self.warn_signal}: choose two, or the program cannot "
+                "tell a request for a checkpoint from the end of its time"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gang_is_not_absurd(self) -> Self:
+        if self.gpu_count > 100_000:
+            raise ValueError(f"{self.gpu_count} GPUs were asked for; at most 100000 are allowed")
+        texts = [*self.command, *self.env, *self.env.values()]
+        for group in self.groups:
+            texts += [*(group.command or ()), *group.env, *group.env.values()]
+        copy = sum(len(text.encode()) + 1 for text in texts)
+        # A total may come to lie on single GPUs, as many hosts as it has.
+        hosts = sum(request.total or request.hosts for request in self.requests)
+        if copy * hosts > MAX_GANG_BYTES:
+            raise ValueError(
+                f"command and environment have {copy} bytes, for {hosts} hosts "
+                f"{copy * hosts}; at most {MAX_GANG_BYTES} are allowed: put large values into a file"
+            )
+        return self
+
+    @property
+    def _shapes(self) -> list[tuple[ResourceRequest, RankPer]]:
+        return [(group.gpus, group.rank_per) for group in self.groups] or [(self.gpus, self.rank_per)]
+
+    @property
+    def requests(self) -> tuple[ResourceRequest, ...]:
+        """What must be placed, all or none: one, or one of each group."""
+        return tuple(group.gpus for group in self.groups) or (self.gpus,)
+
+    @property
+    def spans_hosts(self) -> bool:
+        """May it get more than one host?"""
+        return bool(self.groups or self.spare_hosts or self.gpus.total is not None or self.gpus.hosts > 1)
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of all ranks; spares are not among them."""
+        return sum(request.gpus for request in self.requests)

@@ -1,0 +1,49 @@
+"""Everything the scheduler decides by, in one document. A new leader starts from it, and a snapshot file holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpu_platform.domain.hosts.lease import GpuTelemetry
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow, RunningRow
+
+
+@dataclass(frozen=True, slots=True)
+class PastUseRow:
+    """GPUs that a user held and released, which fair share counts for a while. Jobs of the same hours are one row."""
+
+    namespace: str
+    user: str
+    gpus: float
+    """On average between ``begin`` and ``end``."""
+    begin: float
+    """Unix seconds."""
+    end: float
+
+
+class ClusterState(BaseModel):
+    """The state of a live cluster at one moment, in the rows of :mod:`gpu_platform.domain.placing.scheduler_input`.
+
+    Some fields have another name in the document than in the code: an alias keeps what earlier snapshots wrote.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+    version: Literal[1] = 1
+    at: Annotated[float, Field(description="Unix seconds")]
+    seq: Annotated[int, Field(description="Number of the last event that it contains")] = 0
+    hosts: list[HostRow] = []
+    gpus: list[GpuRow] = []
+    host_use: Annotated[list[HostUse], Field(alias="room", description="CPUs and memory of hosts that jobs have")] = []
+    running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
+    queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
+    used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
+    telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
+    policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}
+
+    def without_tokens(self) -> ClusterState:
+        """A copy that may be shown to users: whoever holds a task token can answer in place of the scheduler."""
+        return self.model_copy(update={"queue": [replace(row, task_token=b"") for row in self.queue]})

@@ -1,0 +1,235 @@
+"""The scheduler's answer: a place for the gang, or the reason there is none."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+from gpu_platform.domain.hosts.share import ShareGrant
+
+
+class TopologyLevel(StrEnum):
+    """How close a gang's GPUs are, best first. The level of a set is that of its worst pair."""
+
+    NVLINK_NUMA = "nvlink_numa"
+    """NVLink between every two (or a connected NVLink ring), all in one NUMA node."""
+    NVLINK = "nvlink"
+    """An NVLink ring through all of them, on any sockets of one host."""
+    NUMA = "numa"
+    SOCKET = "socket"
+    HOST = "host"
+    """One host, across sockets; only with ``allow_cross_numa``."""
+    NVLINK_DOMAIN = "nvlink_domain"
+    """Several hosts that one NVLink domain joins (NVL72 racks)."""
+    LEAF = "leaf"
+    SPINE = "spine"
+    ANY = "any"
+
+
+class HostSlice(BaseModel):
+    """The GPUs of one host that a gang gets, in rank order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    gpu_uuids: list[str]
+    gpu_indices: list[int]
+    shares: list[ShareGrant] = []
+    """Per GPU what part of it; empty: all of each."""
+    cpus: int = 0
+    """CPUs of the host that nobody else gets."""
+    ram_mib: int = 0
+    """Memory of the host that nobody else gets."""
+    group: str | None = None
+    """The rank group of this slice, in a gang of several groups."""
+
+
+class ScoreRow(BaseModel):
+    """The score of one candidate."""
+
+    model_config = ConfigDict(frozen=True)
+
+    candidate: str
+    """A host; for a gang the domain that its hosts were taken from, e.g. ``leaf l7``."""
+    total: float
+    parts: dict[str, float] = {}
+    """Score -> value (0 to 1) x weight; they add up to ``total``."""
+
+
+class ScoreTable(BaseModel):
+    """Scores of the candidates: the winner first, then the next ones. Equal totals are sorted by name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: list[ScoreRow] = []
+    others: int = 0
+    """Candidates that are not shown."""
+
+
+class Placement(BaseModel):
+    """A proposal. It becomes a fact only when ``reserve`` commits it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    slices: list[HostSlice]
+    level: TopologyLevel
+    bandwidth_gb_s: float
+    """Expected bus bandwidth of the slowest link of the best ring, GB/s, one direction."""
+    score: float
+    why: str
+    """One sentence for people, e.g.
+    ``4 GPUs in one NVLink ring (18 links) on one NUMA node of dgx-a; best connected, then tightest,
+    of 3 hosts that fit``.
+    """
+    scores: ScoreTable = ScoreTable()
+    """The winner and the runners-up."""
+    epoch: int = 0
+    """The leader's fencing token."""
+    decided_in_ms: float = 0.0
+
+    @property
+    def gpu_uuids(self) -> list[str]:
+        return [uuid for part in self.slices for uuid in part.gpu_uuids]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Each once, that of rank 0 first."""
+        return list(dict.fromkeys(part.host for part in self.slices))
+
+
+class ReasonCode(StrEnum):
+    """Why a host cannot take a job. Ordered as the filters run."""
+
+    HOST_NOT_READY = "host_not_ready"
+    EXCLUDED = "excluded"
+    """The job's earlier attempt failed there."""
+    OTHER_MODEL = "other_model"
+    TOO_LITTLE_MEMORY = "too_little_memory"
+    COMPUTE_CAPABILITY = "compute_capability"
+    NO_CUDA = "no_cuda"
+    """The host has not the CUDA installation that was asked for."""
+    SHARING_UNSUPPORTED = "sharing_unsupported"
+    """Its GPUs have no such MIG profile, or it shares GPUs in another way."""
+    TOO_FEW_GPUS = "too_few_gpus"
+    """The host never had enough matching GPUs."""
+    CPUS = "cpus"
+    """Too few CPUs, or too few that no job has."""
+    RAM = "ram"
+    """Too little memory of the host, or too little that no job has."""
+    UNHEALTHY = "unhealthy"
+    """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
+    TOO_HOT = "too_hot"
+    """Enough healthy GPUs, but too many are above the temperature limit."""
+    BUSY = "busy"
+    """Enough healthy GPUs, but other jobs hold them."""
+    SHARED_BY_ANOTHER = "shared_by_another"
+    """GPUs with room are shared by another namespace, or in another mode."""
+    TOO_LITTLE_SHARE = "too_little_share"
+    """Shared GPUs have too little left: of SMs, memory or MIG slices."""
+    TOPOLOGY = "topology"
+    """Enough free GPUs, but not on one socket or NVLink island."""
+    KEPT = "kept"
+    """It fits, but the host is kept for a job ahead in the queue."""
+    FILTER = "filter"
+    """A filter of another package: see ``HostCount.filter``."""
+
+
+class HostCount(BaseModel):
+    """``hosts`` hosts cannot take the job because of ``code``; ``available`` is the best of them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: ReasonCode
+    hosts: int
+    asked: str
+    available: str
+    filter: str | None = None
+    """The filter plugin's name, where ``code`` is ``filter``."""
+
+
+class WaitCode(StrEnum):
+    """Why a job waits, in one word: the label of metrics and of lists."""
+
+    WAITING_FOR_GPUS = "waiting_for_gpus"
+    """Running jobs must end, or GPUs and hosts come back."""
+    BEHIND_HIGHER_PRIORITY = "behind_higher_priority"
+    """It would fit, but what it would take is kept for a job ahead."""
+    NO_HOSTS = "no_hosts"
+    NEVER_FITS = "never_fits"
+    """Not even on the empty, healthy cluster."""
+    OVER_QUOTA = "over_quota"
+
+
+class BlockingJob(BaseModel):
+    """A job that has GPUs which a waiting job needs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    attempt: int
+    gpus: int
+    """How many GPUs it holds of those that the waiting job needs."""
+    hosts: list[str]
+    ends_by: float | None = None
+    """Unix seconds: its time limit; None if it has none."""
+
+
+class EstimateBasis(StrEnum):
+    """The basis of an estimated start, or the reason why there is none."""
+
+    PROMISED = "promised"
+    """It is the date of a reservation: see ``Reason.starts_by``."""
+    TIME_LIMITS = "time_limits"
+    """Jobs that run, and those ahead, all run to their time limits and nobody comes in before it."""
+    NO_TIME_LIMIT = "no_time_limit"
+    """None: it depends on jobs that may run for ever."""
+    REPAIR = "repair"
+    """None: hosts or GPUs must come back first, or hosts be added."""
+    QUOTA = "quota"
+    """None: it depends on what its namespace or user has."""
+    ALONE = "alone"
+    """As ``time_limits``, but jobs ahead in the queue are not counted."""
+    PARTS = "parts"
+    """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
+    PREEMPTING = "making_room"
+    """It starts as soon as the jobs that are stopped or moved for it have ended, their grace at most."""
+    TOO_FAR = "too_far"
+    """None: more jobs are ahead than the estimate looks at."""
+
+
+class Reason(BaseModel):
+    """Why a job waits. The same data in API, CLI and metric labels.
+
+    Jobs that ask for the same share one; dates are those of the first of them, ``first_job``, and for those
+    behind it a lower bound.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    code: WaitCode
+    message: str
+    counts: list[HostCount] = []
+    next_step: str = ""
+    """What would unblock it."""
+    holders: list[BlockingJob] = []
+    """Jobs without which it would start, if nobody else came in before it; those whose end is nearest, at most 5."""
+    more_holders: int = 0
+    """How many jobs of that kind are not shown."""
+    starts_by: float | None = None
+    """Unix seconds: promised, if running jobs keep their time limits and nobody comes in before it."""
+    estimated_start: float | None = None
+    """Unix seconds: not promised; see ``estimate``."""
+    estimate: EstimateBasis | None = None
+    """None: not yet looked at."""
+    first_job: str | None = None
+    position: int | None = None
+    """Place in the queue, 1 is next."""
+
+    def for_job(self, job_id: str, position: int | None) -> Reason:
+        """The reason as shown for one job: a start promised to the first job is not promised to those behind it."""
+        if self.first_job in (None, job_id):
+            return self.model_copy(update={"position": position})
+        not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}
+        basis = None if self.estimate is None else not_theirs.get(self.estimate, self.estimate)
+        return self.model_copy(update={"position": position, "starts_by": None, "estimate": basis})

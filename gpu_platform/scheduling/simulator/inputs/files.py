@@ -1,0 +1,124 @@
+"""The simulator's files on disk. Everything that is read is YAML, CSV or JSON, plain or gzipped."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+from pydantic import ValidationError
+
+from gpu_platform.domain.errors import InvalidRequest, NotFound
+from gpu_platform.domain.placing.cluster_state import ClusterState
+from gpu_platform.domain.placing.scheduler_input import HostRow
+from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy_file import read_policy
+from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, read_nodes
+from gpu_platform.scheduling.simulator.inputs.failures import Outage, read_failures
+from gpu_platform.scheduling.simulator.inputs.readers import read_trace
+from gpu_platform.scheduling.simulator.inputs.trace import Trace
+
+
+def load_trace(path: Path, host_size: int = 8) -> Trace:
+    """Read a trace. Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        return read_trace(path.name, file, host_size)
+
+
+def load_cluster(path: Path) -> list[HostRow]:
+    """A :class:`ClusterFile` in YAML, or a published table of hosts (``.csv``). Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        if ".csv" in path.suffixes:
+            return read_nodes(path.name, file)
+        try:
+            return ClusterFile.model_validate(_yaml(path, file)).rows()
+        except ValidationError as error:
+            raise InvalidRequest(f"{path.name} is no cluster: {_problems(error)}") from error
+
+
+def load_state(path: Path) -> ClusterState:
+    """Read what ``gpu-platform snapshot`` wrote. Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        try:
+            return ClusterState.model_validate_json(file.read())
+        except ValidationError as error:
+            raise InvalidRequest(f"{path.name} is no snapshot of a cluster: {_problems(error)}") from error
+
+
+def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
+    """Read failures. Raises NotFound and InvalidRequest."""
+    with _open(path) as file:
+        return read_failures(path.name, file, hosts)
+
+
+def load_policy(
+    name: str, overrides: Iterable[str] = (), default: Mapping[str, Any] | None = None
+) -> tuple[str, Policy]:
+    """(what to call it, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
+
+    ``default``: the fields of the policy with that name, which another queue order is to replace.
+    ``overrides``: ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
+    """
+    path = Path(name)
+    if path.is_file():
+        with _open(path) as file:
+            content = _yaml(path, file)
+        label = path.stem
+    else:
+        content, label = copy.deepcopy(dict(default or {})) | ({} if name == "default" else {"order": name}), name
+    for override in overrides:
+        _override(content, override)
+    try:
+        policy = read_policy(content, f"policy {label}")
+    except InvalidRequest as error:
+        if path.is_file():
+            raise
+        raise InvalidRequest(f"{error.message} (and there is no file {name})") from error
+    return label, policy
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidRequest(f"{text!r} sets nothing: write key=value, e.g. order=fcfs or weights.topology=3")
+    *above, last = key.split(".")
+    target = content
+    for key in above:
+        below = target.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise InvalidRequest(f"{text!r}: {key} is a value and has nothing below it")
+        target = below
+    try:
+        target[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{text!r}: {value!r} is not YAML") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[TextIO]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield file
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise NotFound(f"there is no file {path}") from error
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise InvalidRequest(f"{path} is not text: {error}") from error
+
+
+def _yaml(path: Path, file: TextIO) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file) or {}
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{path.name} is not YAML: {error}") from error
+    if not isinstance(content, Mapping):
+        raise InvalidRequest(f"{path.name} must be a mapping, not {json.dumps(content, default=str)[:60]}")
+    return dict(content)
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])

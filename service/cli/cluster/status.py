@@ -1,0 +1,144 @@
+"""``gpu-platform status|health|watch``: the cluster at a glance, one GPU's health, and both again and again."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli import parsing, session
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from gpu_platform.client import Client
+    from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
+    from gpu_platform.domain.jobs.job import Job
+
+MAX_JOBS = 50
+SHORTEST_S = 0.1
+
+Wide = Annotated[bool, typer.Option("--wide", help="Show the uuid of each GPU.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (status, health, watch):
+        app.command()(command)
+
+
+def status(
+    everything: Annotated[bool, typer.Option("--all", help="Show every host and GPU.")] = False,
+    wide: Wide = False,
+    json: session.Json = False,
+) -> None:
+    """The cluster at a glance: hosts, GPUs, jobs that wait or run."""
+    with session.service() as client:
+        hosts, gpus, jobs = _look(client)
+        warnings = _warnings(client)
+    if json:
+        session.print_json(_as_json(hosts, gpus, jobs) | {"warnings": warnings})
+        return
+    for warning in warnings:
+        session.say(f"warning: {warning}")
+    session.show(_cluster(hosts, gpus, jobs, everything, wide))
+
+
+def health(
+    gpu_id: Annotated[
+        str | None, typer.Option(help="uuid, the beginning of one, or host:index; default: all GPUs.")
+    ] = None,
+    wide: Wide = False,
+    json: session.Json = False,
+) -> None:
+    """One GPU: what it is, what its host measures, what happened to it; or all. Returns 1 if one is out of service."""
+    from gpu_platform.domain.states import GpuState
+    from service.cli.show import show_gpu, tables
+
+    with session.service() as client:
+        gpus = [client.gpu(gpu_id)] if gpu_id else list(client.gpus())
+        events = client.gpu_events(gpu_id) if gpu_id else []
+    measured, away = _measured(gpu_id) if gpu_id else (None, None)
+    if json:
+        story = [event.model_dump(mode="json") for event in events]
+        now = None if measured is None else measured.model_dump(mode="json")
+        one = {**gpus[0].model_dump(mode="json"), "health": now, "events": story}
+        session.print_json(one if gpu_id else gpus)
+    else:
+        session.show(show_gpu.gpu_details(gpus[0], measured, away) if gpu_id else show_gpu.gpus_table(gpus, wide))
+        if events:
+            session.say("")
+            session.show(tables.gpu_history(events))
+    ill = {GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE, GpuState.DRAINING, GpuState.DRAINED}
+    raise typer.Exit(session.FAILED if any(gpu.state in ill or tables.is_unavailable(gpu) for gpu in gpus) else 0)
+
+
+def watch(
+    interval: Annotated[
+        float | None,
+        typer.Option(parser=parsing.duration_s, metavar="TIME", help="1s, 500ms, 2m; at least 100ms; default: 2s."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every host and GPU.")] = False,
+    wide: Wide = False,
+    json: session.Json = False,
+) -> None:
+    """The status again and again, until Ctrl-C. With --json one line each time."""
+    pause_s = 2.0 if interval is None else interval
+    if pause_s < SHORTEST_S:
+        raise typer.BadParameter(f"--interval {pause_s:g}s is too short: at least {SHORTEST_S:g}s")
+    with session.service() as client:
+        if json:
+            while True:
+                typer.echo(json_module.dumps(_as_json(*_look(client))))
+                time.sleep(pause_s)
+        from rich.live import Live
+
+        with Live(console=session.out(), auto_refresh=False) as live:
+            while True:
+                live.update(_cluster(*_look(client), everything, wide), refresh=True)
+                time.sleep(pause_s)
+
+
+def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job], everything: bool, wide: bool) -> Group:
+    from service.cli.show import show_gpu, tables
+
+    return tables.cluster(hosts, gpus, jobs, MAX_JOBS, show_gpu.gpus_table(gpus, wide) if everything or wide else None)
+
+
+def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
+    """What its host measures now; or why nobody can say."""
+    from gpu_platform.domain.errors import PlatformError
+
+    try:
+        with session.service(patience_s=0.0) as client:
+            return client.gpu_health(gpu_id), None
+    except PlatformError as error:
+        return None, error.message
+
+
+def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job]]:
+    from gpu_platform.domain.states import JobState
+
+    live = [state for state in JobState if not state.is_terminal]
+    # One more than is shown tells that there are more.
+    jobs = list(islice(client.list(states=live, page_size=MAX_JOBS + 1), MAX_JOBS + 1))
+    return list(client.hosts()), list(client.gpus()), jobs
+
+
+def _warnings(client: Client) -> list[str]:
+    from gpu_platform.domain.errors import Unavailable
+
+    try:
+        return client.ready().warnings
+    except Unavailable as error:
+        return [error.message]
+
+
+def _as_json(hosts: list[Host], gpus: list[Gpu], jobs: list[Job]) -> dict[str, Any]:
+    return {
+        "hosts": [host.model_dump(mode="json") for host in hosts],
+        "gpus": [gpu.model_dump(mode="json") for gpu in gpus],
+        "jobs": [job.model_dump(mode="json") for job in jobs[:MAX_JOBS]],
+    }

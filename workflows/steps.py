@@ -1,0 +1,52 @@
+"""What workflow code waits for: a short transaction of the control plane, or a condition."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LONGEST_SUMMARY = 180
+"""Characters. Temporal refuses a step whose summary is longer than 200 bytes."""
+
+
+@overload
+async def database_step(step: Callable[[Any, T], Awaitable[R]], argument: T, /, *, summary: str) -> R: ...
+@overload
+async def database_step(step: Callable[[Any, T], R], argument: T, /, *, summary: str) -> R: ...
+@overload
+async def database_step(step: Callable[[Any], R], /, *, summary: str) -> R: ...
+async def database_step(step: Callable[..., Any], /, *arguments: Any, summary: str) -> Any:
+    """The result of the activity ``step``. ``summary`` names it in the Temporal UI.
+
+    Raises the activity's own :class:`ApplicationError` when it fails for good: a local activity has no
+    ``ActivityError`` around it.
+    """
+    return await workflow.execute_local_activity_method(
+        step,
+        args=arguments,
+        summary=summary[:LONGEST_SUMMARY],
+        start_to_close_timeout=timedelta(seconds=60),
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(milliseconds=50), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)
+        ),
+        # A local activity that waits between tries longer than this becomes a timer, so that
+        # an outage of the database does not pin a workflow task.
+        local_retry_threshold=timedelta(seconds=2),
+    )
+
+
+async def until(condition: Callable[[], bool], limit: timedelta | None) -> bool:
+    """False when the time ran out first. With no limit: as long as it takes."""
+    try:
+        await workflow.wait_condition(condition, timeout=limit)
+    except builtins.TimeoutError:
+        return False
+    return True
