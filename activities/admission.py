@@ -7,7 +7,8 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, NotFound, Unavailable
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 
@@ -37,5 +38,7 @@ class AdmissionActivities:
             message = f"the database does not know job {job_id}, and nobody withdrew it: it waits to be restored"
             raise Unavailable(message) from error
         except InvalidRequest as error:
-            return AdmissionResult(admitted=False, failure=Failure(kind=FailureKind.REJECTED, message=error.message))
+            return AdmissionResult(
+                admitted=False, failure=Failure(kind=blame(FailureCause.NOT_ADMITTED), message=error.message)
+            )
         return AdmissionResult(admitted=True)

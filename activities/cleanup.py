@@ -10,7 +10,8 @@ from temporalio import activity
 from activities.clock import utc_now
 from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.restoring import orphans
@@ -48,7 +49,7 @@ class CleanupActivities:
         """
         if await self._driven(request.key):
             return False
-        failure = Failure(kind=FailureKind.HARDWARE, message=request.message)
+        failure = Failure(kind=blame(FailureCause.WORKFLOW_LOST), message=request.message)
         return await self._in_thread(
             orphans.end_orphan,
             self._store,

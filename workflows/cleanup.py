@@ -20,7 +20,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.reservation import EndAttempt, ReservationActivities
     from gpu_platform.domain.contracts import node_task_queue
     from gpu_platform.domain.jobs.attempt import HostLost, StopRequest
-    from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
+    from gpu_platform.domain.jobs.blame import FailureCause, blame
+    from gpu_platform.domain.jobs.job import Failure, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
     from workflows.steps import database_step, until
@@ -80,7 +81,7 @@ class CleanupWorkflow:
                 key=input.key,
                 state=JobState.FAILED,
                 actor="cleanup",
-                failure=Failure(kind=FailureKind.HARDWARE, message=input.message),
+                failure=Failure(kind=blame(FailureCause.WORKFLOW_LOST), message=input.message),
                 progress=JobProgress(attempt=input.key.attempt),
             ),
             summary="Release what the attempt holds",

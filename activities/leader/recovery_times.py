@@ -12,7 +12,7 @@ from datetime import datetime
 from activities.leader.metrics import RECOVERY_SECONDS
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
 
 ENDED = frozenset({"job.completed", "job.failed", "job.cancelled"})
 

@@ -22,7 +22,8 @@ from gpu_platform.domain.jobs.attempt import (
     StopRequest,
     WatchRequest,
 )
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import NO_LEASE, HostAgent
 
 T = TypeVar("T")

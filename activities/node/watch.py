@@ -14,7 +14,8 @@ from temporalio import activity
 from activities.heartbeat import heartbeating
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 
 FAULT_SETTLE_S = 0.4
@@ -60,12 +61,12 @@ class RankWatcher:
         fault = self._recent_fault(request.key)
         overdue = self._agent.overdue_message(request.key)
         if overdue is not None:
-            failure = Failure(kind=FailureKind.TIME_LIMIT, message=overdue, host=request.host, rank=first.rank)
+            failure = Failure(kind=blame(FailureCause.TIME_LIMIT), message=overdue, host=request.host, rank=first.rank)
         elif fault is not None:
             failure = fault.as_failure(rank=first.rank, exit_code=first.exit_code)
         elif first.vanished:
             failure = Failure(
-                kind=FailureKind.HARDWARE,
+                kind=blame(FailureCause.RANK_VANISHED),
                 message=f"rank {first.rank} vanished from {request.host} without an exit record: "
                 "the host was restarted, or its supervisor was killed",
                 host=request.host,
@@ -74,7 +75,7 @@ class RankWatcher:
         elif reason := self._agent.stopped_because(request.key, first.ended_at_ms):
             # The host was declared LOST and is back. It ended the old ranks before the workflow knows.
             failure = Failure(
-                kind=FailureKind.HARDWARE,
+                kind=blame(FailureCause.STOPPED_BY_HOST),
                 message=f"rank {first.rank} was stopped on {request.host}: {reason}",
                 host=request.host,
                 rank=first.rank,

@@ -33,6 +33,7 @@ from gpu_platform.domain.jobs.attempt import (
     StopRequest,
     WatchRequest,
 )
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.accounting.accounting import read_usage
@@ -292,7 +293,9 @@ class HostAgent:
         """Reset a GPU that nothing uses. Seconds on a real one. Raises :class:`PreflightFailed` if it fails."""
         if pids := self.gpu_processes(uuid):
             raise PreflightFailed(
-                f"GPU {uuid} cannot be reset: processes {pids} hold it", kind="hardware", gpu_uuid=uuid
+                f"GPU {uuid} cannot be reset: processes {pids} hold it",
+                kind=blame(FailureCause.GPU_UNFIT),
+                gpu_uuid=uuid,
             )
         pause = self._health.paused() if self._health and self._nvml.must_close_to_reset else contextlib.nullcontext()
         with pause:
@@ -305,7 +308,8 @@ class HostAgent:
         for gpu in self._inventory.gpus:
             if pids := self.gpu_processes(gpu.uuid):
                 raise PreflightFailed(
-                    f"the GPUs cannot be reset together: processes {pids} hold GPU {gpu.index}", kind="hardware"
+                    f"the GPUs cannot be reset together: processes {pids} hold GPU {gpu.index}",
+                    kind=blame(FailureCause.GPU_UNFIT),
                 )
         pause = self._health.paused() if self._health and self._nvml.must_close_to_reset else contextlib.nullcontext()
         with pause:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from itertools import combinations
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.jobs.job import FailureKind, Job
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.usage import AttemptUsage
 from gpu_platform.domain.states import JobState
 from tests.chaos.faults import NEVER_A_REASON, ONE_PATH, Fault

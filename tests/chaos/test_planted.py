@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.jobs.job import Failure, FailureKind, Job
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure, Job
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import AttemptUsage

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound, PreflightFailed
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
-from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
 from tests.hosts_rig import HostRig, is_running, until
 
 

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from gpu_platform.client import AsyncClient
-from gpu_platform.domain.jobs.job import FailureKind, Job
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState

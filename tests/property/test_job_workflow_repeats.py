@@ -14,7 +14,7 @@ from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
-from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState

@@ -16,7 +16,8 @@ from temporalio.client import Client
 from activities.leader import host_telemetry
 from gpu_platform.domain.errors import OverQuota
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.jobs.job import FailureKind, Job
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState

@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from gpu_platform.domain.jobs.job import FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store

@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from random import Random
 
-from gpu_platform.domain.jobs.job import FailureKind, JobProgress
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import Attempt

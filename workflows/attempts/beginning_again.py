@@ -10,7 +10,8 @@ from temporalio import workflow
 
 from activities.beginning_again import TakenOverJob, TakeoverActivities
 from activities.search_attributes import of_submission
-from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.spec import JobSpec
 from workflows.attempts.endings import Ending, after_failure
 from workflows.steps import database_step
@@ -26,4 +27,4 @@ async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:
 def workflow_lost(spec: JobSpec, progress: JobProgress) -> Ending:
     """How the attempt ends that held GPUs: a hardware retry, if the job has one left. Counted in ``progress``."""
     message = "Temporal lost track of this job (its database was lost, or is older), so its ranks were stopped"
-    return after_failure(Failure(kind=FailureKind.HARDWARE, message=message), spec, progress)
+    return after_failure(Failure(kind=blame(FailureCause.WORKFLOW_LOST), message=message), spec, progress)

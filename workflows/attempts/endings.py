@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress, StoppedBy
+from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
+from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from workflows import policies
@@ -97,7 +98,7 @@ def time_limit_reached(spec: JobSpec) -> Ending:
 def not_healed(spec: JobSpec) -> Ending:
     """The GPUs of the kept reservation were not healed in time. The fault itself is charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
-    failure = Failure(kind=FailureKind.HARDWARE, message=waited)
+    failure = Failure(kind=blame(FailureCause.NOT_HEALED), message=waited)
     return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", must_replace=True)
 
 

@@ -7,7 +7,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from activities.errors import HOST_REMOVED, NOT_OURS, WORKFLOW_IS_OLDER
 from activities.node.launch import PREFLIGHT_FAILED
 from gpu_platform.domain.jobs.attempt import HostLost, RankExit
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureCause, FailureKind, blame
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import JobSpec
 
 JOB_FAILED = "JobFailed"
@@ -36,13 +37,13 @@ def step_failure(error: FailureError) -> Failure:
         step, cause = error.activity_type, error.cause
     if isinstance(cause, ApplicationError):
         if cause.type == NOT_OURS:
-            return Failure(kind=FailureKind.REJECTED, message=cause.message)
+            return Failure(kind=blame(FailureCause.NOT_ADMITTED), message=cause.message)
         if cause.type == PREFLIGHT_FAILED and cause.details:
             return Failure.model_validate(cause.details[0])
-        return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause.message}")
+        return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"{step} failed: {cause.message}")
     if isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
-        return Failure(kind=FailureKind.HARDWARE, message=f"no node worker took {step}")
-    return Failure(kind=FailureKind.HARDWARE, message=f"{step} failed: {cause or error}")
+        return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"no node worker took {step}")
+    return Failure(kind=blame(FailureCause.STEP_FAILED), message=f"{step} failed: {cause or error}")
 
 
 def is_older_than_its_row(error: FailureError) -> bool:
@@ -63,7 +64,7 @@ def _is_of_type(error: FailureError, type: str) -> bool:
 def rank_failure(exit: RankExit) -> Failure:
     """What the host found; else it is the user's."""
     return exit.failure or Failure(
-        kind=FailureKind.USER,
+        kind=blame(FailureCause.PROGRAM),
         message=f"rank {exit.rank} on {exit.host} exited with code {exit.exit_code}",
         rank=exit.rank,
         host=exit.host,
@@ -72,12 +73,14 @@ def rank_failure(exit: RankExit) -> Failure:
 
 
 def lost_failure(lost: HostLost) -> Failure:
-    return Failure(kind=FailureKind.HARDWARE, message=f"host {lost.host} was lost: {lost.reason}", host=lost.host)
+    return Failure(
+        kind=blame(FailureCause.HOST_LOST), message=f"host {lost.host} was lost: {lost.reason}", host=lost.host
+    )
 
 
 def time_limit_failure(spec: JobSpec) -> Failure:
     message = f"ran longer than its limit of {spec.time_limit_s} s; ask for more with --time"
-    return Failure(kind=FailureKind.TIME_LIMIT, message=message)
+    return Failure(kind=blame(FailureCause.TIME_LIMIT), message=message)
 
 
 def job_failed(failure: Failure) -> ApplicationError:

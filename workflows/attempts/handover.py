@@ -10,7 +10,8 @@ from temporalio import workflow
 
 from activities.reservation import HandoverRequest, ReservationActivities, Reserved
 from gpu_platform.domain.hosts.faults import FaultAction
-from gpu_platform.domain.jobs.job import FailureKind, JobProgress
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.jobs.ranks import running_slices, spare_slices
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import HostSlice, Placement

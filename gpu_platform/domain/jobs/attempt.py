@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.domain.jobs.usage import RankUsage
 
@@ -222,9 +223,10 @@ class FaultReport(BaseModel):
     """Found while no job was on the GPU, so none is told; the GPU is healed all the same."""
 
     def as_failure(self, *, rank: int | None = None, exit_code: int | None = None) -> Failure:
-        """The failure of an attempt that this fault ended. The user is to blame only for a fault of the program."""
+        """The failure of an attempt that this fault ended."""
+        cause = FailureCause.PROGRAM_FAULT if self.action is FaultAction.FAIL_JOB else FailureCause.GPU_FAULT
         return Failure(
-            kind=FailureKind.USER if self.action is FaultAction.FAIL_JOB else FailureKind.HARDWARE,
+            kind=blame(cause),
             message=self.message,
             host=self.host,
             rank=rank,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel
 
+from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import Placement, Reason
 from gpu_platform.domain.states import JobState
@@ -59,17 +59,6 @@ class StoppedBy(BaseModel):
     def __str__(self) -> str:
         done = {"cancel": "cancelled", "kill": "killed", "preempt": "preempted"}[self.verb]
         return f"{done} by {self.actor}" + (f": {self.reason}" if self.reason else "")
-
-
-class FailureKind(StrEnum):
-    USER = "user"
-    """The program failed, or cannot be started. Charged to ``max_retries``."""
-    HARDWARE = "hardware"
-    """A GPU fault or a lost host. Charged to ``max_hardware_retries``."""
-    TIME_LIMIT = "time_limit"
-    """Ran longer than ``time_limit_s``; not retried."""
-    REJECTED = "rejected"
-    """Admission refused it."""
 
 
 class Failure(BaseModel):

@@ -12,6 +12,7 @@ import structlog
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Stage
 
@@ -40,7 +41,9 @@ class PowerCap(Stage):
         if wanted is None:
             return
         if plan.shares:
-            raise PreflightFailed("a power limit needs whole GPUs, and this job has shares of them", kind="user")
+            raise PreflightFailed(
+                "a power limit needs whole GPUs, and this job has shares of them", kind=blame(FailureCause.REQUEST)
+            )
         for uuid in plan.gpu_uuids:
             try:
                 self._set(uuid, min(wanted, self._host_limit_w or wanted))
@@ -48,7 +51,7 @@ class PowerCap(Stage):
                 raise PreflightFailed(
                     f"{plan.host} cannot limit the power of GPU {uuid} to {wanted} W ({error}): the node worker "
                     "must run as root, and the GPU must support it",
-                    kind="hardware",
+                    kind=blame(FailureCause.GPU_UNFIT),
                     gpu_uuid=uuid,
                 ) from None
 

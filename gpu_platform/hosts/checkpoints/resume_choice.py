@@ -8,6 +8,7 @@ import structlog
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, ResumePoint
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
 from gpu_platform.hosts.checkpoints.store import CheckpointStore
@@ -80,5 +81,5 @@ def _asked_for(store: CheckpointStore, plan: HostPlan, asked: ResumePoint) -> Ch
     raise PreflightFailed(
         f"the job was to resume from {asked}, but {why}: choose one that `gpu-platform jobs checkpoints "
         f"{asked.job_id}` lists for this host, or let all hosts share node.checkpoint_root",
-        kind="user",
+        kind=blame(FailureCause.REQUEST),
     )

@@ -20,6 +20,7 @@ from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.health.gpu_reset import compute_processes_on
 from gpu_platform.hosts.nvml.gpu_signals import row_remapping
 from gpu_platform.hosts.nvml.library import NvmlLibrary
@@ -71,7 +72,7 @@ class GpuFitness(Stage):
             elif not plan.shares and (problem := self._waits_for_reset(uuid)) is not None:
                 self.report(uuid, problem)
             if problem is not None:
-                raise PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid)
+                raise PreflightFailed(f"GPU {uuid}: {problem}", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid)
 
     def finish(self, plan: HostPlan) -> None:
         """Wait until the driver sees that the attempt is gone. Other attempts may share the GPU and run on."""

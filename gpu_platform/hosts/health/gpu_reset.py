@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpu_platform.domain.errors import PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.nvml.gpu_signals import recovery_action, row_remapping, uncorrectable_ecc
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
@@ -72,4 +73,4 @@ def _pids(nvml: NvmlLibrary, uuid: str, ask: Callable[[object], Iterable[Any]]) 
 
 def _unfit(uuid: str, problem: str, *, needs_operator: bool = False) -> PreflightFailed:
     more = {"needs_operator": True} if needs_operator else {}
-    return PreflightFailed(f"GPU {uuid}: {problem}", kind="hardware", gpu_uuid=uuid, **more)
+    return PreflightFailed(f"GPU {uuid}: {problem}", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid, **more)

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.health import boot
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
@@ -28,7 +29,7 @@ def reset_all_gpus(nvml: NvmlLibrary, *, timeout_s: float) -> None:
     """
     problem = nvml.reset_all_gpus(timeout_s)
     if problem is not None:
-        raise PreflightFailed(f"the reset of all GPUs together failed: {problem}", kind="hardware")
+        raise PreflightFailed(f"the reset of all GPUs together failed: {problem}", kind=blame(FailureCause.GPU_UNFIT))
 
 
 def reboot(command: str | None) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.cuda import cuda_pair, newest_cuda
 from gpu_platform.domain.jobs.attempt import HostPlan, Program
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.stages import Provision, Stage
 
 USUAL_PLACES = ("/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda", "/opt/cuda-*", "/opt/nvidia/cuda*")
@@ -80,27 +81,27 @@ class CudaStage(Stage):
             raise PreflightFailed(
                 f"CUDA {wanted} was asked for; {host} has it, but {self._unusable[unusable]}: ask for that or an older "
                 "one, or install a newer driver or cuda-compat there",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
         if version is None:
             there = ", ".join(self._installations) or "none"
             raise PreflightFailed(
                 f"CUDA {wanted} was asked for; {host} has {there}: install it there, or name its place in "
                 "node.cuda_roots",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
         directory = self._installations[version]
         if not os.path.isdir(directory):
             raise PreflightFailed(
                 f"CUDA {wanted} was asked for; {host} had {version} in {directory}, which is not there any more: "
                 "install it again, and restart the node worker",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
         if not runs_on(self._driver_cuda, version, directory):
             raise PreflightFailed(
                 f"CUDA {wanted} was asked for, which the driver of {host} cannot run: it goes up to CUDA "
                 f"{self._driver_cuda}; ask for that or an older one, or install a newer driver or cuda-compat there",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
 
     def _environ(self, program: Program, has_gpus: bool) -> dict[str, str]:

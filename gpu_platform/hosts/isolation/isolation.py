@@ -17,6 +17,7 @@ from pathlib import Path
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation import device_filter, privileges
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
@@ -148,7 +149,7 @@ class JailPlanner:
             raise PreflightFailed(
                 f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}: "
                 "name a directory of your own",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
 
     def jail_order(self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> JailOrder:
@@ -236,7 +237,8 @@ def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
         return pwd.getpwnam(name)
     except KeyError:
         raise PreflightFailed(
-            f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there", kind="user"
+            f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there",
+            kind=blame(FailureCause.REQUEST),
         ) from None
 
 

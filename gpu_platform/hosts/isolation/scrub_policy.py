@@ -19,6 +19,7 @@ from typing import Literal
 import structlog
 
 from gpu_platform.domain.errors import PlatformError, PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation import scrub_process
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.system import records
@@ -90,7 +91,7 @@ class Scrubber:
         if problem is not None:
             message = f"its memory cannot be scrubbed: {problem}"
             self._on_failure(gpu_uuid, message)
-            raise PreflightFailed(f"GPU {gpu_uuid}: {message}", kind="hardware", gpu_uuid=gpu_uuid)
+            raise PreflightFailed(f"GPU {gpu_uuid}: {message}", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=gpu_uuid)
         self._write(gpu_uuid, _CLEAN)
 
     def _clear_by_reset(self, gpu_uuid: str) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 
 
 def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:
@@ -15,17 +16,22 @@ def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str
     if plan.workdir is not None and not os.path.isdir(plan.workdir):
         what = "is not a directory" if os.path.exists(plan.workdir) else "does not exist"
         raise PreflightFailed(
-            f"the working directory {plan.workdir!r} {what} on {plan.host}: name one that every host has", kind="user"
+            f"the working directory {plan.workdir!r} {what} on {plan.host}: name one that every host has",
+            kind=blame(FailureCause.REQUEST),
         )
     program = command[0]
     if "/" in program:
         path = os.path.join(plan.workdir or "/", program)
         if not os.path.exists(path):
-            raise PreflightFailed(f"the program {program!r} does not exist on {plan.host}", kind="user")
+            raise PreflightFailed(
+                f"the program {program!r} does not exist on {plan.host}", kind=blame(FailureCause.REQUEST)
+            )
         if os.path.isdir(path) or not os.access(path, os.X_OK):
-            raise PreflightFailed(f"the program {program!r} is not executable on {plan.host}", kind="user")
+            raise PreflightFailed(
+                f"the program {program!r} is not executable on {plan.host}", kind=blame(FailureCause.REQUEST)
+            )
     elif shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
         raise PreflightFailed(
             f"the program {program!r} was not found on {plan.host} (PATH is {environ.get('PATH', os.defpath)!r})",
-            kind="user",
+            kind=blame(FailureCause.REQUEST),
         )

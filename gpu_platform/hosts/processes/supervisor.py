@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import RankOrder
 from gpu_platform.hosts.processes.rank_log import LogBounds, LogPump, LogWriter
@@ -216,7 +217,11 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
     host, reason = order.host, os.strerror(number)
     inside = ", inside the jail" if order.jail is not None else ""
     if step == "sandbox":
-        return {"kind": "hardware", "message": f"the rank could not be jailed on {host}: {reason}", "host": host}
+        return {
+            "kind": blame(FailureCause.NO_JAIL).value,
+            "message": f"the rank could not be jailed on {host}: {reason}",
+            "host": host,
+        }
     if step == "workdir":
         message = f"the working directory {order.workdir!r} cannot be entered on {host}{inside}: {reason}"
     else:
@@ -231,7 +236,7 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
             "put large values into a file",
         }
         message = texts.get(number, f"the program {program!r} cannot be executed on {host}: {reason}")
-    return {"kind": "user", "message": message, "host": host}
+    return {"kind": blame(FailureCause.PROGRAM).value, "message": message, "host": host}
 
 
 def _usage(jail: RankJail | None) -> dict[str, float]:
@@ -284,7 +289,7 @@ def _lease_ended(order: RankOrder) -> dict[str, Any]:
     """A :class:`gpu_platform.domain.jobs.job.Failure` as a dictionary."""
     host = order.host
     message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
-    return {"kind": "hardware", "message": message, "host": host}
+    return {"kind": blame(FailureCause.STOPPED_BY_HOST).value, "message": message, "host": host}
 
 
 def exit_code(status: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.nvml.gpu_signals import unsupported
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
@@ -171,4 +172,4 @@ def _refused(nvml: NvmlLibrary, gpu_uuid: str, what: str, error: Any) -> Excepti
 
 
 def _unfit(gpu_uuid: str, problem: str) -> PreflightFailed:
-    return PreflightFailed(f"GPU {gpu_uuid}: {problem}", kind="hardware", gpu_uuid=gpu_uuid)
+    return PreflightFailed(f"GPU {gpu_uuid}: {problem}", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=gpu_uuid)

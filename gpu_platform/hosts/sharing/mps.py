@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.system.process_tree import Process, all_processes, has_environ, send_signal
 from gpu_platform.hosts.system.tools import run_tool
 
@@ -64,7 +65,7 @@ class MpsDaemon:
             if serves != owner:
                 raise PreflightFailed(
                     f"GPU {self._gpu_uuid} is shared by MPS for the account {serves}, not for {owner}",
-                    kind="hardware",
+                    kind=blame(FailureCause.GPU_UNFIT),
                     gpu_uuid=self._gpu_uuid,
                 )
             return

@@ -14,6 +14,7 @@ from gpu_platform.domain.errors import HostUnavailable, PlatformError, Preflight
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation.isolation import JAILED, account_of
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
@@ -141,7 +142,7 @@ class Sharing(Stage):
                 used = "all of it" if other is None else other.value
                 raise PreflightFailed(
                     f"GPU {uuid} is not free yet on {plan.host}: attempt {key} has {used}",
-                    kind="hardware",
+                    kind=blame(FailureCause.GPU_UNFIT),
                     gpu_uuid=uuid,
                 )
 
@@ -167,7 +168,9 @@ class Sharing(Stage):
         self._set_mig_mode(uuid, True)
         profile, start, size = grant.mig_profile, grant.mig_start, grant.mig_size
         if profile is None or start is None or size is None:
-            raise PreflightFailed(f"the share of GPU {uuid} names no MIG placement", kind="hardware", gpu_uuid=uuid)
+            raise PreflightFailed(
+                f"the share of GPU {uuid} names no MIG placement", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid
+            )
         record = MigInstanceRecord(
             str(plan.key), position, start, size, plan.namespace, [instance.gi for instance in existing]
         )
@@ -179,7 +182,7 @@ class Sharing(Stage):
         try:
             self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
         except HostUnavailable as error:  # another host may do better; trying again here would not
-            raise PreflightFailed(error.message, kind="hardware", gpu_uuid=uuid) from error
+            raise PreflightFailed(error.message, kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid) from error
 
     def _set_mig_mode(self, uuid: str, on: bool) -> None:
         """Nothing if it is so, or the GPU knows no MIG and none is wanted."""
@@ -187,12 +190,14 @@ class Sharing(Stage):
         if is_on is on or (is_on is None and not on):
             return
         if is_on is None:
-            raise PreflightFailed(f"GPU {uuid} cannot be partitioned (MIG)", kind="hardware", gpu_uuid=uuid)
+            raise PreflightFailed(
+                f"GPU {uuid} cannot be partitioned (MIG)", kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid
+            )
         if foreign := mig.instances(self._nvml, uuid):
             raise PreflightFailed(
                 f"GPU {uuid} has {len(foreign)} MIG instances that are not the platform's: "
                 f"remove them (nvidia-smi mig -dci -i {uuid}; nvidia-smi mig -dgi -i {uuid}) or take the GPU offline",
-                kind="hardware",
+                kind=blame(FailureCause.GPU_UNFIT),
                 gpu_uuid=uuid,
             )
         if not mig.set_mode(self._nvml, uuid, on):
@@ -200,7 +205,9 @@ class Sharing(Stage):
         if mig.mode(self._nvml, uuid) is not on:
             word = "on" if on else "off"
             raise PreflightFailed(
-                f"GPU {uuid}: MIG mode stays as it was, wanted {word}", kind="hardware", gpu_uuid=uuid
+                f"GPU {uuid}: MIG mode stays as it was, wanted {word}",
+                kind=blame(FailureCause.GPU_UNFIT),
+                gpu_uuid=uuid,
             )
 
     def _slice_time(self, uuid: str) -> None:
@@ -280,7 +287,7 @@ def _check_ranks(plan: HostPlan) -> None:
             raise PreflightFailed(
                 f"a process can use one {min(modes).value} share only, and rank {spec.rank} would have "
                 f"{len(spec.gpu_uuids)} on {plan.host}: ask for one rank per GPU",
-                kind="user",
+                kind=blame(FailureCause.REQUEST),
             )
 
 

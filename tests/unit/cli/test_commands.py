@@ -19,7 +19,8 @@ import pytest
 
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.domain.jobs.job import Failure, FailureKind, Job, StoppedBy
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.placing.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState

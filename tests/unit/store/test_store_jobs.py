@@ -15,7 +15,8 @@ from gpu_platform.domain.errors import (
     NotFound,
     WorkflowIsOlder,
 )
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.placing.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events

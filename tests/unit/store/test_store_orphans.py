@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.domain.errors import ReservationConflict, WorkflowIsOlder
-from gpu_platform.domain.jobs.job import Failure, FailureKind
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs, queue

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.jobs.job import Failure, FailureKind, JobProgress
+from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
