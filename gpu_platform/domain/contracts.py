@@ -11,7 +11,7 @@ CONTROL_TASK_QUEUE = "control"
 SCHEDULER_TASK_QUEUE = "scheduler"
 
 JOB_WORKFLOW = "JobWorkflow"
-"""Its workflow id is the job's id."""
+"""The workflow of a job. Its workflow id is the job's id."""
 CLEANUP_WORKFLOW = "CleanupWorkflow"
 SCHEDULER_WORKFLOW_ID = "scheduler"
 

@@ -34,7 +34,7 @@ from gpu_platform.domain.plugin import PluginFault
 
 
 class PlatformError(Exception):
-    """Base of all. ``message`` says what was asked, what there was, and what to do."""
+    """The base of all errors. ``message`` says what was asked, what there was, and what to do."""
 
     code: ClassVar[str] = "internal"
     retryable: ClassVar[bool] = False
@@ -47,29 +47,41 @@ class PlatformError(Exception):
 
 
 class InvalidRequest(PlatformError):
+    """The request itself is wrong, so asking again does not help."""
+
     code = "invalid_request"
     http_status = 422
 
 
 class ImpossibleRequest(InvalidRequest):
+    """The job asks for more than the registered hosts could ever give."""
+
     code = "impossible_request"
 
 
 class OverQuota(InvalidRequest):
+    """The job exceeds a limit of its namespace, or too many jobs of the namespace wait."""
+
     code = "over_quota"
 
 
 class IdempotencyConflict(InvalidRequest):
+    """The idempotency key was used before, with another body."""
+
     code = "idempotency_conflict"
     http_status = 409
 
 
 class NotFound(PlatformError):
+    """There is no job, host, GPU or checkpoint of this name."""
+
     code = "not_found"
     http_status = 404
 
 
 class IllegalTransition(PlatformError):
+    """The current state does not allow this change. ``details`` names the states that it allows."""
+
     code = "illegal_transition"
     http_status = 409
 
@@ -87,61 +99,82 @@ class IllegalTransition(PlatformError):
 
 
 class InUse(PlatformError):
+    """Jobs run there, and the operator did not say that they may be stopped."""
+
     code = "in_use"
     http_status = 409
 
 
 class ReservationConflict(PlatformError):
+    """A GPU of the placement was taken or went out of service in the meantime: place the job again."""
+
     code = "reservation_conflict"
     retryable = True
     http_status = 409
 
 
 class StaleEpoch(ReservationConflict):
+    """A leader that was replaced tried to act. Nothing was written."""
+
     code = "stale_epoch"
 
 
 class StaleReport(PlatformError):
-    """Nothing was written; the host that sent it has sent another one since."""
+    """The report is older than one that this host sent since. Nothing was written."""
 
     code = "stale_report"
     http_status = 409
 
 
 class WorkflowIsOlder(PlatformError):
-    """Temporal's database was restored to an older point. Nothing was written: the workflow begins again."""
+    """The workflow knows less of its job than the database, because Temporal's database was restored to an older point.
+
+    Nothing was written. A new workflow takes over the job from what the database knows.
+    """
 
     code = "workflow_is_older"
     http_status = 409
 
 
 class HostUnavailable(PlatformError):
+    """A host does not answer."""
+
     code = "host_unavailable"
     retryable = True
     http_status = 503
 
 
 class PreflightFailed(PlatformError):
-    """``details["kind"]`` is ``"user"`` (workdir, command) or ``"hardware"`` (a GPU)."""
+    """A host refused to start a rank. ``details["kind"]`` is ``"user"`` (workdir, command) or ``"hardware"`` (a
+    GPU)."""
 
     code = "preflight_failed"
 
 
 class PluginFailed(PlatformError):
-    """Its details are those of a :class:`PluginFault`. Whoever decides goes on without it: see ``Policy.without``."""
+    """A filter or score of another package raised, or gave no valid answer.
+
+    ``details`` are the fields of a :class:`PluginFault`. The scheduler goes on without the plugin: see
+    ``Policy.without``.
+    """
 
     code = "plugin_failed"
 
     @property
     def fault(self) -> PluginFault:
+        """The failure as data: which plugin, and what it raised."""
         return PluginFault.model_validate(self.details)
 
 
 class Unavailable(PlatformError):
+    """Temporal or the database does not answer. The same request can succeed later."""
+
     code = "unavailable"
     retryable = True
     http_status = 503
 
 
 class CannotStart(PlatformError):
+    """A process of the platform cannot run here, e.g. because its port is in use."""
+
     code = "cannot_start"

@@ -14,9 +14,9 @@ class Event(BaseModel):
     seq: int
     at: datetime
     kind: str
-    """Dotted, e.g. ``job.placed``, ``gpu.fault``, ``host.lost``."""
+    """What happened, with dots: ``job.placed``, ``gpu.fault``, ``host.lost``."""
     actor: str
-    """Who: a user, or a process such as ``scheduler`` or ``node/dgx-a``."""
+    """The user or process that did it, e.g. ``alice``, ``scheduler`` or ``node/dgx-a``."""
     job_id: str | None = None
     attempt: int | None = None
     host: str | None = None

@@ -11,7 +11,7 @@ _LONGEST = 200
 
 
 class PluginFault(BaseModel):
-    """A plugin that the policy names and that is switched off."""
+    """A filter or score that the policy names and that is switched off because it failed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -19,19 +19,21 @@ class PluginFault(BaseModel):
     name: str
     error: str
     installed: bool = True
-    """False: no installed package announces it."""
+    """False: no installed package has it."""
 
     @classmethod
     def raised(cls, kind: Literal["filter", "score"], name: str, error: Exception) -> PluginFault:
+        """The fault of a plugin that raised ``error``."""
         return cls(kind=kind, name=name, error=f"{type(error).__name__}: {error}"[:_LONGEST])
 
     @property
     def brief(self) -> str:
-        """For a sentence about something else."""
+        """The fault in a few words, as a part of another sentence."""
         return f"the {self.kind} plugin {self.name} is switched off ({self.error})"
 
     @property
     def message(self) -> str:
+        """The fault as a sentence that says what to do."""
         return (
             f"{self.brief}: jobs are placed without it. Mend the package and restart the scheduler, "
             f"or take {self.name} out of scheduler.policy and send the scheduler SIGHUP"

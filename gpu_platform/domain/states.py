@@ -13,6 +13,8 @@ from gpu_platform.domain.errors import IllegalTransition
 
 
 class JobState(StrEnum):
+    """The state of a job."""
+
     PENDING = "PENDING"
     """Accepted and durable; not yet admitted."""
     QUEUED = "QUEUED"
@@ -31,14 +33,18 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """True if the job has ended and never changes its state again."""
         return self in TERMINAL_JOB_STATES
 
     @property
     def holds_gpus(self) -> bool:
+        """True if an attempt of the job has a reservation."""
         return self in (JobState.ALLOCATED, JobState.STARTING, JobState.RUNNING)
 
 
 class GpuState(StrEnum):
+    """The state of a GPU. The glossary says which verb leads to which state."""
+
     AVAILABLE = "AVAILABLE"
     ALLOCATED = "ALLOCATED"
     """Reserved for a job whose ranks do not run yet."""
@@ -46,33 +52,35 @@ class GpuState(StrEnum):
     DRAINING = "DRAINING"
     """Takes no new work; what runs on it goes on."""
     DRAINED = "DRAINED"
-    """Takes no new work, and nobody holds it, until an operator puts it back."""
+    """Takes no new work, and nobody holds it, until an operator brings it back."""
     DEGRADED = "DEGRADED"
-    """A fault was seen; no new work until it is verified or reset."""
+    """A fault was seen. It gets no new work until it was checked or reset."""
     RESETTING = "RESETTING"
-    """Remediation owns it: drained, reset, verified, in that order."""
+    """Remediation has it: it waits until nobody holds it, then resets and checks it."""
     OFFLINE = "OFFLINE"
-    """Out of service until an operator puts it back."""
+    """Out of service until an operator, or the end of its repair or quarantine, brings it back."""
 
 
 class HostState(StrEnum):
+    """The state of a host. The glossary says which verb leads to which state."""
+
     READY = "READY"
     DRAINING = "DRAINING"
     """Takes no new work; what runs there goes on."""
     DRAINED = "DRAINED"
     """Takes no new work and nothing runs there."""
     LOST = "LOST"
-    """Its lease ended. Its jobs were told and run elsewhere."""
+    """Its lease has ended. Its jobs run elsewhere."""
 
 
 class Parked(StrEnum):
-    """What a parked reservation is worth."""
+    """Whether a job can go on with its parked reservation."""
 
     READY = "ready"
     """Every GPU of it works again."""
     WAITING = "waiting"
     HOPELESS = "hopeless"
-    """A GPU went out of service, or a host is not READY: the gang must be placed anew."""
+    """A GPU went out of service, or a host is not READY: the gang needs another placement."""
 
 
 TERMINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})

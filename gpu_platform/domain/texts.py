@@ -13,11 +13,12 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def counted(number: int, what: str) -> str:
-    """E.g. ``1 GPU``, ``2 GPUs``."""
+    """A number with its noun, e.g. ``1 GPU``, ``2 GPUs``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def check_name(value: str) -> str:
+    """Return ``value`` if it is a valid name. Raises ``ValueError`` if not."""
     if not _NAME.fullmatch(value):
         raise ValueError(
             f"{value[:80]!r} is not a name: use 1 to 63 letters, digits, '.', '_' or '-', "
@@ -27,6 +28,7 @@ def check_name(value: str) -> str:
 
 
 def check_command(value: list[str]) -> list[str]:
+    """Return ``value`` if it can be executed: not empty, no NUL, not too long. Raises ``ValueError`` if not."""
     if not value[0].strip():
         raise ValueError("the program to run is empty")
     for argument in value:
@@ -38,6 +40,7 @@ def check_command(value: list[str]) -> list[str]:
 
 
 def check_env(value: dict[str, str]) -> dict[str, str]:
+    """Return ``value`` if it is a valid environment that is not too large. Raises ``ValueError`` if not."""
     for key, text in value.items():
         if not _ENV_NAME.fullmatch(key):
             raise ValueError(f"{key[:80]!r} is not the name of an environment variable")
@@ -51,6 +54,7 @@ def check_env(value: dict[str, str]) -> dict[str, str]:
 
 
 def check_text(text: str, what: str) -> None:
+    """Raise ``ValueError`` if ``text`` has a NUL character or is not UTF-8. ``what`` names it in the message."""
     if "\0" in text:
         raise ValueError(f"{what} contains a NUL character")
     try:

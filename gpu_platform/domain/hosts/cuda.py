@@ -9,9 +9,10 @@ _WANTED = re.compile(r"(>=)?\s*(\d{1,2})(?:\.(\d{1,2}))?", re.ASCII)
 
 
 def check_cuda(wanted: str | None) -> str | None:
-    """``12`` (any 12.x), ``12.4`` (this one), ``>=12.4`` (this one or newer); without spaces.
+    """Return a request for a CUDA version without spaces.
 
-    Raises ``ValueError`` for anything else.
+    It is ``12`` (any 12.x), ``12.4`` (this one) or ``>=12.4`` (this one or newer). Raises ``ValueError`` for anything
+    else.
     """
     if wanted is None:
         return None
@@ -34,12 +35,12 @@ def accepts_cuda(wanted: str, version: str) -> bool:
 
 
 def newest_cuda(wanted: str | None, versions: Iterable[str]) -> str | None:
-    """The newest of ``versions`` that meets ``wanted`` (None: any); None: there is none."""
+    """The newest of ``versions`` that meets ``wanted`` (None: any version). None if no version does."""
     fitting = [version for version in versions if wanted is None or accepts_cuda(wanted, version)]
     return max(fitting, key=cuda_pair, default=None)
 
 
 def cuda_pair(version: str) -> tuple[int, int]:
-    """``"12.4"`` as numbers that compare: 12.10 is newer than 12.9."""
+    """The version as two numbers, so that 12.10 is newer than 12.9."""
     major, _, minor = version.partition(".")
     return int(major), int(minor or 0)

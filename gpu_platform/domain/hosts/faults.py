@@ -15,11 +15,11 @@ class FaultAction(StrEnum):
 
     NONE = "none"
     WATCH = "watch"
-    """Count it; alert on rate."""
+    """Only count it. An alert can watch the rate."""
     FAIL_JOB = "fail_job"
     """The job's own retry policy decides; the GPU stays in service."""
     RETRY_JOB = "retry_job"
-    """Infrastructure fault: a new attempt that avoids this GPU, not charged to the user."""
+    """The job gets a new attempt that avoids this GPU. It is charged as a hardware retry, not to the user."""
     RESET_WHEN_IDLE = "reset_when_idle"
     """The GPU gets no new work, and is reset when its job has ended by itself."""
     RESET = "reset"

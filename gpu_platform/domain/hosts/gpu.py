@@ -20,7 +20,7 @@ class GpuInfo(BaseModel):
     model: str
     memory_mib: int
     compute_capability: str
-    """``"major.minor"``."""
+    """The CUDA compute capability, ``"major.minor"``."""
     pci_bus_id: str | None = None
     numa_node: int | None = None
     socket: int | None = None
@@ -30,7 +30,8 @@ class GpuInfo(BaseModel):
 
 
 class NvLink(BaseModel):
-    """``links`` NVLink connections between GPU indices ``a < b`` of one host (direct or by NVSwitch)."""
+    """``links`` NVLink connections between the GPUs with index ``a`` and ``b`` (``a < b``) of one host, direct or by
+    NVSwitch."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,16 +46,16 @@ class Nic(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """``mlx5_0`` or ``eth0``."""
+    """Its name, e.g. ``mlx5_0`` or ``eth0``."""
     kind: Literal["infiniband", "ethernet"]
     pci_bus_id: str
     numa_node: int | None = None
     gpus: list[int] = []
-    """Indices of the nearest: behind the same PCIe switch, else in the same NUMA node."""
+    """Indices of the nearest GPUs: behind the same PCIe switch, else in the same NUMA node."""
 
 
 class HostInventory(BaseModel):
-    """What a node worker registers. Links and levels use GPU indices of this host."""
+    """The hardware and software that a node worker registers. Links and levels use GPU indices of this host."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,28 +66,28 @@ class HostInventory(BaseModel):
     cpus: int | None = None
     ram_mib: int | None = None
     cuda_installations: dict[str, str] = {}
-    """Version -> directory, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
+    """Version -> directory of each CUDA installation, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
     unusable_cuda: dict[str, str] = {}
     """Version -> why no job gets it, e.g. ``{"13.0": "its driver runs CUDA up to 12.8"}``."""
     mps: bool = False
-    """The MPS control daemon is there."""
+    """The host has the MPS control daemon."""
     mig_profiles: dict[str, list[str]] = {}
     """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
     isolation: str = "plain-process"
-    """Which jail ranks get here; see ``gpu_platform.hosts``."""
+    """The isolation that ranks get here, e.g. ``fenced`` (a jail) or ``plain-process``; see ``gpu_platform.hosts``."""
     missing_guarantees: list[str] = []
     gpus: list[GpuInfo]
     nvlinks: list[NvLink] = []
     nvlink_generation: int | None = None
-    """2 Volta (25 GB/s a link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50); one direction."""
+    """2 Volta (25 GB/s per link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50), in one direction."""
     nvswitches: int = 0
     """NVSwitch chips of the machine itself, where the host sees them."""
     nics: list[Nic] = []
     source: str = "NVML"
     """The source of the list of GPUs: NVML, or ``nvidia-smi`` or the driver's files where NVML does not answer."""
     nvlink_domain: str | None = None
-    """Hosts with equal ones reach each other's GPUs by NVLink (NVL72): NVML's ``<cluster uuid>.<clique id>``."""
+    """NVML's ``<cluster uuid>.<clique id>``. Hosts with the same value reach each other's GPUs by NVLink (NVL72)."""
     labels: dict[str, str] = {}
     """Labels that an operator gave the host, e.g. ``{"row": "7"}``. Topology levels can be made of them."""
 
@@ -97,7 +98,7 @@ class GpuHolder(BaseModel):
     job_id: str
     attempt: int
     share: ShareGrant | None = None
-    """The share. None: the whole GPU."""
+    """The share that it holds. None: the whole GPU."""
 
 
 class Gpu(BaseModel):
@@ -106,17 +107,17 @@ class Gpu(BaseModel):
     info: GpuInfo
     host: str
     host_state: HostState = HostState.READY
-    """No GPU gets new work while its host is not READY."""
+    """The state of its host. A GPU gets no new work while its host is not READY."""
     state: GpuState
     reason: str | None = None
     """Why it is DRAINING, DRAINED, DEGRADED, RESETTING or OFFLINE."""
     job_id: str | None = None
-    """The first holder by name, if there are several."""
+    """The job that holds it. Of several jobs, the first by name."""
     holders: list[GpuHolder] = []
     shared_by: str | None = None
-    """The namespace that shares it; None: nobody does, or any may (MIG)."""
+    """The namespace that shares it. None: it is not shared, or by MIG, which any namespace may use."""
     percent_granted: int = 0
-    """Of its SMs."""
+    """Percent of its SMs that jobs hold."""
     memory_granted_mib: int = 0
     temperature_c: int | None = None
     power_w: float | None = None
@@ -130,18 +131,18 @@ class GpuHealth(BaseModel):
     """Current measurements of a GPU. None: this GPU or driver does not report the value."""
 
     problem: str | None = None
-    """Why it does not answer, or gets no new work for now."""
+    """Why the GPU does not answer, or gets no new work for now."""
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     utilization_percent: int | None = None
     memory_used_mib: int | None = None
     energy_j: float | None = None
-    """Since the driver was loaded."""
+    """Joules since the driver was loaded."""
     throttled_by: list[str] = []
-    """Reasons for lower clocks: hw_slowdown, sw_thermal, hw_thermal, power_brake."""
+    """Why the clocks are lowered now: hw_slowdown, sw_thermal, hw_thermal, power_brake."""
     corrected_ecc: int | None = None
-    """Since the last reset; so also ``uncorrected_ecc``."""
+    """Errors since the GPU's last reset. The same holds for ``uncorrected_ecc``."""
     uncorrected_ecc: int | None = None
     remapped_rows: int | None = None
     remap_pending: bool = False
@@ -149,14 +150,14 @@ class GpuHealth(BaseModel):
     spare_rows_exhausted: bool = False
     nvlinks_up: int | None = None
     nvlinks_best: int | None = None
-    """The most that were up since the node worker started."""
+    """The most NVLinks that were up since the node worker started."""
     nvlink_errors: int | None = None
     fabric_problem: str | None = None
     pcie_replays: int | None = None
     pcie_width: int | None = None
     pcie_max_width: int | None = None
     xids: dict[int, int] = {}
-    """XID -> how often, since the node worker started."""
+    """XID -> how often it came since the node worker started."""
 
 
 class Host(BaseModel):
@@ -168,13 +169,13 @@ class Host(BaseModel):
     leaf: str | None = None
     spine: str | None = None
     address: str
-    """Where ranks of other hosts reach it (rendezvous)."""
+    """The address at which ranks of other hosts reach it (rendezvous)."""
     simulated: bool
     isolation: str
     missing_guarantees: list[str] = []
     driver_version: str | None = None
     cuda_version: str | None = None
-    """The newest that the driver runs by itself."""
+    """The newest CUDA version that the driver runs."""
     cuda_installations: dict[str, str] = {}
     unusable_cuda: dict[str, str] = {}
     nvswitches: int = 0
@@ -182,5 +183,5 @@ class Host(BaseModel):
     lease_remaining_s: float
     gpus_total: int
     gpus_free: int
-    """Nobody has a part of them, and the host is READY: a host that takes no work has none."""
+    """GPUs of which nobody holds a share. 0 while the host is not READY."""
     reason: str | None = None

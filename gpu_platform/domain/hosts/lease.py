@@ -16,6 +16,8 @@ from gpu_platform.domain.jobs.attempt import AttemptKey
 
 
 class GpuTelemetry(BaseModel):
+    """What a host measured of one GPU. None: this GPU or driver does not report the value."""
+
     uuid: str
     temperature_c: int | None = None
     power_w: float | None = None
@@ -30,21 +32,22 @@ class SavedCheckpoint(BaseModel):
     written_at: Annotated[float, Field(ge=0, lt=1e11)]
     """Unix seconds, by the clock of the file system."""
     name: str = ""
-    """Its directory below the attempt's; empty: that directory itself."""
+    """Its directory below the attempt's directory. Empty: the attempt's directory itself."""
 
 
 class HostReport(BaseModel):
-    """Registration and lease renewal in one: the whole truth of the host, every time."""
+    """Registers a host and renews its lease. Each report has everything that the host knows."""
 
     name: str
     session: str
-    """New at every start of the node worker."""
+    """A new value at every start of the node worker."""
     boot_id: str | None = None
-    """New at every boot of the machine; None: the host does not tell."""
+    """A new value at every boot of the machine. None: the host does not know it."""
     address: str
-    """Where ranks of other hosts reach this one."""
+    """The address at which ranks of other hosts reach this one."""
     agent_url: str
-    """Where the service fetches logs and runs commands, with the password for it: ``http://service:…@10.0.0.7:41234``."""
+    """The URL at which the service fetches logs and runs commands, with its password:
+    ``http://service:…@10.0.0.7:41234``."""
     leaf: str | None = None
     spine: str | None = None
     inventory: HostInventory
@@ -53,21 +56,22 @@ class HostReport(BaseModel):
     checkpoints: list[SavedCheckpoint] = []
     """The newest checkpoint of each of ``attempts`` that has one."""
     checkpoint_root: str | None = None
-    """Identity of the checkpoint root: hosts that report the same one see each other's checkpoints. None: unknown."""
+    """Identity of the checkpoint root. Hosts that report the same one see each other's checkpoints. None: unknown."""
     telemetry: list[GpuTelemetry] = []
     degraded: dict[str, str] = {}
-    """GPU uuid -> why the host itself keeps it from new work (temperature, lost device)."""
+    """GPU uuid -> why the host itself says that it must get no new work (temperature, lost device)."""
 
     seq: Annotated[int, Field(ge=0)] = 0
-    """Grows with each report of this boot of the host; 0: a node worker of an older release."""
+    """The number of this report since the host booted. 0: a node worker of an older release."""
     round: Annotated[int, Field(ge=0)] = 0
-    """The round that the newest answer brought."""
+    """The lease round in the newest answer that the host got."""
     voted: bool = False
-    """The host has promised not to be heard for a while."""
+    """The host gave a vote and must not be counted as heard for a while: see ``LeaseTimes.promise_s``."""
     members_version: Annotated[int, Field(ge=0)] = 0
-    """The list of members that the host knows."""
+    """The version of the newest list of members that the host knows."""
     lease_s: Annotated[float | None, Field(gt=0, le=3600)] = None
-    """The lease asked for, seconds: longer before a planned restart of the node worker. None: the usual one."""
+    """The lease that the host asks for, in seconds. It is longer before a planned restart of the node worker. None:
+    the usual one."""
 
 
 class Member(BaseModel):
@@ -75,7 +79,7 @@ class Member(BaseModel):
 
     name: str
     url: str
-    """Where its node worker answers other hosts."""
+    """The URL at which its node worker answers other hosts."""
 
 
 class VerdictHeld(BaseModel):
@@ -85,11 +89,12 @@ class VerdictHeld(BaseModel):
     silent: list[str]
     """Hosts whose leases have ended."""
     heard: int
-    """Members that the leader hears."""
+    """How many members the leader hears."""
     members: int
 
     @property
     def message(self) -> str:
+        """The sentence that operators read: who is silent, and what to do."""
         named = ", ".join(self.silent[:5]) + (", …" if len(self.silent) > 5 else "")
         return (
             f"{len(self.silent)} hosts are silent ({named}) and are not declared LOST: only {self.heard} of "
@@ -99,35 +104,38 @@ class VerdictHeld(BaseModel):
 
 
 class LeaseAnswer(BaseModel):
+    """The leader's answer to a host's report. ``ttl_s`` is the length of the lease in seconds."""
+
     ttl_s: float
     draining: bool = False
-    """The host is being drained: what runs is asked for a checkpoint, once."""
+    """The host is being drained: it asks what runs there for a checkpoint, once."""
     kill: list[AttemptKey] = []
-    """Stale attempts: released meanwhile, so their ranks here must die."""
+    """Stale attempts: they hold nothing here any more, so the host kills their ranks."""
     online_ms: int | None = None
-    """When an operator last put the host online, Unix time: resets before that do not count against it any more."""
+    """When an operator last put the host online, Unix time in ms. Resets before it do not count against the host any
+    more."""
     renewed: bool = True
-    """False: the report brought back a round that is too old, so the answers before this one may have been lost. The
-    lease is as it was; a report that brings back this answer's round renews it."""
+    """False: the report brought back a round that is too old, so earlier answers may have been lost. The lease stays
+    as it was. A report that brings back the round of this answer renews it."""
     round: int = 0
-    """To be brought back with the next report."""
+    """The lease round that the host must send with its next report."""
     term: int = 0
-    """A newer one after each time that the host was declared LOST."""
+    """The host's term. It grows each time that the host is declared LOST."""
     members_version: int = 0
     members: list[Member] | None = None
-    """None: as known."""
+    """The list of members. None: the host knows it already."""
 
 
 @dataclass(frozen=True)
 class DomainLoss:
-    """Most hosts of a domain are lost."""
+    """Most hosts of a failure domain are lost at the same time."""
 
     level: str
     name: str
     hosts: tuple[str, ...]
-    """Those that were lost, by name."""
+    """The lost hosts, sorted by name."""
     of: int
-    """So many hosts the domain has in all."""
+    """The number of all hosts of the domain."""
 
     def __str__(self) -> str:
         return f"{self.level} {self.name} ({len(self.hosts)} of {self.of} hosts)"

@@ -37,32 +37,33 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """All durations follow from the lease's length, in seconds.
+    """The durations of the protocol, in seconds. All follow from the length of the lease.
 
-    Each clock may run 5 % too fast or too slow, so two clocks differ by up to 10.6 %: where a duration on one process
+    Each clock may run 5 % too fast or too slow, so two clocks differ by up to 10.6 %. Where a duration on one process
     must not be shorter than one on another, it is 10.6 % longer (``run_for_s`` < ``ttl_s``, ``heard_within_s`` <
     ``vote_after_s``, ``vote_for_s`` < ``promise_s``, ``end_s`` < ``kill_s``).
     """
 
     ttl_s: float
-    """The leader suspects a host that was silent for so long."""
+    """A host that was silent for this long is suspected."""
     run_for_s: float
-    """Ranks may run so long after the report that was answered last was sent."""
+    """Ranks may run for this long after their host sent the report that was answered last."""
     vote_after_s: float
-    """A member whose newest answer is older gives its vote."""
+    """A member gives its vote if its newest answer is older than this."""
     heard_within_s: float
-    """The leader hears a member whose round is younger."""
+    """The leader hears a member whose round is younger than this."""
     vote_for_s: float
-    """A vote holds so long for who asked for it, counted from the question."""
+    """A vote holds for this long, counted from the moment when the other host asked."""
     promise_s: float
-    """A member that voted is not counted by the leader for so long."""
+    """A member that voted is not counted by the leader for this long."""
     end_s: float
-    """So long after ``run_until`` the ranks of a host are dead at the latest, by the host's clock."""
+    """The ranks of a host are dead at most this long after ``run_until``, by the host's clock."""
     kill_s: float
-    """A suspected host becomes LOST after it."""
+    """A suspected host becomes LOST after this time."""
 
     @classmethod
     def of(cls, ttl_s: float) -> LeaseTimes:
+        """The durations for a lease of ``ttl_s`` seconds."""
         return cls(
             ttl_s=ttl_s,
             run_for_s=0.9 * ttl_s,
@@ -77,24 +78,26 @@ class LeaseTimes:
 
 LOOK_EVERY_S = 1.0
 RESTART_LEASE_S = 60.0
-"""What a node worker asks for before a planned restart, unless it is configured otherwise."""
+"""The lease that a node worker asks for before a planned restart, unless it is configured otherwise."""
 """The leader looks at the leases, and begins a round, so often."""
 
 
 def renews(times: LeaseTimes, echoed_round: int, current: int) -> bool:
-    """Does a report renew the lease, given the round that it brings back and the one that the leader is at?"""
+    """True if a report that brings back ``echoed_round`` renews the lease while the leader is at round ``current``."""
     return (current - echoed_round) * LOOK_EVERY_S <= times.heard_within_s
 
 
 def may_start(now: float, leased_until: float, term: int, planned: int) -> bool:
-    """May a rank start that was planned in the term ``planned`` of its host? The others are of the host's lease.
+    """True if a rank may start now that was planned in the host's term ``planned``.
 
-    ``planned`` 0: by an older release, not checked.
+    ``leased_until`` and ``term`` are those of the host's lease. ``planned`` 0: an older release planned it; the term is
+    not checked.
     """
     return now < leased_until and planned in (0, term)
 
 
 def is_at_least_half(count: int, of: int) -> bool:
+    """True if ``count`` members are at least half of ``of`` members."""
     return 2 * count >= of
 
 
@@ -107,13 +110,13 @@ class HostLease:
     answered_at: float
     """When the newest answer arrived; before the first one, when the process began."""
     run_until: float
-    """Ranks must end then. Votes extend it, but only before it has passed."""
+    """When ranks must end. Votes move it back, but only before it has passed."""
     leased_until: float
-    """As ``run_until``, but counting only answers. After it nothing is launched."""
+    """As ``run_until``, but without votes. Nothing is launched after it."""
     promised_until: float
-    """Until then reports say ``voted``."""
+    """Reports say ``voted`` until then."""
     round: int = 0
-    """The newest that an answer brought."""
+    """The newest round that an answer brought."""
     term: int = 0
     """The term in the newest answer. It grows each time that this host was LOST."""
     members_version: int = 0
@@ -132,9 +135,10 @@ class HostLease:
         leased_until: float = -1.0,
         term: int = 0,
     ) -> HostLease:
-        """A process that begins. ``run_until``, ``leased_until`` and ``term``: what its predecessor left on disk.
+        """The lease at the start of a process. ``run_until``, ``leased_until`` and ``term`` are what its predecessor
+        left on disk.
 
-        The predecessor may have voted, and nobody knows it now: so this one begins with the promise.
+        The predecessor may have voted, and nobody knows. So the new process acts as if it had.
         """
         return cls(
             name=name,
@@ -147,18 +151,19 @@ class HostLease:
         )
 
     def reporting(self, now: float, lease_s: float | None = None) -> HostLease:
-        """Before a report is sent that asks for a lease of ``lease_s`` (None: the usual one).
+        """The lease before a report is sent that asks for ``lease_s`` seconds (None: the usual lease).
 
-        The report may be written down while its answer is lost. So a shorter lease counts from now on.
+        The leader may get the report although its answer is lost. So a shorter lease counts from now on.
         """
         end = now + self._run_for(lease_s)
         return replace(self, run_until=min(self.run_until, end), leased_until=min(self.leased_until, end))
 
     def with_times(self, times: LeaseTimes) -> HostLease:
-        """The cluster's lease has this length now."""
+        """The lease after the cluster's lease got another length."""
         return self if times == self.times else replace(self, times=times)
 
     def voted(self, now: float) -> bool:
+        """True while reports must say that this host has voted."""
         return now < self.promised_until
 
     def answered(
@@ -173,7 +178,10 @@ class HostLease:
         renewed: bool = True,
         lease_s: float | None = None,
     ) -> HostLease:
-        """An answer arrived ``now`` to the report of ``sent_at``. ``members`` None: as known."""
+        """The lease after an answer arrived at ``now`` to the report sent at ``sent_at``.
+
+        ``members`` None: the list of members did not change.
+        """
         end = sent_at + self._run_for(lease_s) if renewed else -1.0
         return replace(
             self,
@@ -188,18 +196,21 @@ class HostLease:
         )
 
     def must_ask(self, now: float) -> bool:
-        """Is it time to ask the other members?"""
+        """True if it is time to ask the other members for their votes."""
         return now - self.answered_at >= self.times.vote_after_s
 
     def vote(self, now: float) -> tuple[HostLease, float]:
-        """Somebody asks. The answer is for how many seconds the vote holds; 0.0: this host was answered lately."""
+        """Answer another member that asks for a vote: the new lease, and for how many seconds the vote holds.
+
+        0.0 seconds means no vote: the control plane answered this host lately.
+        """
         if not self.must_ask(now):
             return self, 0.0
         promised = max(self.promised_until, now + self.times.promise_s)
         return replace(self, promised_until=promised), self.times.vote_for_s
 
     def given(self, asked_at: float, votes: Mapping[str, float]) -> HostLease:
-        """Votes arrived, member -> seconds, in answer to a question that was sent at ``asked_at``."""
+        """The lease after votes arrived (member -> seconds) for a question that was sent at ``asked_at``."""
         known = dict(self.votes)
         for name, holds_s in votes.items():
             if name in self.members and holds_s > 0:
@@ -207,7 +218,8 @@ class HostLease:
         return replace(self, votes=known)
 
     def counted(self, now: float) -> HostLease:
-        """Count the votes, with one's own. More than half of all members extend the time of running ranks."""
+        """Count the votes, with the host's own. More than half of all members extend the time for which ranks may
+        run."""
         if not self.must_ask(now) or now >= self.run_until or self.name not in self.members:
             return self
         lease, holds_s = self.vote(now)
@@ -218,10 +230,12 @@ class HostLease:
         return replace(lease, run_until=max(lease.run_until, ends[needed - 1]))
 
     def vote_list(self, now: float) -> dict[str, float]:
-        """Votes that still hold, in seconds: handed on to others (who are asked pull these, see ``given``)."""
+        """Member -> for how many seconds its vote still holds. Other hosts get this list when they ask; see
+        ``given``."""
         return {name: end - now for name, end in self.votes.items() if end > now}
 
     def may_run(self, now: float) -> bool:
+        """True while ranks may run. Afterwards the host must end them."""
         return now < self.run_until
 
     def _run_for(self, lease_s: float | None) -> float:
@@ -230,25 +244,27 @@ class HostLease:
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """The lease of one host that is not LOST, as the database has it."""
+    """The lease of one host that is not LOST, as the database knows it."""
 
     stamp: object
-    """Differs after each report."""
+    """A value that changes with each report."""
     ttl_s: float
     round: int
     voted: bool
     versions: tuple[int, ...]
-    """Every list of members that the host may know, the current one included."""
+    """The versions of every list of members that the host may know, the current one included."""
     counts_rounds: bool = True
     """False: a node worker of an older release. It knows no rounds and gives no votes."""
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """What the leader concludes from one look at the leases."""
+
     lost: tuple[str, ...]
-    """To be declared LOST."""
+    """Hosts that must be declared LOST."""
     held: tuple[str, ...]
-    """Silent for longer than their lease, but the leader does not hear half of the members."""
+    """Hosts that were silent for longer than their lease while the leader does not hear half of the members."""
     heard: int
     members: int
     """Number of hosts in the current list of members."""
@@ -256,24 +272,26 @@ class Verdict:
 
 @dataclass(frozen=True)
 class LeaderLeases:
-    """A leader's knowledge of the hosts' leases. A new leader has none: it gives every host a whole lease to report.
+    """What a leader knows of the hosts' leases. A new leader knows nothing: it gives every host a whole lease to
+    report.
 
-    Silence is counted from when the leader saw a row change, by the leader's own clock. A step of any clock neither
-    loses a host nor hides that one is gone.
+    Silence is counted from when the leader saw a row change, by the leader's own clock. If a clock is set forward or
+    back, no host becomes LOST and no lost host stays hidden.
     """
 
     times: LeaseTimes
     rounds: Mapping[int, float] = field(default_factory=dict)
-    """Round -> when it began. Only those that still count."""
+    """Round -> when it began. Only rounds that still count."""
     silence: Mapping[str, tuple[object, float]] = field(default_factory=dict)
-    """Host -> the stamp seen last, and for how many seconds it has not changed."""
+    """Host -> the last stamp, and for how many seconds it has not changed."""
     suspected: Mapping[str, float] = field(default_factory=dict)
-    """Host -> since when."""
+    """Host -> since when it is suspected."""
     lists: Mapping[str, Mapping[frozenset[str], float]] = field(default_factory=dict)
-    """Host -> lists of members by which it may have counted votes that still hold -> when it may have known them."""
+    """Host -> the lists of members by which it may have counted votes that still hold -> when it may have known
+    them."""
 
     def begin_round(self, now: float, number: int) -> LeaderLeases:
-        """Call it with the time *before* the number is written down."""
+        """Remember round ``number``. Call this with the time *before* the number is written to the database."""
         recent = {one: began for one, began in self.rounds.items() if now - began <= self.times.heard_within_s}
         return replace(self, rounds={**recent, number: now})
 
@@ -284,9 +302,10 @@ class LeaderLeases:
         rows: Mapping[str, LeaseRow],
         members: Mapping[int, frozenset[str]],
     ) -> tuple[LeaderLeases, Verdict]:
-        """``rows``: hosts that are not LOST; ``members``: version -> list; the newest version is the current one.
+        """Look at the leases and decide who is suspected and who is LOST.
 
-        ``passed_s``: how much longer hosts were silent since the last look, for those whose row did not change.
+        ``rows``: hosts that are not LOST. ``members``: version -> list of members; the newest version is the current
+        one. ``passed_s``: how much longer hosts were silent since the last look, if their row did not change.
         """
         silence: dict[str, tuple[object, float]] = {}
         suspected: dict[str, float] = {}
@@ -316,7 +335,7 @@ class LeaderLeases:
     def _lists(
         self, now: float, name: str, row: LeaseRow, members: Mapping[int, frozenset[str]]
     ) -> dict[frozenset[str], float]:
-        """A host that learns a newer list still runs by the votes that it counted by an older one."""
+        """Keep older lists: a host that learns a newer list still runs by the votes that it counted by an older one."""
         recent = {one: at for one, at in self.lists.get(name, {}).items() if now - at <= self.times.promise_s}
         return {**recent, **{members[version]: now for version in row.versions}}
 

@@ -34,12 +34,14 @@ _ASKS = ", once an operator says "
 
 
 def reason_with_next_step(problem: str, step: str, target: str | None) -> str:
-    """Why a GPU is out of service before ``step``; ``target`` (``host:index``): an operator must approve it first."""
+    """Why a GPU is out of service before ``step``. ``target`` (``host:index``): an operator must approve the step
+    first."""
     return problem + _NEXT + step + (f"{_ASKS}`gpu-platform remediation approve {target}` (or veto)" if target else "")
 
 
 def without_next_step(reason: str) -> str:
-    """The reason after an operator ended the remediation: the step is still needed, but nobody will take it."""
+    """The reason after an operator ended the remediation: the step is still needed, but the platform will not take
+    it."""
     problem, found, step = reason.partition(_NEXT)
     return f"{problem}; needs: {step.partition(_ASKS)[0]}" if found else reason
 
@@ -50,7 +52,7 @@ class RemediationPolicy(BaseModel):
     steps: list[RepairStep]
     approve: list[RepairStep]
     preempts: bool
-    """Jobs on a host that must be drained are preempted; false: they end by themselves."""
+    """Preempt the jobs on a host that must be drained. False: wait until they end."""
     drain_timeout_s: float
     reboot_timeout_s: float
     reboots_per_day: int
@@ -90,9 +92,9 @@ class RepairBegun(BaseModel):
     refusal: Annotated[str | None, Field(alias="why_not")] = None
     """Why it may not begin, e.g. because another host of the same failure domain is being repaired."""
     is_final: Annotated[bool, Field(alias="never")] = False
-    """The refusal stays: waiting does not help."""
+    """The refusal is final: waiting does not help."""
     done_before: bool = False
-    """The same step was done for another GPU of the host after this one failed. So the GPU is only checked."""
+    """The same step was done for another GPU of the host after this GPU failed. So this GPU is only checked."""
     boot_id: str | None = None
 
 
@@ -118,30 +120,33 @@ class ServiceCase(BaseModel):
     cuda_version: str | None
     machine: str
     faults: list[Event]
-    """Newest last, each with XID and action."""
+    """Its faults with XID and action, newest last."""
     resets: int
     steps: list[Event]
-    """Changes of its state, repairs of its host and the end of all attempts to repair it, in this order of time."""
+    """Changes of its state, repairs of its host and the end of all attempts to repair it, oldest first."""
     attempts: list[dict[str, Any]]
-    """Recent jobs on it: job, attempt, from, to."""
+    """Recent jobs on it, each with job, attempt, from, to."""
 
 
 _DOUBLINGS = 32
-"""More than any bound allows; keeps the arithmetic in range."""
+"""More doublings than any limit allows. It keeps the result in the range of a float."""
 
 
 @dataclass(frozen=True)
 class BackOff:
+    """For how long something that fails again and again is kept out of service."""
+
     window: timedelta
-    """A failure counts with the one before when it comes within this."""
+    """A failure counts together with the one before if it comes within this time."""
     first: timedelta
-    """Zero: nothing is ever kept out."""
+    """The base time, which doubles. Zero: nothing is ever kept out."""
     longest: timedelta
 
     def out_for(self, failures: int) -> timedelta:
-        """After so many failures in a row: nothing after the first, then ``first`` x 2, x 4, … up to ``longest``."""
+        """The time out after so many failures in a row: zero after the first, then ``first`` x 2, x 4, … up to
+        ``longest``."""
         if failures < 2 or not self.first:
             return timedelta(0)
-        # As seconds: a timedelta cannot be as long as what is only compared here.
+        # In seconds: the product may be longer than a timedelta can be.
         out_s = self.first.total_seconds() * 2 ** min(failures - 1, _DOUBLINGS)
         return min(timedelta(seconds=min(out_s, self.longest.total_seconds())), self.longest)

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ShareMode(StrEnum):
+    """How several jobs share one GPU."""
+
     MIG = "mig"
     """A hardware partition with memory and fault isolation; any tenants side by side."""
     MPS = "mps"
@@ -54,13 +56,13 @@ class ShareGrant(BaseModel):
 
     mode: ShareMode
     percent: int
-    """Percent of the SMs. With MIG the profile's part, rounded down."""
+    """Percent of the SMs. With MIG: those of the profile, rounded down."""
     memory_mib: int
     mig_profile: str | None = None
     mig_start: int | None = None
-    """First memory slice."""
+    """The first memory slice of the MIG instance."""
     mig_size: int | None = None
-    """Memory slices."""
+    """The number of memory slices of the MIG instance."""
 
     def __str__(self) -> str:
         if self.mig_profile is not None:
@@ -77,7 +79,7 @@ class ShareGrant(BaseModel):
 
     @property
     def mig_compute_slices(self) -> int:
-        """As the profile's name says: ``3g`` has three. 0 without MIG."""
+        """The compute slices in the profile's name: ``3g`` has three. 0 without MIG."""
         return 0 if self.mig_profile is None else int(self.mig_profile[0])
 
     @property
@@ -88,7 +90,7 @@ class ShareGrant(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """The sum of the shares that are taken of one GPU. All shares of a GPU are of one mode."""
+    """The sum of the shares of one GPU that jobs hold. All shares of a GPU have one mode."""
 
     mode: ShareMode
     tenant: str
@@ -101,10 +103,12 @@ class GpuUse:
     mig_media: int = 0
 
     def plus(self, grant: ShareGrant) -> GpuUse:
+        """The use after ``grant`` was added."""
         return self._changed(grant, 1, self.mig_mask | grant.mig_mask)
 
     def minus(self, grant: ShareGrant) -> GpuUse | None:
-        """None when no share is left: then the GPU may be given as a whole, or in shares of another mode."""
+        """The use after ``grant`` was given back. None: no share is left, so the GPU may be given as a whole, or in
+        shares of another mode."""
         left = self._changed(grant, -1, self.mig_mask & ~grant.mig_mask)
         return left if left.percent > 0 else None
 

@@ -18,6 +18,8 @@ from gpu_platform.domain.jobs.usage import RankUsage
 
 
 class AttemptKey(BaseModel):
+    """Names one attempt of a job. As text: ``JOB#ATTEMPT``."""
+
     model_config = ConfigDict(frozen=True)
 
     job_id: str
@@ -28,7 +30,7 @@ class AttemptKey(BaseModel):
 
 
 class RankSpec(BaseModel):
-    """One process to start."""
+    """One process that a host starts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,7 +39,7 @@ class RankSpec(BaseModel):
     gpu_uuids: list[str]
     group: str | None = None
     local_size: int | None = None
-    """Ranks beside it, itself included, that share its GPUs; None: all that the host runs."""
+    """How many ranks, this one included, share its GPUs. None: all ranks of the host."""
 
 
 class Program(BaseModel):
@@ -47,7 +49,7 @@ class Program(BaseModel):
 
     command: list[str]
     env: dict[str, str] = {}
-    """The user's; the host adds ranks, devices, rendezvous and checkpoint directories."""
+    """The user's environment. The host adds ranks, devices, rendezvous and checkpoint directories."""
     cuda: str | None = None
     """The CUDA installation to run with: ``12``, ``12.4`` or ``>=12.4``."""
 
@@ -64,18 +66,17 @@ class RankLimits(BaseModel):
     idle_limit_s: int | None = None
     power_limit_w: int | None = None
     grace_s: float = 10.0
-    """Between SIGTERM and SIGKILL, when the host itself ends them."""
+    """Seconds between SIGTERM and SIGKILL, when the host itself ends the ranks."""
     cpus: int = 0
-    """CPUs of this host for all ranks. 0: those next to the GPUs."""
+    """CPUs of this host for all ranks together. 0: those next to the GPUs."""
     ram_mib: int = 0
-    """Memory of this host for all ranks. 0: as the node's settings say."""
+    """Memory of this host for all ranks together. 0: as the node's settings say."""
 
 
 class HostPlan(BaseModel):
-    """Everything one host needs for its part of an attempt.
+    """Everything that one host needs for its ranks of an attempt.
 
-    Command and environment stand here once, not per rank: the message travels through Temporal,
-    which limits its size.
+    Command and environment are here once, not per rank: the message travels through Temporal, which limits its size.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,98 +89,110 @@ class HostPlan(BaseModel):
     namespace: str
     command: list[str]
     env: dict[str, str] = {}
-    """The user's; the host adds ranks, devices, rendezvous and checkpoint directories."""
+    """The user's environment. The host adds ranks, devices, rendezvous and checkpoint directories."""
     workdir: str | None = None
     ranks: list[RankSpec]
     gpu_uuids: list[str]
     shares: list[ShareGrant] = []
-    """Per GPU what part of it; empty: all of each."""
+    """The share of each GPU, in the order of the GPUs. Empty: all GPUs are held whole."""
     cuda: str | None = None
     """The CUDA installation to run with: ``12``, ``12.4`` or ``>=12.4``."""
     groups: dict[str, Program] = {}
-    """The programs of the groups, in a gang of several. Then ``command``, ``env`` and ``cuda`` are not used."""
+    """The program of each group, in a gang of several groups. Then ``command``, ``env`` and ``cuda`` are not used."""
     limits: RankLimits = RankLimits()
     term: int = 0
-    """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer one, and
-    starts nothing. 0: from an older release, not checked."""
+    """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer term
+    and starts nothing. 0: an older release planned it; it is not checked."""
     fencing: Fencing = Fencing.LEASE
     resume_from_attempt: int | None = None
-    """Newest earlier attempt; the host looks for its checkpoints."""
+    """The newest earlier attempt. The host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
 
     def program(self, rank: RankSpec) -> Program:
+        """The program of one rank: that of its group, if the gang has groups."""
         if rank.group is not None:
             return self.groups[rank.group]
         return Program(command=self.command, env=self.env, cuda=self.cuda)
 
     @property
     def programs(self) -> list[Program]:
-        """All that runs here."""
+        """All programs that ranks of this plan run."""
         return list(self.groups.values()) or [Program(command=self.command, env=self.env, cuda=self.cuda)]
 
 
 class Prepared(BaseModel):
-    """The host is ready. Of the answers, the one of rank 0's host is the gang's rendezvous."""
+    """A host's answer that it is ready for the launch. The answer of rank 0's host is the rendezvous of the gang."""
 
     host: str
     address: str
     rendezvous_port: int
-    """A free port there for rank 0."""
+    """A free port of this host for rank 0."""
     resume_from: str | None = None
-    """The newest complete checkpoint directory of an earlier attempt, as that host sees it."""
+    """The newest complete checkpoint directory of an earlier attempt, as this host sees it."""
     resume_note: str | None = None
-    """Checkpoints that were passed over because they are damaged."""
+    """Says which newer checkpoints were not used because they are damaged."""
 
 
 class LaunchRequest(BaseModel):
-    """Start all ranks of the plan. ``rendezvous`` None: one host, which prepares and picks the port itself."""
+    """Start all ranks of the plan. ``rendezvous`` None: the gang is on one host, which prepares and picks the port
+    itself."""
 
     plan: HostPlan
     rendezvous: Prepared | None = None
 
 
 class RankStarted(BaseModel):
+    """A rank that a host has started."""
+
     rank: int
     host: str
     pid: int
     started_at_ms: int
-    """Unix time."""
+    """Unix time in ms."""
 
 
 class WatchRequest(BaseModel):
+    """Watch these ranks of an attempt until all have ended or one has failed."""
+
     key: AttemptKey
     host: str
     ranks: list[int]
 
 
 class RankExit(BaseModel):
+    """How one rank ended."""
+
     rank: int
     host: str
     exit_code: int
-    """128 + n when signal n ended it."""
+    """The exit code; 128 + n if signal n ended the rank."""
     ended_at_ms: int
     vanished: bool = False
-    """No exit record: the supervisor itself died (power loss, OOM killer)."""
+    """There is no exit record: the supervisor itself died (power loss, OOM killer)."""
     failure: Failure | None = None
-    """The rank could not be executed at all (not found, not executable)."""
+    """Set if the rank could not be executed at all (not found, not executable)."""
 
 
 class HostExits(BaseModel):
+    """How the ranks of one host ended."""
+
     host: str
     exits: list[RankExit]
     first_failure: RankExit | None = None
-    """Watching ends as soon as one rank fails: the gang is broken."""
+    """The first rank that failed. Watching ends then: the gang is broken."""
     usage: list[RankUsage] = []
-    """Once all ranks ended and nothing is left."""
+    """What the ranks used. Filled when all ranks have ended and no process is left."""
 
 
 class Launched(BaseModel):
+    """A host's answer to a launch."""
+
     host: str
     ranks: list[RankStarted]
     prepared: Prepared | None = None
-    """Of a gang on one host: what :class:`Prepared` tells of the others."""
+    """Set for a gang on one host, which prepares during the launch."""
     ended: HostExits | None = None
-    """Set when every rank ended while the launch still lingered: there is nothing left to watch."""
+    """Set if every rank ended while the launch was still waiting for quick ends. Then there is nothing to watch."""
 
 
 class StopRequest(BaseModel):
@@ -197,6 +210,8 @@ class StopRequest(BaseModel):
 
 
 class Stopped(BaseModel):
+    """A host's answer to a stop: how its ranks ended, and how many processes had to be killed."""
+
     host: str
     exits: list[RankExit]
     killed_processes: int = 0
@@ -215,12 +230,12 @@ class FaultReport(BaseModel):
     message: str
     at_ms: int
     attempt: AttemptKey | None = None
-    """Only this attempt is meant (it hangs, it idles): neither others on the GPU nor, unless the action takes it,
-    the GPU itself."""
+    """The only attempt that the fault concerns (it hangs, it idles). Other attempts on the GPU go on. So does the
+    GPU, unless the action takes it out of service."""
     blameless: bool = False
-    """A program's mistake: the GPU is reset, but is none of those that fail again and again."""
+    """The program caused it. The GPU is reset, but the fault does not count as flapping."""
     between_jobs: bool = False
-    """Found while no job was on the GPU, so none is told; the GPU is healed all the same."""
+    """It was found while no job was on the GPU. So no job gets it, but the GPU is still healed."""
 
     def as_failure(self, *, rank: int | None = None, exit_code: int | None = None) -> Failure:
         """The failure of an attempt that this fault ended."""
@@ -241,7 +256,7 @@ class GpuFault(BaseModel):
     """The argument of JobWorkflow's signal ``gpu_fault``."""
 
     attempt: int
-    """The attempt that ran on the GPU; a later one is not hit by an old fault."""
+    """The attempt that ran on the GPU. An old fault does not stop a later attempt."""
     report: FaultReport
 
 

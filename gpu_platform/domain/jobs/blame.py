@@ -16,7 +16,7 @@ class FailureKind(StrEnum):
     HARDWARE = "hardware"
     """A GPU fault or a lost host. Charged to ``max_hardware_retries``."""
     TIME_LIMIT = "time_limit"
-    """Ran longer than ``time_limit_s``; not retried."""
+    """It ran longer than ``time_limit_s``. It is not retried."""
     REJECTED = "rejected"
     """Admission refused it."""
 

@@ -14,15 +14,15 @@ _RESUME_FROM = re.compile(
 
 
 class ResumePoint(BaseModel):
-    """A checkpoint to begin with: of a job the newest complete one, or the one that is named."""
+    """The checkpoint that a job begins with: the newest complete one of another job, or a named one."""
 
     model_config = ConfigDict(frozen=True)
 
     job_id: str
     attempt: int | None = None
-    """None: of all attempts the newest."""
+    """None: the newest of all attempts."""
     name: str | None = None
-    """None: of the attempt the newest."""
+    """None: the newest of the attempt."""
 
     def __str__(self) -> str:
         attempt = "" if self.attempt is None else f":{self.attempt}"
@@ -62,11 +62,13 @@ class CheckpointPolicy(BaseModel):
 
     @property
     def resume_point(self) -> ResumePoint | None:
+        """``resume_from`` as data. None: the job begins with no checkpoint of another job."""
         return None if self.resume_from is None else parse_resume_point(self.resume_from)
 
 
 def parse_resume_point(text: str) -> ResumePoint:
-    """``JOB``, ``JOB:ATTEMPT`` or ``JOB:ATTEMPT/NAME``, as ``jobs checkpoints`` lists them. Raises ``ValueError``."""
+    """Read ``JOB``, ``JOB:ATTEMPT`` or ``JOB:ATTEMPT/NAME``, as ``jobs checkpoints`` lists them. Raises
+    ``ValueError``."""
     match = _RESUME_FROM.fullmatch(text)
     if match is None or match["name"] in (".", ".."):
         raise ValueError(f"{text!r} names no checkpoint: write JOB, JOB:ATTEMPT or JOB:ATTEMPT/NAME")
@@ -75,6 +77,8 @@ def parse_resume_point(text: str) -> ResumePoint:
 
 
 class Verified(StrEnum):
+    """How far a checkpoint was checked."""
+
     HASHES = "hashes"
     """Every file of the manifest is there with its size and its SHA-256."""
     SIZES = "sizes"
@@ -89,7 +93,7 @@ class CheckpointInfo(BaseModel):
     job_id: str
     attempt: int
     name: str
-    """Its directory's name below the attempt's; empty: the attempt's directory itself."""
+    """Its directory below the attempt's directory. Empty: the attempt's directory itself."""
     step: int | None = None
     written_at: float
     """Unix seconds, by the clock of the file system."""
@@ -99,17 +103,18 @@ class CheckpointInfo(BaseModel):
     """None: it is damaged, see ``problem``; nothing resumes from it."""
     problem: str | None = None
     kept: bool = False
-    """The program said that it must never be removed."""
+    """The program asked that it is never removed."""
     path: str
-    """On the hosts that see it."""
+    """Its path on the hosts that see it."""
     hosts: list[str] = []
-    """That are known to see it."""
+    """The hosts that are known to see it."""
 
     @property
     def complete(self) -> bool:
+        """True if a job can resume from it."""
         return self.problem is None
 
     @property
     def label(self) -> str:
-        """Its name within the job, as a resume point has it: ``1/step-300``."""
+        """Its name within the job, as in a resume point: ``1/step-300``."""
         return f"{self.attempt}/{self.name}" if self.name else str(self.attempt)

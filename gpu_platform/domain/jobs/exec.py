@@ -8,7 +8,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 
 class ExecRequest(BaseModel):
-    """A command for the place where a rank runs: its cgroup, namespaces, user, environment and directory."""
+    """A command to run where a rank runs: in its cgroup, namespaces, user, environment and directory."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,18 +33,18 @@ class ExecSession(BaseModel):
 
 
 class ExecChunk(BaseModel):
-    """A piece of output, or the end. Streams share one offset, so that a reader can go on where it was."""
+    """A piece of output, or the end. Both streams share one offset, so that a reader can continue where it stopped."""
 
     stream: Literal["stdout", "stderr", "exit"]
     data: Base64Bytes = b""
     next_offset: int
     exit_code: int | None = None
-    """At the end; 128 + n when signal n ended it."""
+    """Set at the end; 128 + n if signal n ended the command."""
     reason: str | None = None
-    """Why it ended, if not by itself."""
+    """Why it ended, if it did not end by itself."""
 
 
 class ExecReceived(BaseModel):
-    """How many bytes of its input the command has been given so far; send on from there."""
+    """How many bytes of its input the command has got so far. The client sends on from there."""
 
     received: int

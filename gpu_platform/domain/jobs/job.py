@@ -17,12 +17,13 @@ class JobInput(BaseModel):
     """The argument of JobWorkflow."""
 
     job_id: str
-    """Also the workflow's id."""
+    """The job's id, which is also the workflow's id."""
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
     begin_again: bool = False
-    """Temporal lost the job's workflow: the row says how far it got, and what must be undone first."""
+    """Temporal lost the job's workflow, and this one takes over. The job's row says how far it got, and what must be
+    undone first."""
 
 
 class JobProgress(BaseModel):
@@ -33,11 +34,11 @@ class JobProgress(BaseModel):
     hardware_retries: int = 0
     preemptions: int = 0
     refused_starts: int = 0
-    """Attempts that a check of the hardware ended before any rank ran; not charged, but bounded."""
+    """Attempts that a check of the hardware ended before any rank ran. They are charged to nobody, but limited."""
     excluded_gpus: list[str] = []
     excluded_hosts: list[str] = []
     quick_failures: int = 0
-    """So many attempts in a row failed by the program's fault before they had run for long."""
+    """How many attempts in a row failed by the program's fault soon after their start."""
 
 
 class Interrupt(BaseModel):
@@ -46,7 +47,7 @@ class Interrupt(BaseModel):
     actor: str = "user"
     reason: str = ""
     attempt: int | None = None
-    """Only this one: an order that comes late must not hit its successor."""
+    """Only this attempt is meant: an order that comes late must not stop the next one. None: whichever runs."""
 
 
 class StoppedBy(BaseModel):
@@ -73,7 +74,7 @@ class Failure(BaseModel):
     gpu_uuid: str | None = None
     xid: int | None = None
     before_start: bool = False
-    """A check refused the GPU or host before any rank ran: nothing of the job was lost."""
+    """A check refused the GPU or host before any rank ran, so no work was lost."""
 
 
 class Job(BaseModel):
@@ -98,7 +99,7 @@ class Job(BaseModel):
     created_at: datetime
     queued_at: datetime | None = None
     retry_at: datetime | None = None
-    """QUEUED after a failure of its program: it asks for GPUs again only then."""
+    """QUEUED after a failure of its program: it asks for GPUs again at this time."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     checkpoint_at: datetime | None = None
@@ -112,10 +113,10 @@ class QueueEntry(BaseModel):
     """A job in the queue."""
 
     position: int
-    """1 is next; with fair shares among the jobs of its user."""
+    """1 is next. With fair shares it counts among the jobs of the same user."""
     job_id: str
     attempt: int
     waiting_since: datetime
     spec: JobSpec
     reason: Reason | None = None
-    """None: not yet looked at."""
+    """Why it waits. None: the scheduler has not looked at it yet."""

@@ -16,7 +16,7 @@ from gpu_platform.domain.placing.placement import HostSlice
 
 @dataclass(frozen=True)
 class PlacedRank:
-    """One process of a gang. ``local_rank`` counts within its slice, whose GPUs are all that it sees."""
+    """One process of a gang. ``local_rank`` counts within its host slice. It sees only the GPUs of that slice."""
 
     rank: int
     host: str
@@ -32,10 +32,12 @@ def running_slices(spec: JobSpec, slices: Sequence[HostSlice]) -> Sequence[HostS
 
 
 def spare_slices(spec: JobSpec, slices: Sequence[HostSlice]) -> Sequence[HostSlice]:
+    """The host slices that the gang holds without ranks."""
     return slices[len(running_slices(spec, slices)) :]
 
 
 def number_ranks(spec: JobSpec, slices: Sequence[HostSlice]) -> list[PlacedRank]:
+    """All ranks of the gang, numbered from 0 in the order of the host slices."""
     per = {group.name: group.rank_per for group in spec.groups}
     ranks: list[PlacedRank] = []
     for part in running_slices(spec, slices):
@@ -48,7 +50,8 @@ def number_ranks(spec: JobSpec, slices: Sequence[HostSlice]) -> list[PlacedRank]
 
 
 def max_ranks(spec: JobSpec) -> int:
-    """How many ranks there can be. Exact unless a total is placed with one rank per host: that depends on the place."""
+    """The most ranks that there can be. It is exact, unless a total is placed with one rank per host: then the
+    placement decides."""
     if not spec.groups:
         return _most(spec.rank_per, spec.gpus.gpus, spec.gpus.total or spec.gpus.hosts)
     return sum(_most(group.rank_per, group.gpus.gpus, group.gpus.total or group.gpus.hosts) for group in spec.groups)

@@ -16,10 +16,12 @@ DEFAULT_GPUS = 0
 
 LEVEL_PATTERN = r"^[a-z][a-z0-9_.-]{0,62}$"
 INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
-"""Levels that no gang of several hosts can have."""
+"""Topology levels that no gang of several hosts can have."""
 
 
 class Strategy(StrEnum):
+    """Which of several hosts that fit a job prefers."""
+
     PACK = "pack"
     """Fill hosts that already work, to keep whole hosts free for gangs."""
     SPREAD = "spread"
@@ -27,6 +29,8 @@ class Strategy(StrEnum):
 
 
 class RankPer(StrEnum):
+    """For what one rank is started."""
+
     HOST = "host"
     """One process per host that sees all the gang's GPUs there."""
     GPU = "gpu"
@@ -36,8 +40,8 @@ class RankPer(StrEnum):
 class ResourceRequest(BaseModel):
     """The requirements for every GPU of the gang, and the shape of the gang.
 
-    Without GPUs it asks for CPUs and memory of its hosts: one CPU each unless it says more. A stored request always
-    names ``gpus_per_host``, so what was stored while one GPU was the default still means one.
+    Without GPUs it asks for CPUs and memory of its hosts: one CPU each, unless it says more. A stored request always
+    names ``gpus_per_host``. So requests that were stored when one GPU was the default still mean one GPU.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,7 +95,7 @@ class ResourceRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, data: Any) -> Any:
-        """What depends on other fields: a total and a share are of GPUs, and without GPUs a host gives a CPU."""
+        """Fill what depends on other fields: a total and a share are of GPUs, and without GPUs a host gives one CPU."""
         if not isinstance(data, dict):
             return data
         of_gpus = data.get("total") is not None or data.get("share") is not None
@@ -137,4 +141,5 @@ class ResourceRequest(BaseModel):
 
     @property
     def gpus(self) -> int:
+        """GPUs of the whole gang."""
         return self.total if self.total is not None else self.hosts * self.gpus_per_host

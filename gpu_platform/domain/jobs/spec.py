@@ -12,12 +12,13 @@ from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.texts import check_command, check_env, check_name, check_text
 
 MAX_GANG_BYTES = 1536 * 1024
-"""Command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at most)."""
+"""The limit for command and environment times hosts: each host's copy travels in one message to Temporal (4 MiB at
+most)."""
 MAX_TIME_LIMIT_S = 366 * 24 * 3600
 
 
 class RankGroup(BaseModel):
-    """Some ranks of a gang that need something else than the others, e.g. one evaluator beside eight trainers."""
+    """Ranks of a gang that need something else than the others, e.g. one evaluator beside eight trainers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,14 +62,14 @@ class Fencing(StrEnum):
     LEASE = "lease"
     """The host ends them when its lease has ended; the job goes on elsewhere once they must be dead."""
     STRICT = "strict"
-    """The host ends them, too. The job waits until the host reports that they are gone, has been booted again, or an
-    operator declares it LOST."""
+    """The host ends them, too. The job waits until the host reports that they are gone, until the host was booted
+    again, or until an operator declares it LOST."""
     RELAXED = "relaxed"
     """They go on. The job starts elsewhere as well: for a while, two attempts of it may run at once."""
 
 
 class JobSpec(BaseModel):
-    """A submission. Unknown fields are refused, so that a typing error is never ignored."""
+    """What a user submits. Unknown fields are refused, so that a typing error is never ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -194,7 +195,7 @@ class JobSpec(BaseModel):
         for group in self.groups:
             texts += [*(group.command or ()), *group.env, *group.env.values()]
         copy = sum(len(text.encode()) + 1 for text in texts)
-        # A total may come to lie on single GPUs, as many hosts as it has.
+        # A total may be placed on single GPUs, each on its own host.
         hosts = sum(request.total or request.hosts for request in self.requests)
         if copy * hosts > MAX_GANG_BYTES:
             raise ValueError(
@@ -209,12 +210,12 @@ class JobSpec(BaseModel):
 
     @property
     def requests(self) -> tuple[ResourceRequest, ...]:
-        """What must be placed, all or none: one, or one of each group."""
+        """Everything that must be placed together: one request, or one for each group."""
         return tuple(group.gpus for group in self.groups) or (self.gpus,)
 
     @property
     def spans_hosts(self) -> bool:
-        """May it get more than one host?"""
+        """True if it may get more than one host."""
         return bool(self.groups or self.spare_hosts or self.gpus.total is not None or self.gpus.hosts > 1)
 
     @property

@@ -10,33 +10,33 @@ MIB = 1 << 20
 
 
 class RankUsage(BaseModel):
-    """One rank as its host measured it, over all its GPUs.
+    """What one rank used over all its GPUs, as its host measured it.
 
-    A share of a GPU counts as that part of its seconds and energy. Utilisation and memory are the whole
-    GPU's, as NVML tells them, so a neighbour on a shared GPU counts too.
+    A share of a GPU counts as that part of its seconds and energy. NVML reports utilisation and memory only for the
+    whole GPU, so on a shared GPU those of other jobs count too.
     """
 
     rank: int
     host: str
     seconds: float
-    """From its start to its end."""
+    """Seconds from its start to its end."""
     gpu_seconds: float
     mean_utilization_percent: float | None = None
-    """Over its GPUs and its time; None: never read."""
+    """The mean over its GPUs and its time. None: never read."""
     peak_utilization_percent: int | None = None
     mean_gpu_memory_mib: float | None = None
-    """Of one GPU."""
+    """The mean for one GPU."""
     peak_gpu_memory_mib: int | None = None
-    """Of one GPU."""
+    """The peak of one GPU."""
     energy_j: float = 0.0
-    """By the GPUs' own counters where they have one, else power times time."""
+    """Joules, from the GPUs' own counters where they have one, else power times time."""
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
-    """With a jail of all its processes together, without one of the largest of them."""
+    """In a jail: of all its processes together. Without one: of its largest process."""
     ecc_errors: int = 0
-    """Corrected and uncorrected, while it ran."""
+    """Corrected and uncorrected errors while it ran."""
     throttled_s: float = 0.0
-    """GPU-seconds at clocks that heat or power had lowered."""
+    """GPU-seconds at clocks that were lowered because of heat or power."""
 
 
 class Totals(BaseModel):
@@ -44,7 +44,7 @@ class Totals(BaseModel):
 
     attempts: int = 0
     gpu_seconds: float = 0.0
-    """Held: from the reservation of a GPU to its release, times the part of it that was reserved."""
+    """GPU-seconds held: from the reservation of a GPU to its release, times the share that was reserved."""
     energy_j: float = 0.0
     cpu_s: float = 0.0
     ecc_errors: int = 0
@@ -52,7 +52,7 @@ class Totals(BaseModel):
 
 
 class AttemptUsage(BaseModel):
-    """One attempt, over all its ranks."""
+    """What one attempt used, over all its ranks."""
 
     job_id: str
     attempt: int
@@ -61,18 +61,18 @@ class AttemptUsage(BaseModel):
     gpus: int
     ended_at: datetime
     gpu_seconds: float
-    """Held: from the reservation of a GPU to its release, times the part of it that was reserved."""
+    """GPU-seconds held: from the reservation of a GPU to its release, times the share that was reserved."""
     mean_utilization_percent: float | None = None
-    """None when no host measured it."""
+    """None: no host measured it."""
     peak_gpu_memory_mib: int | None = None
     energy_j: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
-    """Of the largest rank."""
+    """The peak of the largest rank."""
     ecc_errors: int = 0
     throttled_s: float = 0.0
     unmeasured_hosts: list[str] = []
-    """Hosts that told nothing, lost or never started: of theirs only GPU-seconds are known."""
+    """Hosts that reported no usage, because they were lost or never started. Only their GPU-seconds are known."""
     ranks: list[RankUsage] = []
 
 
@@ -92,12 +92,12 @@ class GpuNow(BaseModel):
 
 
 class RunningUsage(BaseModel):
-    """The attempt that has GPUs now."""
+    """What the attempt that holds GPUs now has used so far."""
 
     attempt: int
     gpus: list[GpuNow]
     ranks: list[RankUsage] = []
-    """So far, as their hosts measure it."""
+    """What the ranks used so far, as their hosts measure it."""
     unmeasured_hosts: list[str] = []
     """Hosts that did not answer when they were asked."""
 
@@ -106,25 +106,27 @@ class JobUsage(BaseModel):
     """Answer of ``GET /v1/jobs/{id}/usage``: attempts that have ended, and the one that runs."""
 
     total: Totals
-    """Of ``attempts``."""
+    """The sum of ``attempts``."""
     attempts: list[AttemptUsage]
     running: RunningUsage | None = None
 
 
 class UserUsage(Totals):
+    """The usage of one user in one namespace."""
+
     namespace: str
     user: str
 
 
 class UsageReport(BaseModel):
-    """Answer of ``GET /v1/usage``: attempts that ended in the time asked for."""
+    """Answer of ``GET /v1/usage``: attempts that ended in the period that was asked for."""
 
     total: Totals
     users: list[UserUsage]
 
 
 def mean_utilization(ranks: list[RankUsage]) -> float | None:
-    """Weighted by GPU-seconds."""
+    """The mean utilisation in percent, weighted by GPU-seconds. None: no rank was measured."""
     read = [(rank.mean_utilization_percent, rank.gpu_seconds) for rank in ranks]
     known = [(percent, weight) for percent, weight in read if percent is not None]
     weight = sum(weight for _, weight in known)

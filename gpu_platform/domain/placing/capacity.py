@@ -19,16 +19,16 @@ from gpu_platform.domain.placing.placement import ReasonCode
 
 
 class Capacity(BaseModel):
-    """The largest gang of the asked kind that an empty cluster could hold."""
+    """The largest gang of the requested kind that an empty cluster could hold."""
 
     model_config = ConfigDict(frozen=True)
 
     fits: bool
-    """True also while no host is registered: hosts may still come."""
+    """Also True while no host is registered: hosts may still come."""
     hosts: int
     """Hosts that could hold one whole slice (``gpus_per_host`` matching GPUs)."""
     gpus_per_host: int
-    """Most matching GPUs that one host could give together."""
+    """The most matching GPUs that one host could give together."""
     gpus: int
     """Matching GPUs of all hosts."""
     message: str
@@ -36,7 +36,7 @@ class Capacity(BaseModel):
 
 
 def largest_gang(inventories: Sequence[HostInventory], request: ResourceRequest) -> Capacity:
-    """Compare ``request`` with everything that is registered, whatever its state."""
+    """Compare ``request`` with all registered hosts, in whatever state they are."""
     if not request.gpus_per_host:
         return _without_gpus(inventories, request)
     together = [_max_connected(inventory, request) for inventory in inventories]
@@ -74,12 +74,12 @@ def largest_gang(inventories: Sequence[HostInventory], request: ResourceRequest)
 
 
 def _other_shapes(request: ResourceRequest, together: Sequence[int]) -> str:
-    """How as many GPUs could be had on several hosts; empty if they could not."""
+    """Other shapes that give the same number of GPUs on several hosts. Empty if there are none."""
     best, wanted = max(together, default=0), request.gpus
     if not best or request.share is not None or request.required_level in INSIDE_ONE_HOST or sum(together) < wanted:
         return ""
     advice = f", or for {wanted} in all on several hosts (total {wanted}, --total {wanted})"
-    # The fewest hosts of equal slices that hold all of them.
+    # The smallest number of equal host slices that give all the GPUs.
     for hosts in range(-(-wanted // best), len(together) + 1):
         each, rest = divmod(wanted, hosts)
         if not rest and sum(count >= each for count in together) >= hosts:
@@ -112,7 +112,7 @@ def _largest_total(
 
 
 def _without_gpus(inventories: Sequence[HostInventory], request: ResourceRequest) -> Capacity:
-    """CPUs and memory only."""
+    """The capacity for a request for CPUs and memory only."""
     hosts = sum(
         1
         for one in inventories
@@ -135,7 +135,7 @@ def _without_gpus(inventories: Sequence[HostInventory], request: ResourceRequest
 
 
 def mismatch(gpu: GpuInfo, request: ResourceRequest) -> ReasonCode | None:
-    """Which requirement this GPU can never meet; None if it meets all."""
+    """The requirement that this GPU can never meet. None if it meets all."""
     if request.model is not None and request.model.casefold() not in gpu.model.casefold():
         return ReasonCode.OTHER_MODEL
     if gpu.memory_mib < request.memory_mib:
@@ -147,13 +147,13 @@ def mismatch(gpu: GpuInfo, request: ResourceRequest) -> ReasonCode | None:
 
 
 def capability(text: str) -> tuple[int, int]:
-    """``"8.0"`` as a pair that compares: 10.0 is newer than 9.0."""
+    """``"8.0"`` as two numbers, so that 10.0 is newer than 9.0."""
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
 
 
 def socket_of(gpu: GpuInfo) -> str:
-    """The socket a GPU hangs on, as far as its host told: else its NUMA node, else the only one there is."""
+    """The socket of a GPU if its host reported it, else its NUMA node, else one name for the whole host."""
     if gpu.socket is not None:
         return f"socket {gpu.socket}"
     return "socket ?" if gpu.numa_node is None else f"numa {gpu.numa_node}"
@@ -194,7 +194,7 @@ def describe_host_resources(request: ResourceRequest) -> str:
 
 
 def shares_of_one_process(request: ResourceRequest, rank_per: RankPer, *, mps: bool) -> str:
-    """Why one process cannot use the shares that it would get; empty if it can. ``mps``: some host has MPS.
+    """Why one process cannot use the shares that it would get. Empty if it can. ``mps``: some host has MPS.
 
     CUDA shows a process one MIG device only, and a process can be the client of one MPS daemon only.
     """
@@ -212,7 +212,7 @@ def shares_of_one_process(request: ResourceRequest, rank_per: RankPer, *, mps: b
 
 
 def describe_share(share: Share) -> str:
-    """E.g. ``a 1g.10gb``, ``50 % and 8192 MiB``."""
+    """The share in words, e.g. ``a 1g.10gb``, ``50 % and 8192 MiB``."""
     if share.mig_profile is not None:
         return f"a {share.mig_profile}"
     mode = f" by {share.mode.value}" if share.mode else ""
@@ -252,7 +252,7 @@ def _parts_there_are(gpus: Sequence[tuple[HostInventory, GpuInfo]], share: Share
 
 
 def _has_room(inventory: HostInventory, request: ResourceRequest) -> bool:
-    """CPUs and memory; a host that did not tell is taken to have enough."""
+    """True if the host has the CPUs and memory. A host that did not report them counts as large enough."""
     cpus, ram_mib = request.cpus_per_host, request.ram_mib_per_host
     return (inventory.cpus is None or cpus <= inventory.cpus) and (
         inventory.ram_mib is None or ram_mib <= inventory.ram_mib
@@ -260,7 +260,7 @@ def _has_room(inventory: HostInventory, request: ResourceRequest) -> bool:
 
 
 def _without_cuda(inventories: Sequence[HostInventory], version: str) -> str:
-    """Why no host could give it, and which ones there are."""
+    """The message that no host has this CUDA version, with the versions that hosts have."""
     there = ", ".join(sorted(_versions(inventories), key=cuda_pair))
     unusable = [why for one in inventories for found, why in one.unusable_cuda.items() if accepts_cuda(version, found)]
     if unusable:

@@ -13,12 +13,12 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 
 @dataclass(frozen=True, slots=True)
 class PastUseRow:
-    """GPUs that a user held and released, which fair share counts for a while. Jobs of the same hours are one row."""
+    """GPUs that a user held and released. Fair share counts them for a while. Jobs of the same hours share a row."""
 
     namespace: str
     user: str
     gpus: float
-    """On average between ``begin`` and ``end``."""
+    """The average number of GPUs between ``begin`` and ``end``."""
     begin: float
     """Unix seconds."""
     end: float
@@ -27,7 +27,8 @@ class PastUseRow:
 class ClusterState(BaseModel):
     """The state of a live cluster at one moment, in the rows of :mod:`gpu_platform.domain.placing.scheduler_input`.
 
-    Some fields have another name in the document than in the code: an alias keeps what earlier snapshots wrote.
+    Some fields have another name in the document than in the code: an alias keeps the name that earlier snapshots
+    wrote.
     """
 
     model_config = ConfigDict(extra="forbid", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -45,5 +46,6 @@ class ClusterState(BaseModel):
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}
 
     def without_tokens(self) -> ClusterState:
-        """A copy that may be shown to users: whoever holds a task token can answer in place of the scheduler."""
+        """A copy without task tokens, which users may see. Who has a task token can answer in place of the
+        scheduler."""
         return self.model_copy(update={"queue": [replace(row, task_token=b"") for row in self.queue]})

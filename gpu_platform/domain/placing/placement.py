@@ -13,7 +13,7 @@ class TopologyLevel(StrEnum):
     """How close a gang's GPUs are, best first. The level of a set is that of its worst pair."""
 
     NVLINK_NUMA = "nvlink_numa"
-    """NVLink between every two (or a connected NVLink ring), all in one NUMA node."""
+    """NVLink between all pairs (or a connected NVLink ring), all in one NUMA node."""
     NVLINK = "nvlink"
     """An NVLink ring through all of them, on any sockets of one host."""
     NUMA = "numa"
@@ -36,7 +36,7 @@ class HostSlice(BaseModel):
     gpu_uuids: list[str]
     gpu_indices: list[int]
     shares: list[ShareGrant] = []
-    """Per GPU what part of it; empty: all of each."""
+    """The share of each GPU, in the order of the GPUs. Empty: all GPUs are held whole."""
     cpus: int = 0
     """CPUs of the host that nobody else gets."""
     ram_mib: int = 0
@@ -51,10 +51,10 @@ class ScoreRow(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     candidate: str
-    """A host; for a gang the domain that its hosts were taken from, e.g. ``leaf l7``."""
+    """A host. For a gang: the domain that its hosts were taken from, e.g. ``leaf l7``."""
     total: float
     parts: dict[str, float] = {}
-    """Score -> value (0 to 1) x weight; they add up to ``total``."""
+    """Score -> value (0 to 1) times weight. They add up to ``total``."""
 
 
 class ScoreTable(BaseModel):
@@ -64,11 +64,11 @@ class ScoreTable(BaseModel):
 
     rows: list[ScoreRow] = []
     others: int = 0
-    """Candidates that are not shown."""
+    """How many candidates are not shown."""
 
 
 class Placement(BaseModel):
-    """A proposal. It becomes a fact only when ``reserve`` commits it."""
+    """The scheduler's proposal for a gang. It holds nothing until ``reserve`` has committed it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,11 +90,12 @@ class Placement(BaseModel):
 
     @property
     def gpu_uuids(self) -> list[str]:
+        """All GPUs of the gang, in rank order."""
         return [uuid for part in self.slices for uuid in part.gpu_uuids]
 
     @property
     def hosts(self) -> list[str]:
-        """Each once, that of rank 0 first."""
+        """The hosts, each once, that of rank 0 first."""
         return list(dict.fromkeys(part.host for part in self.slices))
 
 
@@ -108,15 +109,15 @@ class ReasonCode(StrEnum):
     TOO_LITTLE_MEMORY = "too_little_memory"
     COMPUTE_CAPABILITY = "compute_capability"
     NO_CUDA = "no_cuda"
-    """The host has not the CUDA installation that was asked for."""
+    """The host does not have the CUDA version that was asked for."""
     SHARING_UNSUPPORTED = "sharing_unsupported"
     """Its GPUs have no such MIG profile, or it shares GPUs in another way."""
     TOO_FEW_GPUS = "too_few_gpus"
     """The host never had enough matching GPUs."""
     CPUS = "cpus"
-    """Too few CPUs, or too few that no job has."""
+    """The host has too few CPUs, or too few that no job holds."""
     RAM = "ram"
-    """Too little memory of the host, or too little that no job has."""
+    """The host has too little memory, or too little that no job holds."""
     UNHEALTHY = "unhealthy"
     """Enough GPUs, but too many are DEGRADED, RESETTING or OFFLINE."""
     TOO_HOT = "too_hot"
@@ -124,7 +125,7 @@ class ReasonCode(StrEnum):
     BUSY = "busy"
     """Enough healthy GPUs, but other jobs hold them."""
     SHARED_BY_ANOTHER = "shared_by_another"
-    """GPUs with room are shared by another namespace, or in another mode."""
+    """The GPUs that have enough left are shared by another namespace, or in another mode."""
     TOO_LITTLE_SHARE = "too_little_share"
     """Shared GPUs have too little left: of SMs, memory or MIG slices."""
     TOPOLOGY = "topology"
@@ -157,7 +158,7 @@ class WaitCode(StrEnum):
     """It would fit, but what it would take is kept for a job ahead."""
     NO_HOSTS = "no_hosts"
     NEVER_FITS = "never_fits"
-    """Not even on the empty, healthy cluster."""
+    """It would not even fit on the empty, healthy cluster."""
     OVER_QUOTA = "over_quota"
 
 
@@ -172,37 +173,39 @@ class BlockingJob(BaseModel):
     """How many GPUs it holds of those that the waiting job needs."""
     hosts: list[str]
     ends_by: float | None = None
-    """Unix seconds: its time limit; None if it has none."""
+    """When its time limit ends it, Unix seconds. None if it has no time limit."""
 
 
 class EstimateBasis(StrEnum):
     """The basis of an estimated start, or the reason why there is none."""
 
     PROMISED = "promised"
-    """It is the date of a reservation: see ``Reason.starts_by``."""
+    """The estimate is the start of a planned reservation: see ``Reason.starts_by``."""
     TIME_LIMITS = "time_limits"
-    """Jobs that run, and those ahead, all run to their time limits and nobody comes in before it."""
+    """The estimate supposes that running jobs and jobs ahead all run to their time limits, and that no new job comes
+    in before it."""
     NO_TIME_LIMIT = "no_time_limit"
-    """None: it depends on jobs that may run for ever."""
+    """No estimate: it depends on jobs that have no time limit."""
     REPAIR = "repair"
-    """None: hosts or GPUs must come back first, or hosts be added."""
+    """No estimate: hosts or GPUs must come back first, or hosts must be added."""
     QUOTA = "quota"
-    """None: it depends on what its namespace or user has."""
+    """No estimate: it depends on what its namespace or user holds."""
     ALONE = "alone"
     """As ``time_limits``, but jobs ahead in the queue are not counted."""
     PARTS = "parts"
-    """None: gangs of several groups, and parts of GPUs, CPUs and memory, are estimated only for one who asks."""
+    """No estimate in the queue: gangs of several groups and shares of GPUs, CPUs and memory are estimated only by a
+    dry run."""
     PREEMPTING = "making_room"
-    """It starts as soon as the jobs that are stopped or moved for it have ended, their grace at most."""
+    """It starts when the jobs that are preempted for it have ended, at the latest after their grace."""
     TOO_FAR = "too_far"
-    """None: more jobs are ahead than the estimate looks at."""
+    """No estimate: too many jobs are ahead."""
 
 
 class Reason(BaseModel):
-    """Why a job waits. The same data in API, CLI and metric labels.
+    """Why a job waits. The same data is in API, CLI and metric labels.
 
-    Jobs that ask for the same share one; dates are those of the first of them, ``first_job``, and for those
-    behind it a lower bound.
+    Jobs that ask for the same share one reason. Its dates are those of the first of these jobs, ``first_job``. The jobs
+    behind it start no earlier.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -211,23 +214,25 @@ class Reason(BaseModel):
     message: str
     counts: list[HostCount] = []
     next_step: str = ""
-    """What would unblock it."""
+    """What would let the job start."""
     holders: list[BlockingJob] = []
-    """Jobs without which it would start, if nobody else came in before it; those whose end is nearest, at most 5."""
+    """Jobs that block it: without them it would start, if no new job came in before it. At most 5, those that end
+    first."""
     more_holders: int = 0
-    """How many jobs of that kind are not shown."""
+    """How many more jobs block it."""
     starts_by: float | None = None
-    """Unix seconds: promised, if running jobs keep their time limits and nobody comes in before it."""
+    """The promised start, Unix seconds. It holds if running jobs keep their time limits and hosts stay healthy."""
     estimated_start: float | None = None
-    """Unix seconds: not promised; see ``estimate``."""
+    """The probable start, Unix seconds. It is not promised; see ``estimate``."""
     estimate: EstimateBasis | None = None
-    """None: not yet looked at."""
+    """How the start was estimated. None: the scheduler has not looked yet."""
     first_job: str | None = None
     position: int | None = None
     """Place in the queue, 1 is next."""
 
     def for_job(self, job_id: str, position: int | None) -> Reason:
-        """The reason as shown for one job: a start promised to the first job is not promised to those behind it."""
+        """The reason as one job shows it. A start that is promised to the first job is not promised to those behind
+        it."""
         if self.first_job in (None, job_id):
             return self.model_copy(update={"position": position})
         not_theirs = {EstimateBasis.PROMISED: EstimateBasis.TIME_LIMITS, EstimateBasis.PREEMPTING: None}

@@ -9,24 +9,26 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class AllocationPolicy(StrEnum):
+    """How guarantees of namespaces divide the cluster."""
+
     STATIC = "static"
     """Each namespace has its guarantee, and nothing else."""
     DYNAMIC = "dynamic"
-    """Whoever comes gets what is free, up to the limits; guarantees are ignored."""
+    """Jobs get what is free, up to the limits. Guarantees are ignored."""
     HYBRID = "hybrid"
-    """A part of each guarantee is kept free for its owner, the rest of an idle one is lent out until it is wanted
-    back. Who is within a guarantee may use the reserve of others too: those that borrow make room for them."""
+    """A part of each guarantee is kept free for its owner. Others may borrow the rest until the owner needs it. A
+    job within its guarantee may also use what is kept free for others: borrowers are preempted for it."""
 
 
 class Namespace(BaseModel):
-    """One node of the tree. GPUs of a namespace are its own and those of all below it."""
+    """One namespace of the tree. Its GPUs are its own and those of all namespaces below it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     parent: str | None = None
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Share among its siblings, for ``fair_share``."""
+    """Its share among its siblings, for ``fair_share``."""
     guaranteed_gpus: Annotated[int, Field(ge=0)] = 0
     limit_gpus: Annotated[int, Field(ge=0)] | None = None
     max_gpus_per_user: Annotated[int, Field(ge=0)] | None = None
@@ -35,13 +37,14 @@ class Namespace(BaseModel):
 
 
 class Quotas(BaseModel):
-    """The tree. A namespace that is not named hangs at the top, with weight 1, no guarantee and no limit."""
+    """The tree of namespaces. A namespace that it does not name is at the top, with weight 1, no guarantee and no
+    limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: AllocationPolicy = AllocationPolicy.DYNAMIC
     reserved_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """With ``hybrid``: the part of each guarantee that is not lent out."""
+    """With ``hybrid``: the part of each guarantee that is not lent."""
     namespaces: tuple[Namespace, ...] = ()
 
     @model_validator(mode="after")
@@ -61,7 +64,7 @@ class Quotas(BaseModel):
         return self
 
     def path(self, namespace: str) -> tuple[Namespace, ...]:
-        """From the top of the tree down to ``namespace``."""
+        """The namespaces from the top of the tree down to ``namespace``."""
         nodes = {node.name: node for node in self.namespaces}
         path, name = [], namespace
         while True:
@@ -72,9 +75,9 @@ class Quotas(BaseModel):
             name = node.parent
 
     def refusal(self, namespace: str, time_limit_s: float | None, waiting: int, gpus: int = 0) -> str | None:
-        """Why a submission cannot be taken, with ``waiting`` jobs of the namespace in the queue; None if it can.
+        """Why a submission is refused while ``waiting`` jobs of the namespace are in the queue. None: it is accepted.
 
-        ``gpus``: of the job alone, spares too. One that exceeds a limit by itself would wait for ever.
+        ``gpus``: GPUs of this job alone, spares included. A job that exceeds a limit by itself would wait for ever.
         """
         path = self.path(namespace)
         for node in path:

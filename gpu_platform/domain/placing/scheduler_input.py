@@ -20,6 +20,8 @@ from gpu_platform.domain.states import GpuState, HostState
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
+    """A host as the scheduler sees it."""
+
     name: str
     state: HostState
     inventory: HostInventory
@@ -29,6 +31,8 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
+    """A GPU as the scheduler sees it."""
+
     uuid: str
     host: str
     index: int
@@ -37,7 +41,7 @@ class GpuRow:
     free: bool
     """AVAILABLE, and nobody holds a share of it."""
     use: GpuUse | None = None
-    """What is taken of it, if it is shared."""
+    """The sum of its shares that jobs hold. None: it is not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ RankGroupRequests = tuple[tuple[str, ResourceRequest], ...]
 def placement_shape(
     gpus: ResourceRequest, groups: Sequence[RankGroup], spare_hosts: int
 ) -> tuple[ResourceRequest, RankGroupRequests]:
-    """(``gpus``, ``groups``) of the job's rows. Spare hosts are placed like all others."""
+    """(``gpus``, ``groups``) for the rows of a job. Spare hosts are placed like all others."""
     if groups:
         return groups[0].gpus, tuple((group.name, group.gpus) for group in groups)
     return gpus.model_copy(update={"hosts": gpus.hosts + spare_hosts}) if spare_hosts else gpus, ()
@@ -73,20 +77,20 @@ class QueueRow:
     namespace: str
     user: str
     enqueued_at: float
-    """Unix seconds."""
+    """When it began to wait, Unix seconds."""
     excluded_gpus: frozenset[str] = frozenset()
     excluded_hosts: frozenset[str] = frozenset()
     class_key: str = ""
-    """Jobs with one key have the same request and exclusions: one answer serves them all."""
+    """Jobs with the same key have the same request and exclusions: one answer serves them all."""
     task_token: bytes = b""
     """Temporal's handle of the activity that waits for the placement."""
     time_limit_s: float | None = None
-    """None: may run for ever."""
+    """None: it may run for ever."""
     preemptible: bool = True
     checkpoints: bool = False
     """It resumes from its checkpoints, so it may be moved."""
     groups: RankGroupRequests = ()
-    """Filled for a gang of several groups. Then ``gpus`` is the request of the first one."""
+    """Filled only for a gang of several groups. Then ``gpus`` is the request of the first group."""
 
     @property
     def group_requests(self) -> tuple[tuple[str | None, ResourceRequest], ...]:
@@ -95,17 +99,17 @@ class QueueRow:
 
     @property
     def is_plain(self) -> bool:
-        """One request for equal host slices, as most jobs have."""
+        """True if one request asks for equal host slices, as most jobs do."""
         return not self.groups and self.gpus.total is None
 
     @property
     def needs_partial_resources(self) -> bool:
-        """It needs a share of a GPU, or CPUs or memory of hosts: it is not enough to count free GPUs."""
+        """True if it needs a share of a GPU, or CPUs or memory of hosts. Then counting free GPUs is not enough."""
         return self.needs_host_resources or any(r.share is not None for _, r in self.group_requests)
 
     @property
     def needs_host_resources(self) -> bool:
-        """It asks for CPUs or memory of its hosts."""
+        """True if it asks for CPUs or memory of its hosts."""
         return any(r.cpus_per_host > 0 or r.ram_mib_per_host > 0 for _, r in self.group_requests)
 
     @property
@@ -139,11 +143,11 @@ class RunningRow:
     checkpoints: bool = False
     """It resumes from its checkpoints, so it may be moved."""
     preempting: Annotated[bool, Field(alias="leaving")] = False
-    """It has the order to stop, and still holds its GPUs. ``leaving`` is its name in snapshot documents."""
+    """It has been ordered to stop, and still holds its GPUs. In snapshot documents: ``leaving``."""
     shares: tuple[ShareGrant | None, ...] = ()
-    """Its share of each of ``gpu_uuids``; None: the whole GPU. Empty: all of them whole."""
+    """Its share of each of ``gpu_uuids``, None for a whole GPU. Empty: it holds all of them whole."""
     host_use: tuple[HostUse, ...] = ()
-    """CPUs and memory that it holds on its hosts; empty if it asked for none."""
+    """CPUs and memory that it holds on its hosts. Empty if it asked for none."""
     gpus: ResourceRequest | None = None
     """What it asked for, so that another placement can be found for it. None: unknown, so it is never moved."""
     groups: RankGroupRequests = ()
