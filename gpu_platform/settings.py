@@ -156,7 +156,7 @@ class NodeSettings(_Section):
     advertised_url: str | None = None
     """Where other hosts and the service reach this node worker, if not at ``address`` and ``agent_port`` (a proxy)."""
     max_temperature_c: int = 85
-    """A hotter GPU gets no new work until it has cooled to 5 degrees below this."""
+    """A hotter GPU gets no new work until it has cooled to 5 degrees below this. The policy may set a lower limit."""
     reset_attempts: int = 3
     """After so many failed resets in a row a GPU goes OFFLINE."""
     reset_timeout_s: float = 60.0

@@ -108,8 +108,9 @@ class Policy:
     typical_tasks: tuple[TypicalTask, ...] = ()
     """Expected jobs with their shares, CPUs and memory, for clusters where these are shared. Used instead of
     ``typical_sizes``."""
-    max_temperature_c: float = 85.0
-    """A hotter GPU gets no new work."""
+    max_temperature_c: float | None = None
+    """A GPU hotter than this gets no new work, on any host. None: only the limit of its host counts,
+    ``node.max_temperature_c``."""
     system_cpus: int = 0
     """CPUs of every host that no job gets."""
     system_ram_mib: int = 0

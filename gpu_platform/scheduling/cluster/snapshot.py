@@ -7,6 +7,7 @@ the host with index ``i``. The GPUs of a host are the bits of a uint64: bit ``p`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
@@ -211,8 +212,12 @@ class Snapshot(HostArrays):
             self.cpus_used[host_index], self.ram_mib_used[host_index] = row.cpus, row.ram_mib
             self._touch(host_index, ChangeKind.USE)
 
-    def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float) -> None:
-        """Note load and temperature of a host's GPUs. Values are rounded, so that small changes cost nothing."""
+    def measure(self, host: str, telemetry: Iterable[GpuTelemetry], max_temperature_c: float | None) -> None:
+        """Note load and temperature of a host's GPUs. Values are rounded, so that small changes cost nothing.
+
+        A GPU above ``max_temperature_c`` is hot; with None no GPU is.
+        """
+        limit_c = math.inf if max_temperature_c is None else max_temperature_c
         host_index = self._index_of_host.get(host)
         if host_index is None:
             return
@@ -221,7 +226,7 @@ class Snapshot(HostArrays):
             place = self.locate(gpu.uuid)
             if gpu.temperature_c is not None and place is not None:
                 heat = max(heat, gpu.temperature_c)
-                hot |= (gpu.temperature_c > max_temperature_c) << place[1]
+                hot |= (gpu.temperature_c > limit_c) << place[1]
             loads.append((gpu.utilization_percent or 0) / 100.0)
         load = round(sum(loads) / max(len(loads), 1) / LOAD_STEP) * LOAD_STEP
         seen = (load, float(round(heat / HEAT_STEP_C) * HEAT_STEP_C))

@@ -61,7 +61,7 @@ def test_heat_spreads() -> None:
 
 def test_nothing_is_placed_above_the_limit_until_it_has_cooled() -> None:
     machines = cluster().hosts(1)
-    scheduler = machines.scheduler()
+    scheduler = machines.scheduler(Policy(max_temperature_c=85))
     scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=86))
     scheduler.add(job(1, name="a").row)
     decision = scheduler.decide(0.0)
@@ -71,6 +71,14 @@ def test_nothing_is_placed_above_the_limit_until_it_has_cooled() -> None:
     assert reason.next_step == "GPUs must cool down"
     scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=85))
     assert len(scheduler.decide(1.0).placements) == 1
+
+
+def test_without_a_limit_of_the_policy_only_the_hosts_limit_counts() -> None:
+    machines = cluster().hosts(1)
+    scheduler = machines.scheduler()
+    scheduler.update_telemetry("dgx-h100-0", telemetry(machines, "dgx-h100-0", temperature_c=99))
+    scheduler.add(job(1, name="a").row)
+    assert len(scheduler.decide(0.0).placements) == 1
 
 
 def test_small_changes_of_temperature_and_load_cost_nothing() -> None:
