@@ -215,7 +215,7 @@ class HostAgent:
         return Stopped(host=self._node.name, exits=exits, killed_processes=killed, usage=usage)
 
     def attempts(self) -> list[AttemptKey]:
-        """Attempts that were prepared or launched here and of which something is left."""
+        """Attempts that were prepared or launched here and still have processes or open records."""
         return sorted(self._open, key=str)
 
     def checkpoints(self, keys: Sequence[AttemptKey]) -> list[SavedCheckpoint]:
@@ -223,9 +223,9 @@ class HostAgent:
         return self.checkpointing.newest(keys)
 
     def ask_for_checkpoint(self, key: AttemptKey) -> int:
-        """Ask the attempt's program to save now; returns how many processes got a signal.
+        """Ask the attempt's program to save now. Returns how many processes got a signal.
 
-        Raises :class:`IllegalTransition` when it does not run here.
+        Raises :class:`IllegalTransition` if the attempt does not run here.
         """
         plan, ranks = self._plan(key), self._ranks(key)
         if plan is None or is_closed(self._home, key):
@@ -240,12 +240,12 @@ class HostAgent:
         )
 
     def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
-        """The reason of the stop, if the attempt was told to stop here at or before ``at_ms`` (Unix time)."""
+        """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
         record = records.read_record(str(paths.attempt_dir(self._home, key) / records.CLOSED))
         return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
 
     def overdue_message(self, key: AttemptKey) -> str | None:
-        """Set when this host ended the attempt for its time limit."""
+        """Why this host ended the attempt for its time limit. None: it did not."""
         return overdue_message(paths.attempt_dir(self._home, key))
 
     def running_ranks(self, key: AttemptKey) -> int:
@@ -253,16 +253,16 @@ class HostAgent:
         return sum(rank.started is not None and rank.ended is None for rank in self._ranks(key))
 
     def gpus_of(self, key: AttemptKey) -> list[str]:
-        """GPU uuids that the attempt was given here; none when it is unknown."""
+        """GPU uuids that the attempt got here. Empty if the attempt is unknown."""
         plan = self._plan(key)
         return [] if plan is None else plan.gpu_uuids
 
     def attempts_on(self, uuid: str) -> list[AttemptKey]:
-        """Open attempts that were given the GPU."""
+        """Open attempts that hold the GPU or a share of it."""
         return [key for key in self.attempts() if uuid in self.gpus_of(key)]
 
     def forget(self, key: AttemptKey) -> None:
-        """Remove the records of a stopped attempt, but not its logs, nor that it is closed.
+        """Remove the records of a stopped attempt. Its logs stay, and so does the mark that it is closed.
 
         Raises :class:`IllegalTransition` while it is open.
         """
@@ -278,11 +278,11 @@ class HostAgent:
                 rank.rmdir()
 
     def gpu_processes(self, uuid: str) -> list[int]:
-        """Pids that hold the GPU: those NVML names, and all processes of attempts that were given it."""
+        """Pids that use the GPU: those that NVML lists, and all processes of attempts that hold it."""
         return sorted(gpu_reset.processes_on(self._nvml, uuid) | self.attempt_pids(uuid))
 
     def attempt_pids(self, uuid: str) -> set[int]:
-        """Processes of open attempts that were given the GPU."""
+        """Pids of open attempts that hold the GPU."""
         return {
             process.pid
             for key in self.attempts_on(uuid)
@@ -290,7 +290,7 @@ class HostAgent:
         }
 
     def reset_gpu(self, uuid: str) -> None:
-        """Reset a GPU that nothing uses. Seconds on a real one. Raises :class:`PreflightFailed` if it fails."""
+        """Reset a GPU that nothing uses. A real GPU takes seconds. Raises :class:`PreflightFailed` if it fails."""
         if pids := self.gpu_processes(uuid):
             raise PreflightFailed(
                 f"GPU {uuid} cannot be reset: processes {pids} hold it",
@@ -304,7 +304,7 @@ class HostAgent:
             self._health.was_reset(uuid)
 
     def reset_all_gpus(self) -> None:
-        """All GPUs in one command; the host must be drained. Raises :class:`PreflightFailed`."""
+        """Reset all GPUs in one command. The host must be drained. Raises :class:`PreflightFailed`."""
         for gpu in self._inventory.gpus:
             if pids := self.gpu_processes(gpu.uuid):
                 raise PreflightFailed(
@@ -323,9 +323,9 @@ class HostAgent:
         gpu_reset.verify_gpu(self._nvml, uuid)
 
     def read_log(self, key: AttemptKey, rank: int, offset: int = 0, limit: int = 1 << 20) -> LogRead:
-        """Up to ``limit`` bytes from ``offset`` (negative: from the end).
+        """Read up to ``limit`` bytes of a rank's log from ``offset`` (negative: from the end).
 
-        Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` when it was removed.
+        Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` if it was removed.
         """
         return read_log(self._home, key, rank, offset, limit)
 
@@ -378,7 +378,8 @@ class HostAgent:
         return prepared
 
     def _check_lease(self, plan: HostPlan) -> None:
-        """Raises :class:`HostUnavailable`: a new lease may be on its way, and a host that was LOST gets a new plan."""
+        """Raise :class:`HostUnavailable` without a lease: one may come soon, and a host that was LOST gets a new
+        plan."""
         why = None if self._lease is None else lease_file.why_not_start(self._lease, plan.term)
         if why is not None:
             raise HostUnavailable(f"{plan.host} does not start attempt {plan.key}: {why}", **{NO_LEASE: True})
@@ -427,13 +428,14 @@ class HostAgent:
                     raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
 
     def _lease_of(self, plan: HostPlan) -> LeaseTerms | None:
-        """What a supervisor needs of the lease. It starts its rank only under the lease, and ends it with the lease."""
+        """The lease as a supervisor needs it. It starts its rank only under the lease, and ends the rank with the
+        lease."""
         if self._lease is None:
             return None
         return LeaseTerms(self._lease, plan.term, ends_rank=plan.fencing is not Fencing.RELAXED)
 
     async def end_ranks_without_lease(self) -> None:
-        """The lease has ended: end every rank here, but those of jobs that are to go on (``fencing: relaxed``)."""
+        """End every rank here because the lease has ended. Ranks of jobs with ``fencing: relaxed`` go on."""
         plans = [plan for key in self.attempts() if (plan := self._plan(key)) is not None]
         ending = [plan.key for plan in plans if plan.fencing is not Fencing.RELAXED]
         reason = f"host {self.host} was cut off: its lease ended, so the job may start elsewhere"

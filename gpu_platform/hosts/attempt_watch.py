@@ -28,11 +28,11 @@ from gpu_platform.settings import NodeSettings
 log = structlog.get_logger(__name__)
 
 _CLOCK_S = 0.5
-"""How often wall-clock limits are looked at."""
+"""Seconds between two checks of the time limits."""
 
 
 class AttemptStopper(Protocol):
-    """What :class:`AttemptWatch` needs of the agent."""
+    """The part of the agent that :class:`AttemptWatch` needs."""
 
     async def stop(self, request: StopRequest) -> Stopped:
         """See :meth:`HostAgent.stop`."""
@@ -184,7 +184,7 @@ class AttemptWatch:
         self._send(attempt, "time_warning", message, FaultAction.WATCH)
 
     def _send(self, attempt: LiveAttempt, kind: str, message: str, action: FaultAction) -> None:
-        """To the job's log, to its workflow and to the log of events."""
+        """Write a message to the job's log, and report it to its workflow and to the event table."""
         key, plan = attempt.key, attempt.plan
         for rank in attempt.ranks:
             _append(rank.directory / records.LOG, f"gpu-platform: {message}\n")

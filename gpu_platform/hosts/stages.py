@@ -25,14 +25,14 @@ class Provision:
     environ: dict[str, str] = field(default_factory=dict[str, str])
     rank_environ: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     devices: list[str] = field(default_factory=list[str])
-    """Device nodes of the host, which the jail admits and shows below ``/dev``."""
+    """Device nodes of the host that the jail lets ranks open and shows below ``/dev``."""
     writable: list[str] = field(default_factory=list[str])
     """Directories that jailed ranks may write."""
     readable: list[str] = field(default_factory=list[str])
     rank_cpus: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
-    """Rank -> its CPUs and NUMA nodes, as kernel lists; of others the host decides."""
+    """Rank -> its CPUs and NUMA nodes, as the kernel writes lists. For other ranks the host decides."""
     shm: str | None = None
-    """A directory that jailed ranks see as ``/dev/shm``; None: a private one."""
+    """A directory that jailed ranks see as ``/dev/shm``. None: a private one."""
 
     def __add__(self, other: Provision) -> Provision:
         ranks = self.rank_environ.keys() | other.rank_environ.keys()
@@ -52,18 +52,19 @@ class Provision:
 
 
 class Stage:
-    """One thing that a host does around attempts. Here it does nothing: override what is needed.
+    """Something that a host sets up before the ranks of an attempt and takes down after them. The methods here do
+    nothing.
 
-    Methods run in threads: those of one attempt one after another, those of different attempts at once.
-    All may be repeated, by this node worker or its successor; what must survive stands on disk.
-    Most attempts need nothing of a stage: that must cost far below a millisecond.
+    Methods run in threads: for one attempt one after another, for different attempts at the same time. Each may be
+    repeated by this node worker or its successor, so what must survive is on disk. Most attempts need nothing from a
+    stage: then a method must take far less than a millisecond.
     """
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
-        """Once, when a node worker starts: ``attempts`` are open here. Clear what belongs to none of them."""
+        """Called once, when a node worker starts. ``attempts`` are open here. Clear what belongs to none of them."""
 
     def prepare(self, plan: HostPlan) -> None:
-        """Before ranks start. Raises :class:`~gpu_platform.domain.errors.PreflightFailed` (the job's or the
+        """Called before ranks start. Raises :class:`~gpu_platform.domain.errors.PreflightFailed` (the job's or the
         hardware's fault) or :class:`~gpu_platform.domain.errors.HostUnavailable` (try again)."""
 
     def provides(self, plan: HostPlan) -> Provision:
@@ -71,10 +72,10 @@ class Stage:
         return Provision()
 
     def finish(self, plan: HostPlan) -> None:
-        """After the last process of the attempt is gone, before its GPUs may be given to others.
+        """Called after the last process of the attempt is gone, before others may get its GPUs.
 
-        Also when :meth:`prepare` failed or never ran. An exception keeps the GPUs with the job and is tried
-        again, so raise only what another try can mend; report a broken GPU as a fault instead.
+        Also called if :meth:`prepare` failed or never ran. If it raises, the job keeps the GPUs and it is tried again.
+        So raise only what another try can heal, and report a broken GPU as a fault.
         """
 
 
@@ -90,16 +91,16 @@ class Stages:
             stage.recover(attempts)
 
     def prepare(self, plan: HostPlan) -> None:
-        """Run :meth:`Stage.prepare` of each. The first failure is raised, and the later ones do not run."""
+        """Run :meth:`Stage.prepare` of each. The first failure is raised, and later stages do not run."""
         for stage in self._stages:
             stage.prepare(plan)
 
     def provides(self, plan: HostPlan) -> Provision:
-        """What all of them provide, together."""
+        """What all stages provide, added up."""
         return sum((stage.provides(plan) for stage in self._stages), Provision())
 
     def finish(self, plan: HostPlan) -> None:
-        """All of them, whichever fails; raises the first failure."""
+        """Run :meth:`Stage.finish` of each, even if one fails. Raises the first failure."""
         failures: list[Exception] = []
         for stage in reversed(self._stages):
             try:

@@ -65,9 +65,9 @@ class LiveAttempt:
         return self.record.gpus
 
     def sample(self, table: ProcessTable, *, with_io: bool = True) -> dict[int, Counters]:
-        """Read the counters of all ranks that live; keeps them in :attr:`counters`, and who they are in :attr:`pids`.
+        """Read the counters of all ranks that live. Keeps them in :attr:`counters`, and their pids in :attr:`pids`.
 
-        ``with_io``: what they read and wrote, too, which is a question per process.
+        ``with_io``: also read the bytes of input and output, which needs one more read per process.
         """
         jail = Jail.of(str(self.directory))
         self.counters = {}

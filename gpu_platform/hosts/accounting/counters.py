@@ -24,17 +24,18 @@ _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 11, 12, 13, 14, 21
 
 
 class Counters(NamedTuple):
-    """Cumulative, but for the memory."""
+    """What a rank has used since its start. Only the memory is that of now."""
 
     cpu_s: float
     memory_bytes: int
     io_bytes: int
-    """Read and written through system calls, files and sockets alike; 0 where nobody asked."""
+    """Bytes read and written through system calls, files and sockets alike. 0 if they were not asked for."""
     output_bytes: int
 
 
 def read_counters(rank: RankProcess, jail: Jail | None, table: ProcessTable, *, with_io: bool) -> Counters | None:
-    """None when the rank does not live (any more). ``table`` is one look at all processes, for many ranks."""
+    """The counters of a rank. None if it does not live. ``table`` is one look at all processes, shared by many
+    ranks."""
     if rank.main_process is None:
         return None
     output = _size(rank.directory / LOG)
@@ -54,7 +55,7 @@ def read_counters(rank: RankProcess, jail: Jail | None, table: ProcessTable, *, 
 
 
 def rank_pids(rank: RankProcess, jail: Jail | None, table: ProcessTable) -> set[int]:
-    """Its processes, as this host's PID namespace numbers them."""
+    """Pids of the rank's processes in the host's PID namespace."""
     if jail is not None:
         return jail.cgroup.child(f"rank-{rank.rank}").processes()
     supervisor = rank.supervisor
@@ -62,7 +63,7 @@ def rank_pids(rank: RankProcess, jail: Jail | None, table: ProcessTable) -> set[
 
 
 class ProcessTable:
-    """All processes, looked up at most once."""
+    """All processes of the host, read at most once."""
 
     def __init__(self) -> None:
         self._table: dict[int, Stat] | None = None
@@ -75,7 +76,7 @@ class ProcessTable:
 
 
 def _times_and_rss(process: Process) -> tuple[float, float, int] | None:
-    """(own CPU seconds, those of its waited-for children, resident bytes)."""
+    """(its own CPU seconds, those of its reaped children, resident bytes)."""
     try:
         text = Path(f"/proc/{process.pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -87,7 +88,7 @@ def _times_and_rss(process: Process) -> tuple[float, float, int] | None:
 
 
 def _io_bytes(pid: int) -> int:
-    """rchar and wchar; 0 for a process that is gone or may not be asked."""
+    """The sum of rchar and wchar. 0 if the process is gone or may not be read."""
     with contextlib.suppress(OSError, ValueError):
         lines = Path(f"/proc/{pid}/io").read_bytes().splitlines()
         return int(lines[0].split()[1]) + int(lines[1].split()[1])

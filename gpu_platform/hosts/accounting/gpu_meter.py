@@ -10,11 +10,11 @@ from pydantic import Field
 from gpu_platform.hosts.nvml.gpu_signals import Reading
 
 _LONGEST_S = 2.0
-"""A reading counts for the time since the one before, at most for so long: a longer gap was not measured."""
+"""A reading counts for the time since the previous one, at most this many seconds. A longer gap was not measured."""
 
 
 class OwnUse(NamedTuple):
-    """What the processes of one attempt use of a GPU. None: neither NVML nor the platform can tell."""
+    """What the processes of one attempt use of a GPU. None: neither NVML nor the platform can measure it."""
 
     utilization_percent: int | None
     memory_mib: int | None
@@ -25,11 +25,11 @@ class GpuMeter:
     """Sums over the readings of one GPU while one attempt holds it."""
 
     gpu_fraction: Annotated[float, Field(alias="part")] = 1.0
-    """Which fraction of the GPU the attempt holds, 0 to 1. Records on disk call it ``part``."""
+    """The fraction of the GPU that the attempt holds, 0 to 1. Records on disk call it ``part``."""
     seconds: float = 0.0
-    """Time that the readings cover. All sums here are over this time, except for the energy's counter."""
+    """The time that the readings cover. All sums are over this time, except the energy counter."""
     utilization_s: float = 0.0
-    """Percent times seconds."""
+    """The sum of percent times seconds."""
     utilization_known_s: float = 0.0
     peak_utilization_percent: int = 0
     memory_mib_s: float = 0.0
@@ -38,7 +38,7 @@ class GpuMeter:
     throttled_s: float = 0.0
     ecc_errors: int = 0
     energy_counter_j: float | None = None
-    """The GPU's own counter at the last reading. It goes on while the node worker is away."""
+    """The GPU's own counter at the last reading. It counts on while the node worker is away."""
     ecc_counter: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,12 +53,12 @@ class GpuMeter:
 
     @property
     def busy_at_s(self) -> float:
-        """When the GPU last computed, or when this could not be read. On the monotonic clock of readings."""
+        """When the GPU last computed, in monotonic seconds. Times without a reading count as computing."""
         return max(self._busy_at_s, self._unknown_at_s)
 
     @property
     def moved_at_s(self) -> float:
-        """When the GPU last computed or its used memory changed, or when this could not be read."""
+        """When the GPU last computed or its used memory changed. Times without a reading count as such."""
         return max(self.busy_at_s, self._moved_at_s)
 
     @property
@@ -68,16 +68,16 @@ class GpuMeter:
 
     @property
     def reports_utilization(self) -> bool:
-        """True when the last reading had a utilisation."""
+        """True if the last reading had a utilisation."""
         return self._read_at_s is None or self._unknown_at_s != self._read_at_s
 
     @property
     def read_at_s(self) -> float | None:
-        """When the last reading was taken, on the monotonic clock. None: there was none yet."""
+        """When the last reading was taken, in monotonic seconds. None: there was none yet."""
         return self._read_at_s
 
     def add(self, reading: Reading) -> None:
-        """Add one reading. It counts for the time since the one before, at most two seconds."""
+        """Add one reading. It counts for the time since the previous one, at most two seconds."""
         if self.own is not None:
             percent, memory_mib = self.own
             reading = reading._replace(utilization_percent=percent, memory_used_mib=memory_mib)
@@ -102,7 +102,8 @@ class GpuMeter:
         self._add_energy(reading, elapsed)
 
     def add_ecc(self, counter: int) -> None:
-        """``counter``: corrected and uncorrected errors since the driver was loaded or the GPU reset."""
+        """Add the GPU's counter of corrected and uncorrected errors since the driver was loaded or the GPU was
+        reset."""
         if self.ecc_counter is not None:
             self.ecc_errors += counter - self.ecc_counter if counter >= self.ecc_counter else counter
         self.ecc_counter = counter

@@ -21,16 +21,16 @@ from gpu_platform.hosts.accounting.gpu_meter import OwnUse
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _SHORTEST_LOOK_S = 2.0
-"""Ask for at least so many seconds back: the driver takes a sample at least once a second."""
+"""Ask for samples of at least this many last seconds: the driver takes a sample once a second or more often."""
 
 
 class ProcessUse(NamedTuple):
     """What each process uses of one GPU, by pid."""
 
     memory_mib: dict[int, int] | None
-    """Memory of every process with a context. None: this driver does not tell."""
+    """Memory of every process with a context. None: this driver does not report it."""
     utilization_percent: dict[int, float] | None
-    """Utilisation by the processes that computed since the last call. None: NVML cannot tell."""
+    """Utilisation by each process that computed since the last call. None: NVML does not report it."""
 
     def of(self, pids: Set[int], server: Set[int] = frozenset()) -> OwnUse:
         """What ``pids`` use together. ``server``: processes that may have computed for them (an MPS server)."""
@@ -45,14 +45,15 @@ class ProcessUse(NamedTuple):
 
 
 class SharedGpuMeter:
-    """Measures what each attempt itself uses of the GPUs of which it has only a share."""
+    """Measures what an attempt itself uses of a GPU of which it has only a share."""
 
     def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml
         self._looked_at_s: dict[str, float] = {}
 
     def measure(self, attempts: Sequence[LiveAttempt]) -> None:
-        """Set what these attempts use in their meters. Call it after they were sampled. Whole GPUs need no call."""
+        """Store the own use of these attempts in their meters. Call it after they were sampled. Whole GPUs need no
+        call."""
         modes = {
             uuid: share.mode
             for attempt in attempts
@@ -70,13 +71,13 @@ class SharedGpuMeter:
                     meter.own = uses[uuid].of(attempt.pids, server)
 
     def read(self, uuid: str, mode: ShareMode) -> ProcessUse:
-        """Never raises: what a GPU does not tell is None."""
+        """What each process uses of the GPU. Never raises: what the GPU does not report is None."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
             if mode is ShareMode.MIG:
                 return ProcessUse(self._memory(self._mig_devices(handle)), None)
             return ProcessUse(self._memory([handle]), self._utilization(handle, uuid))
-        except self._nvml.NVMLError:  # it is lost, or NVML is closed for a reset
+        except self._nvml.NVMLError:  # the GPU is lost, or NVML is closed for a reset
             return ProcessUse(None, None)
 
     def _mig_devices(self, handle: Any) -> list[Any]:
@@ -85,7 +86,7 @@ class SharedGpuMeter:
         for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
-            except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # no instance there
+            except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # no instance has this index
                 continue
         return found
 
@@ -111,11 +112,11 @@ class SharedGpuMeter:
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, int(since_s * 1e6))
         except nvml.NVMLError as error:
-            # NOT_FOUND: nobody computed. SUCCESS: pynvml raises what it got for an empty answer.
+            # NOT_FOUND: nobody computed. SUCCESS: pynvml raises this code for an empty answer.
             return {} if error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS) else None
         self._looked_at_s[uuid] = now_s
         by_pid: defaultdict[int, list[int]] = defaultdict(list)
         for sample in samples:
-            if 0 < sample.smUtil <= 100:  # slots without a sample come with garbage
+            if 0 < sample.smUtil <= 100:  # entries without a sample hold random values
                 by_pid[sample.pid].append(sample.smUtil)
         return {pid: sum(found) / len(found) for pid, found in by_pid.items()}

@@ -28,16 +28,16 @@ def ran_s(ranks: list[RankProcess]) -> float:
 
 
 def warning_due(limits: RankLimits, attempt_dir: Path, seconds: float) -> bool:
-    """True when the warning before the time limit must be sent now, and was not sent yet."""
+    """True if the warning before the time limit must be sent now and was not sent yet."""
     if limits.time_limit_s is None or not limits.warn_before_s:
         return False
     return seconds >= limits.time_limit_s - limits.warn_before_s and not (attempt_dir / _WARNED).exists()
 
 
 def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
-    """Send the warning signal, once, to every process that has a handler for it; returns to how many.
+    """Send the warning signal, once, to every process that has a handler for it. Returns to how many.
 
-    A process without a handler would be ended by the signal: a shell that started the program, or a data loader.
+    The signal would end a process without a handler: a shell that started the program, or a data loader.
     """
     number = signal.Signals[f"SIG{limits.warn_signal}"]
     warned = sum(send_signal(process, number) for process in processes if handles(process.pid, number))
@@ -46,7 +46,7 @@ def warn(limits: RankLimits, attempt_dir: Path, processes: set[Process]) -> int:
 
 
 def is_overdue(limits: RankLimits, seconds: float, slack_s: float) -> bool:
-    """True when the attempt has run longer than its time limit and ``slack_s`` on top."""
+    """True if the attempt has run longer than its time limit plus ``slack_s``."""
     return limits.time_limit_s is not None and seconds >= limits.time_limit_s + slack_s
 
 
@@ -58,13 +58,13 @@ def note_overdue(limits: RankLimits, attempt_dir: Path) -> str:
 
 
 def overdue_message(attempt_dir: Path) -> str | None:
-    """Why the host ended the attempt, if it was for its time limit."""
+    """Why the host ended the attempt, if the reason was its time limit."""
     record = records.read_record(str(attempt_dir / _OVERDUE))
     return None if record is None else record["message"]
 
 
 def handles(pid: int, number: int) -> bool:
-    """True when the process has a handler for the signal. (proc(5), ``/proc/<pid>/status``, SigCgt.)"""
+    """True if the process has a handler for the signal (proc(5), ``/proc/<pid>/status``, SigCgt)."""
     try:
         with open(f"/proc/{pid}/status") as file:
             [mask] = [int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")]

@@ -20,7 +20,10 @@ log = structlog.get_logger(__name__)
 
 
 class PowerCap(Stage):
-    """``host_limit_w``: for every GPU of the host; a job's own limit cannot exceed it."""
+    """Sets the power limit of a job on its GPUs, in watts.
+
+    ``host_limit_w`` is the limit of every GPU of the host; a job's own limit cannot exceed it.
+    """
 
     def __init__(self, nvml: NvmlLibrary, uuids: Sequence[str], host_limit_w: int | None = None) -> None:
         self._nvml = nvml
@@ -28,7 +31,7 @@ class PowerCap(Stage):
         self._host_limit_w = host_limit_w
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
-        """Set the host's power limit on every GPU that no open attempt has."""
+        """Set the host's power limit on every GPU that no open attempt holds."""
         held = {uuid for plan in attempts for uuid in plan.gpu_uuids}
         if self._host_limit_w is not None:
             for uuid in self._uuids:
@@ -36,7 +39,7 @@ class PowerCap(Stage):
                     self._restore(uuid)
 
     def prepare(self, plan: HostPlan) -> None:
-        """Set the job's power limit on its GPUs. Raises :class:`PreflightFailed` when that cannot be done."""
+        """Set the job's power limit on its GPUs. Raises :class:`PreflightFailed` if that cannot be done."""
         wanted = plan.limits.power_limit_w
         if wanted is None:
             return
@@ -56,13 +59,14 @@ class PowerCap(Stage):
                 ) from None
 
     def finish(self, plan: HostPlan) -> None:
-        """Give the GPUs the host's power limit again, or the board's default."""
+        """Set the host's power limit on the GPUs again, or the board's default."""
         if plan.limits.power_limit_w is not None and not plan.shares:
             for uuid in plan.gpu_uuids:
                 self._restore(uuid)
 
     def _restore(self, uuid: str) -> None:
-        """A GPU that cannot be set now (lost, being reset) comes back with its board's default."""
+        """Set the host's limit again. A GPU that cannot be set now (lost, being reset) returns with its board's
+        default."""
         try:
             self._set(uuid, self._host_limit_w)
         except self._nvml.NVMLError as error:

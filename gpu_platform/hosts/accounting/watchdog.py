@@ -14,9 +14,10 @@ from enum import StrEnum
 from gpu_platform.hosts.accounting.counters import Counters
 
 BUSY_CPUS = 0.02
-"""CPU seconds per second below which a rank makes no progress. Threads that only poll use less."""
+"""A rank that uses fewer CPU seconds per second makes no progress. Threads that only poll use less."""
 BUSY_IO_BYTES_PER_S = 1024
-"""Bytes per second below which a rank makes no progress. The heartbeat of an experiment tracker needs less."""
+"""A rank that reads and writes fewer bytes per second makes no progress. The heartbeat of an experiment tracker
+needs less."""
 
 
 class Stall(StrEnum):
@@ -29,12 +30,12 @@ class Stall(StrEnum):
 
 @dataclass
 class Watchdog:
-    """One attempt on this host. Limits in seconds; None: not watched for that."""
+    """Finds out that one attempt on this host makes no progress. Limits are in seconds. None: not watched for that."""
 
     hang_limit_s: float | None
     idle_limit_s: float | None
     _since_s: float | None = None
-    """First sample with a living rank: the limits count from there at the earliest."""
+    """The first sample with a living rank. The limits count from there at the earliest."""
     _sampled_at_s: float = 0.0
     _ranks_moved_at_s: float = 0.0
     _last: dict[int, Counters] = field(default_factory=dict[int, Counters])
@@ -43,10 +44,10 @@ class Watchdog:
     def look(
         self, now_s: float, ranks: Mapping[int, Counters], gpus_busy_at_s: float, gpus_moved_at_s: float
     ) -> dict[Stall, float]:
-        """The stalls that begin to hold now, each with the seconds for which there was no progress.
+        """The stalls that begin now, each with the seconds for which there was no progress.
 
-        ``ranks``: counters of those that live. ``gpus_…_at_s``: when one of its GPUs last computed, or last did
-        anything; all on one monotonic clock.
+        ``ranks``: counters of ranks that live. ``gpus_busy_at_s`` and ``gpus_moved_at_s``: when one of its GPUs last
+        computed, or last did anything. All times are on one monotonic clock.
         """
         if not ranks:
             return {}
@@ -80,7 +81,7 @@ class Watchdog:
                 return True
             if now.cpu_s - before.cpu_s > BUSY_CPUS * elapsed_s:
                 return True
-            # A process that ended took its bytes with it, so a smaller sum is a change too.
+            # The bytes of a process that ended leave the sum, so a smaller sum is a change too.
             if abs(now.io_bytes - before.io_bytes) > BUSY_IO_BYTES_PER_S * elapsed_s:
                 return True
         return False

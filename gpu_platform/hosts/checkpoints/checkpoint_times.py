@@ -13,11 +13,11 @@ from gpu_platform.hosts.checkpoints.store import CheckpointStore, marked
 from gpu_platform.hosts.system.paths import checkpoint_dir
 
 PATIENCE_S = 0.5
-"""A file system that hangs must not cost the host its lease."""
+"""Seconds to wait for the file system. One that hangs must not cost the host its lease."""
 
 
 class CheckpointTimes:
-    """Finds the newest checkpoint of each attempt. For one caller at a time. ``root`` may be on a network."""
+    """Finds the newest checkpoint of each attempt. Not thread-safe. ``root`` may be on a network file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -43,12 +43,12 @@ class CheckpointTimes:
 
 
 def newest_mark(directory: Path) -> tuple[str, float] | None:
-    """Name and Unix seconds, not after now; None: the directory holds no complete checkpoint, or cannot be read.
+    """Name and Unix time (at most now) of the newest complete checkpoint. None: there is none, or it cannot be read.
 
-    What is in it is not looked at: where a user's link points is none of our business.
+    It looks only at the directory itself and follows no link: a user may have made it.
     """
     marks = marked(directory)
     if not marks:
         return None
     name, at = max(marks, key=lambda mark: (mark[1], mark[0]))
-    return name, max(0.0, min(at, time.time()))  # users set times as they like
+    return name, max(0.0, min(at, time.time()))  # a user can set any time

@@ -54,7 +54,7 @@ class Checkpointing:
         return choose_resume(self.store, plan) if plan.node_rank == 0 else ResumeChoice()
 
     def finish(self, plan: HostPlan) -> None:
-        """Give the checkpoint that the attempt was started from free. Call it when no process of it lives."""
+        """Unpin the checkpoint that the attempt started from. Call it when no process of the attempt lives."""
         release_resume(self.store, plan)
 
     def shown(self, plan: HostPlan, resume_from: str | None) -> list[str]:
@@ -63,7 +63,7 @@ class Checkpointing:
         return [resume_from] if other and resume_from is not None else []
 
     async def before_stop(self, plan: HostPlan, ranks: Sequence[RankProcess], grace_s: float) -> float:
-        """See :meth:`CheckpointRequester.before_stop`; returns what is left of the grace."""
+        """See :meth:`CheckpointRequester.before_stop`. Returns the seconds that are left of the grace."""
         return max(0.0, grace_s - await self.requests.before_stop(plan, ranks, grace_s))
 
     def ask(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> int:
@@ -71,11 +71,11 @@ class Checkpointing:
         return self.requests.ask(plan, ranks, USER).signalled
 
     def list_job(self, job_id: str, *, hashes: bool = False) -> list[CheckpointInfo]:
-        """The job's complete checkpoints. ``hashes``: with a hash of each file's content."""
+        """The job's complete checkpoints. ``hashes``: verify them with a hash of each file."""
         return self.store.list_job(job_id, hashes=hashes)
 
     def write_probe(self) -> str:
-        """A file with a new name on the root; see :meth:`sees_probe`. Raises ``OSError``."""
+        """Write a file with a new name on the root, and return the name; see :meth:`sees_probe`. Raises ``OSError``."""
         name = secrets.token_hex(16)
         self.store.root.mkdir(parents=True, exist_ok=True)
         (self.store.root / f"{_PROBE}{name}").touch(exist_ok=False)

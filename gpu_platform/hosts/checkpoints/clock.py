@@ -20,16 +20,16 @@ from gpu_platform.hosts.system.paths import checkpoint_dir
 log = structlog.get_logger(__name__)
 
 _LEAST_LEAD_S = 10.0
-"""Seconds before the time limit at which a checkpoint is asked for; the grace if that is longer."""
+"""A checkpoint is asked for this many seconds before the time limit, or earlier if the grace is longer."""
 
 
 @dataclass
 class _Schedule:
     asked_at_s: float
-    """Monotonic seconds. Before the first request: when the attempt started."""
+    """When it was last asked, in monotonic seconds. Before the first request: when the attempt started."""
     asked: CheckpointRequest | None = None
     reasons: set[str] = field(default_factory=set[str])
-    """Reasons for which it was asked already. Each of these is used once."""
+    """Why it was asked already. Each of these reasons is used once."""
     complained: bool = False
 
 
@@ -45,11 +45,11 @@ class CheckpointClock:
         self._looking: threading.Thread | None = None
 
     def drain(self, draining: bool) -> None:
-        """The host is being drained, or no longer."""
+        """Say whether the host is being drained."""
         self._draining = draining
 
     def look(self, live: Sequence[LiveAttempt]) -> list[tuple[AttemptKey, str]]:
-        """Ask the programs that are due. Returns a message for each attempt that did not answer, once."""
+        """Ask the programs whose time has come. Returns one message, once, for each attempt that did not answer."""
         if self._looking is None or not self._looking.is_alive():
             self._looking = threading.Thread(
                 target=self._look, args=(list(live),), name="checkpoint clock", daemon=True

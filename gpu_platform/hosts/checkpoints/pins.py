@@ -12,22 +12,22 @@ _PINS = ".pins"
 
 
 def pin(root: Path, info: CheckpointInfo, by: AttemptKey) -> None:
-    """Nothing removes the checkpoint until :func:`unpin`. Look afterwards whether it is still there."""
+    """Protect the checkpoint from removal until :func:`unpin`. Check afterwards that it still exists."""
     path = _path(root, info.job_id, info.label, by)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
 def unpin(root: Path, job_id: str, by: AttemptKey) -> None:
-    """Whatever ``by`` had pinned of the job."""
+    """Remove all pins that ``by`` has on the job's checkpoints."""
     for path in (root / job_id / _PINS).glob(f"*~{by.job_id}~{by.attempt}"):
         path.unlink(missing_ok=True)
 
 
 def pinned(root: Path, job_id: str) -> set[str]:
-    """Labels (``1/step-300``) of the job's checkpoints that somebody was started from.
+    """Labels (``1/step-300``) of the job's checkpoints from which a running attempt started.
 
-    Raises ``OSError`` when that cannot be known.
+    Raises ``OSError`` if they cannot be read.
     """
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError):

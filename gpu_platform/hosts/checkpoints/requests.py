@@ -37,29 +37,32 @@ _LOOK_S = 0.05
 _SIGTERM_SHARE = 0.2
 """This share of the grace is kept for SIGTERM when no checkpoint comes."""
 _SAME_REQUEST_S = 2.0
-"""Hosts of a gang share the root. A request that another one wrote so lately is not written again."""
+"""Hosts of a gang share the root. A request that another host wrote less than this long ago is not repeated."""
 
 Marks = frozenset[tuple[str, float]]
 
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """One request for a checkpoint, and how to see that it was answered."""
+    """One request for a checkpoint, which knows how to see the answer."""
 
     directory: Path
     before: Marks
-    """The complete checkpoints that were there."""
+    """The complete checkpoints at the time of the request."""
     signalled: int
-    """Processes that got the signal."""
+    """How many processes got the signal."""
 
     @property
     def is_answered(self) -> bool:
-        """True when there is a complete checkpoint that was not there before the request."""
+        """True if there is a complete checkpoint that did not exist before the request."""
         return bool(frozenset(marked(self.directory)) - self.before)
 
 
 class CheckpointRequester:
-    """``root``: the checkpoint root, perhaps on a network file system; ``home``: see ``paths``."""
+    """Asks programs to write a checkpoint.
+
+    ``root``: the checkpoint root, perhaps on a network file system; ``home``: see ``paths``.
+    """
 
     def __init__(self, node: NodeSettings, root: Path, home: Path) -> None:
         self._node = node
@@ -67,7 +70,7 @@ class CheckpointRequester:
         self._home = home
 
     def path(self, key: AttemptKey) -> Path:
-        """Beside the attempt's directory, where its user cannot write."""
+        """The file of the request. It is beside the attempt's directory, where the user cannot write."""
         return self._root / key.job_id / f".request-{key.attempt}"
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
@@ -77,17 +80,17 @@ class CheckpointRequester:
         return environ if name is None else {**environ, "GPU_PLATFORM_CHECKPOINT_SIGNAL": name}
 
     def every_s(self, plan: HostPlan) -> float | None:
-        """Seconds between two requests, as the job or the host says. None: no requests at intervals."""
+        """Seconds between two requests, as the job or the host says. None: it is not asked at intervals."""
         return plan.checkpoint.every_s or self._node.checkpoint_every_s
 
     def listens(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> bool:
-        """True when the program handles requests. Otherwise the platform does not wait for an answer."""
+        """True if the program handles requests. If not, the platform does not wait for an answer."""
         if os.path.lexists(paths.checkpoint_dir(self._root, plan.key) / LISTENING):
             return True
         return bool(self._handlers(plan, ranks))
 
     def ask(self, plan: HostPlan, ranks: Sequence[RankProcess], why: str) -> CheckpointRequest:
-        """Raises ``OSError`` when the request cannot be written."""
+        """Write the request and send the signal. Raises ``OSError`` if the request cannot be written."""
         directory = paths.checkpoint_dir(self._root, plan.key)
         before = frozenset(marked(directory))
         self._write(plan.key, why)
@@ -98,13 +101,13 @@ class CheckpointRequester:
         return CheckpointRequest(directory, before, sent)
 
     async def before_stop(self, plan: HostPlan, ranks: Sequence[RankProcess], grace_s: float) -> float:
-        """Ask a program that listens, and wait for its answer within the grace. Returns the seconds that took."""
+        """Ask a program that listens, and wait for its answer within the grace. Returns the seconds that this took."""
         began = time.monotonic()
         patience_s = grace_s * (1 - _SIGTERM_SHARE)
         if patience_s <= 0 or not _all_live(ranks):
             return 0.0
         try:
-            # A file system that hangs costs its part of the grace, and nothing more.
+            # A file system that hangs costs only this share of the grace.
             async with asyncio.timeout(patience_s):
                 await self._ask_and_wait(plan, ranks)
         except TimeoutError:
@@ -125,8 +128,8 @@ class CheckpointRequester:
         return None if name == "none" else name
 
     def _handlers(self, plan: HostPlan, ranks: Sequence[RankProcess]) -> list[Process]:
-        """Processes that handle the signal, of a job that said it takes requests: others may mean something else
-        by it."""
+        """Processes that handle the signal, if the job says that it takes requests. In other jobs the signal may
+        mean something else."""
         name, wanted = self._signal(plan), plan.checkpoint
         if name is None or not (wanted.every_s or wanted.signal):
             return []
@@ -150,5 +153,5 @@ class CheckpointRequester:
 
 
 def _all_live(ranks: Sequence[RankProcess]) -> bool:
-    """A gang with a rank less saves no more."""
+    """True if every rank lives. A gang that has lost a rank cannot save any more."""
     return bool(ranks) and all(rank.main_process is not None for rank in ranks)

@@ -24,14 +24,14 @@ class ResumeChoice:
 
     checkpoint: CheckpointInfo | None = None
     note: str | None = None
-    """Which checkpoints were passed over and why, for people."""
+    """Which newer checkpoints were not used, and why. For people."""
 
 
 def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
-    """The newest complete checkpoint of the job's earlier attempts, else the one it was submitted with.
+    """Choose the newest complete checkpoint of the job's earlier attempts, else the one that the user named.
 
-    It is pinned: :func:`release_resume` must follow. Raises :class:`PreflightFailed` when the job was submitted with
-    a checkpoint that this host does not see: it must not start at zero then.
+    The checkpoint is pinned until :func:`release_resume`. Raises :class:`PreflightFailed` if the user named a
+    checkpoint that this host does not see: the job must not start from the beginning then.
     """
     note = None
     for _ in range(_TRIES):
@@ -54,7 +54,7 @@ def choose_resume(store: CheckpointStore, plan: HostPlan) -> ResumeChoice:
 
 
 def release_resume(store: CheckpointStore, plan: HostPlan) -> None:
-    """The attempt has ended: what it was started from may go like any other. A root that is away is no trouble."""
+    """Unpin what an ended attempt started from. It is no error if the root cannot be reached."""
     asked = plan.checkpoint.resume_point
     for job_id in {plan.key.job_id, *([asked.job_id] if asked is not None else [])}:
         try:

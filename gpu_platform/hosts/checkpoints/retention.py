@@ -33,10 +33,11 @@ _FOLLOW_UP_S = 120.0
 def surplus(
     found: Iterable[CheckpointInfo], keep: int, in_use: Collection[str], older_than: float, *, any_kind: bool
 ) -> list[CheckpointInfo]:
-    """What may go, oldest first: at least ``keep`` complete ones are newer, and it was written before ``older_than``.
+    """Checkpoints that may be removed, oldest first: at least ``keep`` complete ones are newer, and it is older than
+    ``older_than``.
 
-    ``in_use``: labels. A directory that is a checkpoint itself stays, and so does one without a manifest unless
-    ``any_kind``: nobody but the job can say that it is not wanted any more.
+    ``in_use``: labels that must stay. A directory that is a checkpoint itself stays. So does a checkpoint without a
+    manifest unless ``any_kind``: only the job can say that it is not needed any more.
     """
     newest_first = sorted(found, key=by_age, reverse=True)
     complete = [one for one in newest_first if one.complete]
@@ -56,17 +57,21 @@ def surplus(
 
 
 class CheckpointRetention:
-    """``surplus_s``: how long a surplus checkpoint stays; ``keep``: for jobs that do not say."""
+    """Removes surplus checkpoints.
+
+    ``surplus_s``: for how many seconds a surplus checkpoint stays. ``keep``: how many checkpoints stay for jobs that do
+    not say.
+    """
 
     def __init__(self, store: CheckpointStore, keep: int, surplus_s: float) -> None:
         self._store = store
         self._keep = keep
         self._surplus_s = surplus_s
         self._follow_up: dict[str, tuple[HostPlan, float]] = {}
-        """Job -> its last plan here, and until when to sweep it (steady seconds)."""
+        """Job -> its last plan here, and until when its checkpoints are swept (monotonic seconds)."""
 
     def sweep(self, plans: Sequence[HostPlan]) -> list[str]:
-        """Of the jobs whose rank 0 runs here, or ran until lately. Returns the paths that were removed."""
+        """Sweep the jobs whose rank 0 runs here or ended a short time ago. Returns the paths that were removed."""
         now_s = time.monotonic()
         for plan in plans:
             if plan.node_rank == 0:
@@ -82,7 +87,7 @@ class CheckpointRetention:
         return removed
 
     def sweep_job(self, key: AttemptKey, keep: int | None) -> list[str]:
-        """``keep``: the job's own wish. Raises ``OSError`` when the root cannot be read or written."""
+        """Sweep one job. ``keep``: what the job asks for. Raises ``OSError`` if the root cannot be read or written."""
         job_dir = self._store.root / key.job_id
         self._end_removals(key.job_id)
         older_than = time.time() - self._surplus_s
@@ -100,7 +105,7 @@ class CheckpointRetention:
         if os.path.islink(attempt_dir / info.name):
             return False
         doomed = attempt_dir / f"{REMOVED}{secrets.token_hex(4)}-{info.name}"
-        with contextlib.suppress(FileNotFoundError):  # another host was faster
+        with contextlib.suppress(FileNotFoundError):  # another host removed it first
             self._rename(attempt_dir / info.name, doomed)
             return self._end_removal(doomed, info.job_id)
         return False
@@ -112,7 +117,7 @@ class CheckpointRetention:
                 self._end_removal(doomed, job_id)
 
     def _end_removal(self, doomed: Path, job_id: str) -> bool:
-        """Unless somebody chose the checkpoint just now: then it is given back. True: it is gone."""
+        """Finish one removal. Returns False if an attempt has just pinned the checkpoint: then it is put back."""
         name = doomed.name.removeprefix(REMOVED).partition("-")[2]
         original = f"{doomed.parent}/{name}"
         if f"{doomed.parent.name}/{name}" in pinned(self._store.root, job_id) and not os.path.lexists(original):
@@ -134,13 +139,14 @@ class CheckpointRetention:
                     if os.lstat(path).st_mtime <= older_than:
                         self._remove_tree(path)
 
-    # Apart, so that a test can crash in the middle of them.
+    # Separate methods, so that a test can crash between them.
 
     def _rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
 
     def _remove_tree(self, path: Path) -> None:
-        """Safe against links that a user puts there meanwhile (``shutil.rmtree.avoids_symlink_attacks``)."""
+        """Remove a directory. Safe if a user puts links into it meanwhile
+        (``shutil.rmtree.avoids_symlink_attacks``)."""
         on_error: Callable[..., None] = _already_gone
         shutil.rmtree(path, onerror=on_error)
 

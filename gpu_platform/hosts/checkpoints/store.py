@@ -36,19 +36,20 @@ _STEP = re.compile(r"step[-_]?(\d{1,18})")
 
 
 class CheckpointStore:
-    """Of one root, which may be on a network file system: every method may take as long as that does.
+    """The checkpoints below one root.
 
-    ``hash_limit_bytes``: larger checkpoints are verified by the sizes of their files only.
+    The root may be on a network file system, so every method can take as long as that does. ``hash_limit_bytes``:
+    larger checkpoints are verified by the sizes of their files only.
     """
 
     def __init__(self, root: Path, hash_limit_bytes: int = 8 << 30) -> None:
         self.root = root
         self._hash_limit_bytes = hash_limit_bytes
         self._verified: dict[tuple[str, int], Verified] = {}
-        """(path, time of the manifest) -> what was found; what is damaged is looked at again."""
+        """(path, time of the manifest) -> how far it was verified. Damaged checkpoints are read again each time."""
 
     def identity(self) -> str | None:
-        """The same on all hosts that share the root, made by the first of them; None: the root cannot be used."""
+        """The id that all hosts sharing the root read; the first host makes it. None: the root cannot be used."""
         path = self.root / IDENTITY
         try:
             if not path.exists():
@@ -67,7 +68,7 @@ class CheckpointStore:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def list_job(self, job_id: str, *, hashes: bool = False) -> list[CheckpointInfo]:
-        """All checkpoints of the job, oldest first, damaged ones too. ``hashes``: read every byte of them."""
+        """All checkpoints of the job, oldest first, damaged ones too. ``hashes``: read all their bytes."""
         found = [
             self.look(job_id, attempt, name, hashes=hashes)
             for attempt in self.attempts(job_id)
@@ -76,9 +77,10 @@ class CheckpointStore:
         return sorted((one for one in found if one is not None), key=by_age)
 
     def newest(self, job_id: str, newest_attempt: int | None) -> tuple[CheckpointInfo | None, list[CheckpointInfo]]:
-        """The one to go on from of attempts up to ``newest_attempt``, and the damaged ones that were passed over.
+        """The checkpoint to resume from, of attempts up to ``newest_attempt``, and the damaged ones that are newer.
 
-        The newest attempt that has one decides; in it the directory itself, else the one that was completed last.
+        The newest attempt that has one decides. In it, the attempt's directory itself comes first, then the checkpoint
+        that was completed last.
         """
         damaged: list[CheckpointInfo] = []
         for attempt in range(newest_attempt or 0, 0, -1):
@@ -91,7 +93,7 @@ class CheckpointStore:
         return None, damaged
 
     def look(self, job_id: str, attempt: int, name: str, *, hashes: bool = False) -> CheckpointInfo | None:
-        """One checkpoint, verified; None: it is none (any more)."""
+        """One checkpoint, verified. None: there is no checkpoint of this name (any more)."""
         directory = self.root / job_id / str(attempt) / name
         try:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -140,7 +142,8 @@ class CheckpointStore:
 
 
 def marked(directory: Path) -> list[tuple[str, float]]:
-    """Names of what is marked complete in an attempt's directory (empty: itself), with when, Unix seconds."""
+    """(name, Unix time) of each complete checkpoint in an attempt's directory. An empty name is the directory
+    itself."""
     found: list[tuple[str, float]] = []
     try:
         names = ["", *(name for name in os.listdir(directory) if not name.startswith("."))]
@@ -153,7 +156,7 @@ def marked(directory: Path) -> list[tuple[str, float]]:
 
 
 def _create_once(path: Path, text: str) -> None:
-    """As a whole, or not at all; whoever is second finds the first one's."""
+    """Write the file whole or not at all. If it exists already, it stays."""
     temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     with open(temporary, "x") as file:
         file.write(text)
@@ -165,7 +168,7 @@ def _create_once(path: Path, text: str) -> None:
 
 
 def by_age(info: CheckpointInfo) -> tuple[int, float, str]:
-    """What a later attempt wrote is newer, whatever the clocks say."""
+    """Sort key, oldest first. Later attempts are newer, whatever the clocks say."""
     return info.attempt, info.written_at, info.name
 
 
@@ -203,7 +206,7 @@ def _problems(fd: int, files: dict[str, dict[str, Any]], hashed: bool) -> Iterat
 
 @contextlib.contextmanager
 def _open_below(fd: int, name: str) -> Iterator[int]:
-    """A regular file, through no link."""
+    """Open a regular file without following any link."""
     directories: list[int] = []
     *parents, last = name.split("/")
     try:

@@ -19,7 +19,7 @@ _SIMULATED = "boot-id"
 
 
 def boot_id(home: Path, *, simulated: bool) -> str | None:
-    """The id of this boot; None where the kernel does not tell."""
+    """The id of this boot. None if the kernel does not tell it."""
     if simulated:
         path = home / _SIMULATED
         if not path.exists():
@@ -32,7 +32,7 @@ def boot_id(home: Path, *, simulated: bool) -> str | None:
 
 
 def reboot_simulated(home: Path) -> None:
-    """Reboot a simulated host: a new boot id, and lost GPUs are found again. Its processes are not ended."""
+    """Reboot a simulated host: it gets a new boot id, and lost GPUs are found again. Its processes are not ended."""
     fault_injection.power_cycle(paths.control_dir(home))
     _write(home / _SIMULATED)
 

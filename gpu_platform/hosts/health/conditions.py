@@ -12,9 +12,9 @@ from gpu_platform.hosts.health.fault_policy import Condition
 from gpu_platform.hosts.nvml.gpu_signals import ErrorCounts, HardwareStatus, Reading
 
 HYSTERESIS_C = 5
-"""Degrees below the limit at which a hot GPU gets new work again."""
+"""A hot GPU gets new work again at this many degrees below the limit."""
 THROTTLE_S = 60.0
-"""Seconds of throttling after which a GPU gets no new work, and seconds without it until it does again."""
+"""A GPU that was throttled for this many seconds gets no new work, until it was not throttled for as long."""
 
 
 @dataclass
@@ -44,7 +44,8 @@ class TemperatureLimit:
     why: str | None = None
 
     def look(self, temperature_c: int) -> str | None:
-        """Take one reading. Returns why the GPU is too hot for new work, or None. The text stays the same meanwhile."""
+        """Take one reading. Returns why the GPU is too hot for new work, or None. The text does not change
+        meanwhile."""
         if temperature_c > self.limit_c and self.why is None:
             cool = self.limit_c - HYSTERESIS_C
             self.why = f"{temperature_c} °C, above the limit of {self.limit_c} °C; takes work again at {cool} °C"
@@ -54,24 +55,25 @@ class TemperatureLimit:
 
 
 def throttled_because(reading: Reading) -> str:
-    """Why a throttled GPU gets no new work, for people."""
+    """Why a throttled GPU gets no new work. For people."""
     reasons = ", ".join(reading.throttle_reasons) or "no longer"
     return f"clocks were lowered for more than {THROTTLE_S:.0f} s (now: {reasons})"
 
 
 def error_conditions(counts: ErrorCounts, before: ErrorCounts | None) -> Iterator[tuple[Condition, bool, str]]:
-    """(condition, does it hold, detail), from counters that are read every second."""
+    """(condition, whether it holds, detail) from the counters that are read every second."""
     uncorrected = counts.uncorrected_ecc
     yield "ecc_uncorrectable", uncorrected > 0, f": {uncorrected} since the last reset"
     yield "remap_failed", counts.remap_failed, ""
     yield "remap_pending", counts.remap_pending, ""
-    # The driver must ask twice in a row: after the first time, the XID that belongs to it may still arrive.
+    # The driver must ask twice in a row: the XID that belongs to the first request may still arrive.
     asked = counts.recovery_action if before is not None and before.recovery_action == counts.recovery_action else 0
     yield "recovery_asked", asked != 0, f": action {asked}"
 
 
 def hardware_conditions(status: HardwareStatus, links: int) -> Iterator[tuple[Condition, bool, str]]:
-    """(condition, does it hold, detail), from what is read every ten seconds. ``links``: most NVLinks ever up."""
+    """(condition, whether it holds, detail) from what is read every ten seconds. ``links``: the most NVLinks that
+    were ever up."""
     yield "sram_threshold", status.sram_threshold, ""
     yield "remap_exhausted", status.remap_exhausted, ""
     yield "pages_pending", status.pages_pending, ""

@@ -19,14 +19,14 @@ _KEPT_LINES = 20_000
 
 
 class FaultHistory:
-    """Thread-safe. ``path`` None keeps it in memory only.
+    """The faults that this host reported. Thread-safe. ``path`` None: it is kept in memory only.
 
-    JSON lines, appended and fsynced: the file's own name first, then faults
-    ``{uuid, number, cause, at_ms, action}`` and ends of conditions ``{uuid, cleared}``.
+    The file has JSON lines, appended and fsynced: first the file's own name, then faults ``{uuid, number, cause, at_ms,
+    action}`` and ends of conditions ``{uuid, cleared}``.
     """
 
     def __init__(self, path: Path | None = None, *, forget_before_ms: int = 0) -> None:
-        """Faults before ``forget_before_ms`` (Unix time) are dropped, unless their condition still holds."""
+        """Forget faults before ``forget_before_ms`` (Unix time), unless their condition still holds."""
         self._path = path
         self._lock = threading.Lock()
         self._name = uuid.uuid4().hex[:8]
@@ -40,7 +40,9 @@ class FaultHistory:
             for line in lines:
                 self._read(line)
             stale = self._forget(forget_before_ms)
-            if stale or not text.endswith("\n") or len(lines) > _KEPT_LINES:  # new, torn, or long
+            if (
+                stale or not text.endswith("\n") or len(lines) > _KEPT_LINES
+            ):  # a new file, one cut off by a power loss, or a long one
                 self._rewrite(path)
 
     def of(self, gpu_uuid: str) -> Sequence[PastFault]:
@@ -54,17 +56,18 @@ class FaultHistory:
             return {uuid: tuple(faults) for uuid, faults in self._faults.items()}
 
     def standing(self, gpu_uuid: str) -> set[int | str]:
-        """Causes that were reported and not cleared since."""
+        """Causes that were reported and have not been cleared since."""
         with self._lock:
             return set(self._standing[gpu_uuid])
 
     def next_id(self, gpu_uuid: str) -> str:
-        """The fault id of the next :meth:`append`: the same until then, over restarts too. Fit for a file name."""
+        """The fault id of the next :meth:`append`. It stays the same until then, over restarts too. Fit for a file
+        name."""
         with self._lock:
             return f"{gpu_uuid}-{self._name}-{self._numbers[gpu_uuid] + 1}"
 
     def append(self, report: FaultReport, cause: int | str) -> None:
-        """Add a fault that was delivered. It is on disk when this returns."""
+        """Add a fault that was delivered. It is on disk when this method returns."""
         number = self._numbers[report.gpu_uuid] + 1
         self._write(
             {
@@ -77,7 +80,7 @@ class FaultHistory:
         )
 
     def clear(self, gpu_uuid: str, cause: str) -> None:
-        """The condition has ended; its next beginning is a new fault."""
+        """Note that the condition has ended. If it begins again, it is a new fault."""
         self._write({"uuid": gpu_uuid, "cleared": cause})
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -111,7 +114,7 @@ class FaultHistory:
             return  # cut off by a power loss
 
     def _forget(self, before_ms: int) -> bool:
-        """Oldest first, so that numbers stay without gaps; True if there were any."""
+        """Forget the oldest faults first, so that numbers have no gaps. True if there were any."""
         stale = False
         for gpu_uuid, faults in self._faults.items():
             standing = self._standing[gpu_uuid]

@@ -46,9 +46,11 @@ Condition = Literal[
 
 
 class Rule(BaseModel):
-    """``do``, but ``then`` from the ``times``-th time on the same GPU within the escalation window.
+    """The action of one XID or condition.
 
-    ``fatal``: when the driver's own words call it so (NVLink 5 XIDs say ``Fatal`` or ``Nonfatal`` in the kernel's log).
+    ``do`` is the action. ``then`` replaces it from the ``times``-th fault on the same GPU within the escalation window.
+    ``fatal`` replaces it if the driver calls the fault fatal (NVLink 5 XIDs say ``Fatal`` or ``Nonfatal`` in the
+    kernel's log).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -109,7 +111,7 @@ class _OperatorFile(BaseModel):
 
 @dataclass(frozen=True)
 class PastFault:
-    """What the history keeps of a fault: XID or condition, when (Unix ms), and what was done."""
+    """A fault in the history: XID or condition, when (Unix ms), and what was done."""
 
     cause: int | str
     at_ms: int
@@ -118,25 +120,26 @@ class PastFault:
 
 @dataclass(frozen=True)
 class FaultPolicy:
-    """Built by :meth:`load`."""
+    """The table from XIDs and conditions to fault actions. Built by :meth:`load`."""
 
     name: str
     rules: dict[int | str, Rule]
-    """What to do, by XID or condition."""
+    """XID or condition -> its rule."""
     names: dict[int | str, str]
     unknown: Rule
     recovery_actions: dict[int, FaultAction]
     reset_escalation: dict[int, FaultAction]
-    """What to do instead of the n-th reset of one GPU within the escalation window; empty: reset again and again."""
+    """n -> what is done instead of the n-th reset of one GPU within the escalation window. Empty: it is always
+    reset."""
     no_fault_of_gpu: frozenset[int | str]
-    """Faults that a program causes. Resets for them do not escalate: one bad job must not take GPUs away."""
+    """Faults that a program causes. Resets for them do not escalate: one bad job must not take GPUs out of service."""
     consequences: frozenset[int | str]
-    """XIDs that follow from other faults. They count only when they come alone."""
+    """XIDs that follow from other faults. They count only if no other fault came with them."""
     escalation_window_ms: float
     thresholds: dict[Condition, int]
-    """New errors within one report that make a condition of a counter."""
+    """Condition -> how many new errors within one report make it hold."""
     node_reset_limit: int
-    """After so many resets on one host within the escalation window it gets no new work; 0: no such limit."""
+    """After this many resets on one host within the escalation window the host gets no new work. 0: no such limit."""
 
     @classmethod
     def load(cls, name_or_path: str) -> Self:
@@ -176,8 +179,8 @@ class FaultPolicy:
     ) -> FaultAction:
         """What to do now about ``cause`` (an XID or a condition) on a GPU with this ``history``.
 
-        ``history`` holds earlier faults of the same GPU, without this one. ``recovery_action`` is the
-        driver's own verdict, ``NVML_GPU_RECOVERY_ACTION_…``; ``fatal``: its log line says so.
+        ``history`` holds earlier faults of the same GPU, without this one. ``recovery_action`` is what the driver asks
+        for, ``NVML_GPU_RECOVERY_ACTION_…``. ``fatal``: the driver's log line calls the fault fatal.
         """
         action = self._first_action(cause, history, now_ms, recovery_action, fatal)
         if action is FaultAction.RESET and cause not in self.no_fault_of_gpu:
@@ -187,7 +190,8 @@ class FaultPolicy:
         return action
 
     def earlier_resets(self, history: Sequence[PastFault], now_ms: int) -> int:
-        """How many incidents needed more than a restart of the job. Faults within seconds are one incident."""
+        """How many earlier incidents needed more than a restart of the job. Faults within ``COMPANION_MS`` are one
+        incident."""
         grave = (FaultAction.RESET, FaultAction.REBOOT, FaultAction.SERVICE)
         times = sorted(
             past.at_ms for past in history if past.action in grave and past.cause not in self.no_fault_of_gpu
@@ -196,7 +200,7 @@ class FaultPolicy:
         return sum(1 for at, following in pairwise([*times, now_ms]) if following - at > COMPANION_MS)
 
     def has_severity(self, cause: int | str) -> bool:
-        """True when the rule depends on the severity that the kernel's log gives."""
+        """True if the rule depends on the severity that the kernel's log gives."""
         return self.rules.get(cause, self.unknown).fatal is not None
 
     def _first_action(
@@ -214,7 +218,7 @@ class FaultPolicy:
         return rule.then if times >= rule.times else rule.do
 
     def describe(self, cause: int | str) -> str:
-        """The fault in words for people, e.g. ``XID 31 (MMU page fault)``."""
+        """The fault in words, e.g. ``XID 31 (MMU page fault)``."""
         if isinstance(cause, int):
             return f"XID {cause} ({self.names.get(cause, 'unknown')})"
         return self.names[cause]

@@ -15,7 +15,7 @@ from gpu_platform.hosts.health.watched_gpu import WatchedGpu
 log = structlog.get_logger(__name__)
 
 CHANNEL_REMOVED = 45
-"""XID 45 follows every kill of a program that computes."""
+"""XID 45: the driver reports it for every program that is killed while it computes."""
 _XIDS_OF: dict[Condition, frozenset[int]] = {
     "gpu_lost": frozenset({79}),
     "ecc_uncorrectable": frozenset({48, 94, 95, 140}),
@@ -24,11 +24,14 @@ _XIDS_OF: dict[Condition, frozenset[int]] = {
 }
 """A condition and these XIDs are one fault when they come within ``COMPANION_MS``."""
 _BURST_MS = 1000
-"""The driver repeats an XID; within this time on one GPU it is the same fault."""
+"""The driver repeats an XID. On one GPU it is the same fault within this time."""
 
 
 class FaultReports:
-    """Thread-safe per GPU. ``on_fault`` is called once for each fault, in the thread that saw it."""
+    """Turns XIDs and conditions into fault reports. Thread-safe per GPU.
+
+    ``on_fault`` is called once for each fault, in the thread that saw it.
+    """
 
     def __init__(
         self, policy: FaultPolicy, history: FaultHistory, *, host: str, on_fault: Callable[[FaultReport], None]
@@ -38,19 +41,22 @@ class FaultReports:
         self._host = host
         self._on_fault = on_fault
         self.excused_before_ms = 0
-        """Resets before this (Unix time) do not count against the host."""
+        """Resets before this time (Unix ms) do not count against the host."""
 
     def on_xid(self, gpu: WatchedGpu, xid: int, recovery_action: Callable[[], int], *, fatal: bool = False) -> None:
-        """An XID, from whichever source. ``recovery_action`` asks the driver what it wants itself."""
+        """Take an XID from the event set or from the kernel's log. ``recovery_action`` asks the driver what it
+        wants."""
         with gpu.lock:
             at_ms = now_ms()
             seen_ms = gpu.xids.get(xid, 0)
             gpu.xids[xid] = at_ms
-            # NVML's events do not tell the severity of an XID. The kernel's log may tell it a moment later.
+            # NVML's events do not give the severity of an XID. The kernel's log may bring it a moment later.
             is_graver = fatal and self._policy.has_severity(xid) and xid not in gpu.fatal
             if is_graver:
                 gpu.fatal.add(xid)
-            elif at_ms - seen_ms < _BURST_MS:  # repeated by the driver, or told by event set and kernel log
+            elif (
+                at_ms - seen_ms < _BURST_MS
+            ):  # repeated by the driver, or seen in both the event set and the kernel's log
                 return
             gpu.xid_counts[xid] = gpu.xid_counts.get(xid, 0) + 1
             if xid in self._policy.consequences and self._is_consequence(gpu, xid, at_ms):
@@ -62,7 +68,7 @@ class FaultReports:
     def note(
         self, gpu: WatchedGpu, condition: Condition, holds: bool, detail: str = "", recovery_action: int = 0
     ) -> None:
-        """Report a condition when it begins; forget it when it ends."""
+        """Report a condition when it begins, and forget it when it ends."""
         with gpu.lock:
             if not holds and condition in gpu.standing:
                 gpu.standing.discard(condition)
@@ -103,11 +109,11 @@ class FaultReports:
             self._on_fault(report)
         except Exception:
             log.exception("health.fault_not_delivered", fault=report.fault_id)
-        # After the delivery: a restart in between reports the same fault again, under the same id.
+        # After the delivery: if the node worker restarts in between, it reports the same fault again under the same id.
         self._history.append(report, cause)
 
     def host_reason_against_work(self) -> str | None:
-        """Why the host gets no new work: it needed too many resets to blame its GPUs. None: it may work."""
+        """Why the host gets no new work: it needed so many resets that its GPUs are not to blame. None: it may work."""
         limit = self._policy.node_reset_limit
         if not limit:
             return None
@@ -124,7 +130,7 @@ class FaultReports:
         return f"{needed}: have the host inspected, then put it online"
 
     def _is_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
-        """True when the XID follows from a kill by the platform, or from another fault of the same GPU just before."""
+        """True if the XID follows from a kill by the platform, or from another fault of the same GPU just before."""
         killed_ms = gpu.killed_at_ms if xid == CHANNEL_REMOVED else 0
         others = [
             at_ms

@@ -33,12 +33,15 @@ log = structlog.get_logger(__name__)
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GPU_RELEASE_S = 5.0
-"""Seconds that the driver may need to notice that a process is gone."""
+"""Seconds that the driver may need to notice the end of a process."""
 
 
 class GpuFitness(Stage):
-    """``own_pids`` gives the processes of open attempts on a GPU, and those that the platform has there for them;
-    ``on_fault`` gets what a reset can heal."""
+    """Checks GPUs before and after an attempt.
+
+    ``own_pids`` gives the processes on a GPU that belong to open attempts or to the platform. ``on_fault`` gets faults
+    that a reset can heal.
+    """
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class GpuFitness(Stage):
         self._lock = threading.Lock()
         self._unfit: dict[str, str] = {}
         self._prepared: dict[AttemptKey, int] = {}
-        """Clock ticks since boot."""
+        """Attempt -> when it was prepared, in clock ticks since boot."""
 
     def prepare(self, plan: HostPlan) -> None:
-        """Check the GPUs of the attempt. Raises :class:`PreflightFailed` that names one which is not fit."""
+        """Check the GPUs of the attempt. Raises :class:`PreflightFailed`, which names a GPU that is not fit."""
         self._prepared[plan.key] = int(boot_clock_s() * _TICKS_PER_S)
         for uuid in plan.gpu_uuids:
             problem = (None if _is_partitioned(plan) else self._in_use(uuid)) or self._too_hot(uuid)
@@ -85,11 +88,12 @@ class GpuFitness(Stage):
                 log.error("gpu.not_left", gpu=uuid, job=plan.key.job_id, problem=problem)
                 self._mark(uuid, problem)
             elif not plan.shares and since and (holders := self._holders(uuid, since)):
-                # It has the device open but no context. It may be a monitoring daemon, so the GPU stays in service.
+                # The process has the device open but no context. It may be a monitoring daemon, so the GPU stays in
+                # service.
                 log.warning("gpu.node_open", gpu=uuid, job=plan.key.job_id, processes=_named(holders))
 
     def unfit(self) -> dict[str, str]:
-        """GPU -> why it should get no work for now. Looks again at those that were unfit."""
+        """GPU -> why it should get no work for now. Checks GPUs again that were unfit."""
         with self._lock:
             marked = list(self._unfit)
         for uuid in marked:
@@ -103,7 +107,8 @@ class GpuFitness(Stage):
             return dict(self._unfit)
 
     def report(self, uuid: str, problem: str) -> None:
-        """A fault that a reset can heal, found while no job was on the GPU: none is to blame for it."""
+        """Report a fault that a reset can heal and that was found while no job was on the GPU. No job is to blame
+        for it."""
         index = self._index.get(uuid, 0)
         self._on_fault(
             FaultReport(
@@ -163,7 +168,7 @@ class GpuFitness(Stage):
 
 
 def _is_partitioned(plan: HostPlan) -> bool:
-    """MIG keeps others out by itself, and an instance cannot be destroyed while something runs in it."""
+    """True for MIG, which keeps others out by itself: an instance cannot be destroyed while something runs in it."""
     return any(grant.mode is ShareMode.MIG for grant in plan.shares)
 
 

@@ -19,7 +19,7 @@ GPUs with NVLink connections must be reset in one command, and an error names th
 def reset_gpu(nvml: NvmlLibrary, uuid: str, *, timeout_s: float) -> None:
     """Reset one GPU; see :meth:`NvmlLibrary.reset_gpu`.
 
-    Needs root, and no process on the device. Raises :class:`PreflightFailed`, with ``details["needs_operator"]`` when
+    Needs root, and no process on the device. Raises :class:`PreflightFailed`, with ``details["needs_operator"]`` if
     this machine cannot reset the GPU alone: trying again does not help.
     """
     problem = nvml.reset_gpu(uuid, timeout_s)
@@ -38,8 +38,8 @@ def reset_gpu(nvml: NvmlLibrary, uuid: str, *, timeout_s: float) -> None:
 def verify_gpu(nvml: NvmlLibrary, uuid: str) -> None:
     """Raise :class:`PreflightFailed` unless the GPU answers and reports nothing that forbids work.
 
-    Asked are presence, temperature, volatile uncorrectable ECC, failed row remapping, the driver's own
-    recovery action (field 230). What a GPU does not support does not count against it.
+    It checks presence, temperature, volatile uncorrectable ECC, failed row remapping and the driver's own recovery
+    action (field 230). Values that a GPU does not support are not held against it.
     """
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -55,12 +55,12 @@ def verify_gpu(nvml: NvmlLibrary, uuid: str) -> None:
 
 
 def processes_on(nvml: NvmlLibrary, uuid: str) -> set[int]:
-    """Pids with a compute or graphics context, as NVML names them; empty for a GPU that does not answer."""
+    """Pids with a compute or graphics context, as NVML lists them. Empty for a GPU that does not answer."""
     return compute_processes_on(nvml, uuid) | _pids(nvml, uuid, nvml.nvmlDeviceGetGraphicsRunningProcesses)
 
 
 def compute_processes_on(nvml: NvmlLibrary, uuid: str) -> set[int]:
-    """Pids with a compute context: a desktop's are not among them."""
+    """Pids with a compute context, without those of a desktop."""
     return _pids(nvml, uuid, nvml.nvmlDeviceGetComputeRunningProcesses)
 
 

@@ -34,28 +34,31 @@ from gpu_platform.hosts.nvml.library import NvmlLibrary
 log = structlog.get_logger(__name__)
 
 _STEADY_SIGNALS_S = 0.5
-"""Power, memory, clock reasons and energy are read this often, in seconds: each call to NVML takes time."""
+"""Seconds between two readings of power, memory, clock reasons and energy: each call to NVML takes time."""
 _ERRORS_S = 1.0
-"""Counters of errors are read this often, in seconds."""
+"""Seconds between two readings of the error counters."""
 _HARDWARE_STATUS_S = 10.0
-"""What rarely changes is read this often, in seconds."""
+"""Seconds between two readings of what rarely changes."""
 _EVENT_WAIT_MS = 500
 
 
 class GpuObserver(Protocol):
-    """Gets what the monitor reads, in the monitor's thread."""
+    """Gets the monitor's readings, in the monitor's thread."""
 
     def on_reading(self, uuid: str, reading: Reading) -> None:
-        """A new reading of the GPU."""
+        """Called with each new reading of a GPU."""
         ...
 
     def on_ecc(self, uuid: str, errors: int) -> None:
-        """Corrected and uncorrected ones since the driver was loaded or the GPU reset."""
+        """Called with the corrected and uncorrected errors since the driver was loaded or the GPU was reset."""
         ...
 
 
 class HealthMonitor:
-    """``start`` and ``stop`` it once. ``on_fault`` is called in the monitor's threads, once for each fault."""
+    """Reads the GPUs of this host and reports faults. Call ``start`` and ``stop`` once.
+
+    ``on_fault`` is called in the monitor's threads, once for each fault.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class HealthMonitor:
         self._observers: list[GpuObserver] = []
         self._stopping = threading.Event()
         self.is_paused = False
-        """NVML is closed, because a GPU is being reset."""
+        """True while NVML is closed because a GPU is being reset."""
         self._threads: list[threading.Thread] = []
         self._kernel_log = None if kernel_log is None else KernelLog(kernel_log)
 
@@ -112,7 +115,7 @@ class HealthMonitor:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold no device: a reset of a real GPU fails while NVML has it open, here as anywhere."""
+        """Close NVML meanwhile. A real GPU cannot be reset while any process has NVML open."""
         running = bool(self._threads)
         self.is_paused = True
         self.stop()
@@ -128,14 +131,15 @@ class HealthMonitor:
                 self.start()
 
     def expect_kill(self, uuids: Iterable[str]) -> None:
-        """The platform is killing the processes on these GPUs: the XIDs that follow from that are no faults."""
+        """Say that the platform is about to kill the processes on these GPUs: XIDs that follow from that are no
+        faults."""
         wanted = set(uuids)
         for gpu in self._gpus:
             if gpu.info.uuid in wanted:
                 gpu.killed_at_ms = now_ms()
 
     def was_reset(self, uuid: str) -> None:
-        """The GPU was reset. XIDs from now on are new faults, not repeats of the one before the reset."""
+        """Say that the GPU was reset. XIDs from now on are new faults, not repeats of one before the reset."""
         for gpu in self._gpus:
             if gpu.info.uuid == uuid:
                 with gpu.lock:
@@ -143,7 +147,7 @@ class HealthMonitor:
                     gpu.fatal.clear()
 
     def telemetry(self) -> list[GpuTelemetry]:
-        """The newest reading of each GPU; only its uuid while it does not answer."""
+        """The newest reading of each GPU. Only its uuid if it does not answer."""
         return [telemetry_of(gpu.info.uuid, gpu.reading) for gpu in self._gpus]
 
     def gpus(self) -> Sequence[WatchedGpu]:
@@ -151,21 +155,22 @@ class HealthMonitor:
         return self._gpus
 
     def degraded(self) -> dict[str, str]:
-        """GPU uuid -> why it should get no new work for now: lost, hot, slowed down, badly linked, or its host ill."""
+        """GPU uuid -> why it should get no new work for now: it is lost, hot, throttled or badly linked, or its host
+        is unwell."""
         host = self._faults.host_reason_against_work()
         reasons = {gpu.info.uuid: reason_against_work(gpu) or host for gpu in self._gpus}
         return {uuid: reason for uuid, reason in reasons.items() if reason is not None}
 
     def forget_resets_before(self, before_ms: int) -> None:
-        """An operator put the host online then (Unix ms): what was before does not count against it any more."""
+        """Stop counting resets before ``before_ms`` (Unix ms) against the host: an operator put it online then."""
         self._faults.excused_before_ms = before_ms
 
     def observe_with(self, observer: GpuObserver) -> None:
-        """From now on ``observer`` gets every reading, in the monitor's thread."""
+        """Give every reading from now on to ``observer``, in the monitor's thread."""
         self._observers.append(observer)
 
     def poll_once(self, *, steady: bool = True, errors: bool = True, hardware_status: bool = True) -> None:
-        """One round over all GPUs, as the thread does it."""
+        """Read all GPUs once, as the thread does."""
         for gpu in self._gpus:
             try:
                 if gpu.reader is None:
@@ -221,7 +226,7 @@ class HealthMonitor:
             "pcie_replays": counts.pcie_replays,
         }
         for condition, count in counters.items():
-            before = min(gpu.baselines.get(condition, 0), count)  # a reset counts from zero again
+            before = min(gpu.baselines.get(condition, 0), count)  # after a reset the counter starts from zero
             gpu.baselines[condition] = before
             if count - before >= self._policy.thresholds[condition]:
                 self._faults.report(gpu, condition, f": {count - before} more")
@@ -234,7 +239,7 @@ class HealthMonitor:
             self._faults.note(gpu, condition, holds, detail)
 
     def _on_error(self, gpu: WatchedGpu, error: Any) -> None:
-        """NVML refused. Only a GPU that is gone or must be reset is a fault; anything else may pass."""
+        """Handle an error of NVML. Only a GPU that is lost or must be reset is a fault. Other errors may pass."""
         gpu.reader = None
         gpu.reading = None
         conditions: dict[int, Condition] = {
@@ -253,7 +258,7 @@ class HealthMonitor:
             try:
                 self._listen()
             except self._nvml.NVMLError as error:
-                # No GPU is blamed for it: build the event set anew.
+                # No GPU is to blame: make a new event set.
                 log.warning("health.events_interrupted", error=str(error))
                 self._stopping.wait(1.0)
             except Exception:
@@ -270,7 +275,7 @@ class HealthMonitor:
                     event = nvml.nvmlEventSetWait_v2(event_set, _EVENT_WAIT_MS)
                 except nvml.NVMLError_Timeout:
                     if any(gpu.lost is None for gpu in silent):
-                        return  # one came back: register all anew
+                        return  # a lost GPU came back: register all again
                     continue
                 gpu = next((gpu for gpu in self._gpus if _same_device(gpu.event_handle, event.device)), None)
                 if gpu is not None and event.eventType & nvml.nvmlEventTypeXidCriticalError:
@@ -279,7 +284,8 @@ class HealthMonitor:
             nvml.nvmlEventSetFree(event_set)
 
     def _follow_kernel_log(self) -> None:
-        """NVML delivers critical XIDs only, and only those that come while it listens."""
+        """Read XIDs from the kernel's log: NVML delivers only critical XIDs, and only those that come while it
+        listens."""
         assert self._kernel_log is not None
         by_place = {place_of(gpu.info.pci_bus_id): gpu for gpu in self._gpus if gpu.info.pci_bus_id}
         try:
@@ -305,15 +311,15 @@ class HealthMonitor:
 
     def _recovery_action(self, gpu: WatchedGpu) -> int:
         try:
-            # The kernel's log may be heard before the event set is there.
+            # The kernel's log may bring an XID before the event set exists.
             handle = gpu.event_handle or self._nvml.nvmlDeviceGetHandleByUUID(gpu.info.uuid)
             return gpu_signals.recovery_action(self._nvml, handle)
         except self._nvml.NVMLError:
-            return 0  # it is lost: the table decides
+            return 0  # the GPU is lost: the fault policy's table decides
 
 
 def _same_device(a: Any, b: Any) -> bool:
-    """NVML's handles are pointers: each call wraps the same one in a new object."""
+    """True if both handles are the same GPU. They are pointers, and each call wraps them in a new object."""
     if isinstance(a, ctypes._Pointer):
         return ctypes.cast(a, ctypes.c_void_p).value == ctypes.cast(b, ctypes.c_void_p).value
     return a is not None and a is b

@@ -33,7 +33,7 @@ def reset_all_gpus(nvml: NvmlLibrary, *, timeout_s: float) -> None:
 
 
 def reboot(command: str | None) -> None:
-    """Run the host's own reboot command. Raises :class:`HostUnavailable` when there is none or it fails."""
+    """Run the host's own reboot command. Raises :class:`HostUnavailable` if there is none or it fails."""
     if not command:
         raise HostUnavailable("this host has no node.reboot_command", no_command=True)
     try:
@@ -47,7 +47,7 @@ def reboot(command: str | None) -> None:
 
 
 def reboot_simulated(home: Path, pids: Iterable[int]) -> None:
-    """Everything that runs on the host is gone, and it is another boot."""
+    """Kill everything that runs on the simulated host, and give it a new boot id."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

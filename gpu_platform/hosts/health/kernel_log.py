@@ -16,7 +16,7 @@ from pathlib import Path
 
 _XID = re.compile(rb"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)(?:[^:]*): (\d+)")
 _FATAL = re.compile(rb"\bFatal\b")
-"""NVLink 5 errors (XID 144 to 150) are followed by ``Fatal`` or ``Nonfatal``."""
+"""Matches the severity of NVLink 5 errors (XID 144 to 150): ``Fatal``, or ``Nonfatal``, follows the number."""
 _RECORD_BYTES = 8192
 _WAIT_MS = 500
 
@@ -28,7 +28,7 @@ class KernelLog:
         self._path = path
 
     def follow(self, stopping: threading.Event) -> Iterator[tuple[str, int, bool]]:
-        """(PCI place, XID, is it called fatal) of each XID that is written from now on, until ``stopping``.
+        """(PCI address, XID, is it called fatal) of each XID that is logged from now on, until ``stopping`` is set.
 
         Raises ``OSError``.
         """
@@ -53,7 +53,7 @@ class KernelLog:
 
 
 def parse(record: bytes) -> tuple[str, int, bool] | None:
-    """None for a record that tells of no XID."""
+    """Read one record of the log. None: it reports no XID."""
     match = _XID.search(record)
     if match is None:
         return None
@@ -61,6 +61,6 @@ def parse(record: bytes) -> tuple[str, int, bool] | None:
 
 
 def place_of(bus_id: str) -> str:
-    """``00000000:1B:00.0``, ``0000:1b:00`` and ``0000:1b:00.0`` are one place: ``0:1b:0``."""
+    """The PCI address in one form: ``00000000:1B:00.0``, ``0000:1b:00`` and ``0000:1b:00.0`` all become ``0:1b:0``."""
     domain, bus, device = bus_id.lower().split(".")[0].split(":")
     return f"{int(domain, 16):x}:{int(bus, 16):x}:{int(device, 16):x}"

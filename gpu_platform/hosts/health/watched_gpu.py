@@ -21,34 +21,34 @@ class WatchedGpu:
     info: GpuInfo
     reader: GpuReader | None = None
     event_handle: Any = None
-    """The handle with which it was registered for XIDs. A lost GPU cannot be asked for its uuid."""
+    """The handle with which the GPU was registered for XIDs. A lost GPU cannot be asked for its uuid."""
     reading: Reading | None = None
     lost: str | None = None
-    """Why it does not answer."""
+    """Why it does not answer. None: it answers."""
     temperature_limit: TemperatureLimit = field(default_factory=lambda: TemperatureLimit(85))
     throttle: ThrottleDetector = field(default_factory=ThrottleDetector)
     counts: ErrorCounts | None = None
     hardware_status: HardwareStatus | None = None
     nvlinks: int = 0
-    """NVLinks that were up at best."""
+    """The most NVLinks that were ever up."""
     standing: set[int | str] = field(default_factory=set)
     """Conditions that were reported and still hold."""
     baselines: dict[Condition, int] = field(default_factory=dict)
-    """Counters at their last report."""
+    """Condition -> its counter at the last report."""
     xids: dict[int, int] = field(default_factory=dict)
     """XID -> when it was last seen, Unix ms."""
     xid_counts: dict[int, int] = field(default_factory=dict)
-    """XID -> how often, since the node worker started."""
+    """XID -> how often it came since the node worker started."""
     fatal: set[int] = field(default_factory=set)
     """XIDs that the kernel's log has called fatal since the last reset."""
     killed_at_ms: int = 0
-    """When we last killed what ran on it."""
+    """When the platform last killed what ran on it, Unix ms."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a fault is reported: two threads do it."""
+    """Held while a fault is reported, because two threads report."""
 
 
 def reason_against_work(gpu: WatchedGpu) -> str | None:
-    """Why it should get no new work for now."""
+    """Why the GPU should get no new work for now. None: it may."""
     if gpu.lost is not None or gpu.temperature_limit.why is not None:
         return gpu.lost or gpu.temperature_limit.why
     if gpu.throttle.holds and gpu.reading is not None:
@@ -57,7 +57,7 @@ def reason_against_work(gpu: WatchedGpu) -> str | None:
 
 
 def health_of(gpu: WatchedGpu) -> GpuHealth:
-    """Everything that is known of the GPU now."""
+    """All that is known of the GPU now."""
     reading, counts, hardware_status = gpu.reading, gpu.counts, gpu.hardware_status
     found = GpuHealth(problem=reason_against_work(gpu), xids=dict(gpu.xid_counts), nvlinks_best=gpu.nvlinks)
     if reading is not None:

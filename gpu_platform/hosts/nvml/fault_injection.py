@@ -32,24 +32,24 @@ class GpuCondition:
     remap_pending: bool = False
     remap_failed: bool = False
     recovery_action: int = 0
-    """``NVML_GPU_RECOVERY_ACTION_…``"""
+    """What the driver asks for: ``NVML_GPU_RECOVERY_ACTION_…``."""
     sram_threshold: bool = False
     remap_exhausted: bool = False
     repair_pending: bool = False
     nvlinks_down: int = 0
     nvlink_errors: int = 0
     fabric_status: int = 0
-    """``NVML_ERROR_…`` with which Fabric Manager ended."""
+    """How Fabric Manager ended: ``NVML_ERROR_…``."""
     pcie_width: int = 16
     pcie_replays: int = 0
     utilization_percent: int | None = None
-    """None: busy as long as a process was given the GPU."""
+    """None: it is busy while a process has the GPU."""
     clock_reasons: int | None = None
     """``nvmlClocksEventReason…`` bits."""
     fail_resets: int = 0
     """This many resets fail before one succeeds."""
     resets_with_peers: bool = False
-    """It cannot be reset without the GPUs that NVLink connects it with."""
+    """It can be reset only together with the GPUs that NVLink connects it with."""
     survives_reboots: int = 0
     """This many reboots change nothing."""
 
@@ -57,11 +57,10 @@ class GpuCondition:
 def inject_fault(
     control_dir: Path, gpu_index: int, *, xid: int | None = None, clear: bool = False, **condition: Any
 ) -> None:
-    """Change the condition of one GPU: fields of :class:`GpuCondition`; what is None or not named stays as it is.
-    ``clear`` starts from a healthy GPU.
+    """Change the condition of one GPU. Fields of :class:`GpuCondition` that are None or not named stay as they are.
 
-    ``xid`` is delivered once to whoever waits on the host's event set, now or later. XID 79 also
-    makes the GPU lost, as it does in life, unless ``lost`` says otherwise.
+    ``clear`` starts from a healthy GPU. ``xid`` is delivered once to whoever waits on the host's event set, now or
+    later. XID 79 also makes the GPU lost, as on real hardware, unless ``lost`` says otherwise.
     """
     changes = {name: value for name, value in condition.items() if value is not None}
     if xid == FALLEN_OFF_THE_BUS:
@@ -76,13 +75,13 @@ def inject_fault(
 
 
 def write_gpu_count(control_dir: Path, gpus: int) -> None:
-    """How many GPUs the simulated host has, for those who inject faults."""
+    """Record how many GPUs the simulated host has, for commands that inject faults."""
     if read_gpu_count(control_dir) != gpus:
         _replace(control_dir / _COUNT, str(gpus))
 
 
 def read_gpu_count(control_dir: Path) -> int | None:
-    """None: no simulated host ran here yet."""
+    """How many GPUs the simulated host has. None: no simulated host has run here yet."""
     try:
         return int((control_dir / _COUNT).read_text())
     except (FileNotFoundError, ValueError):
@@ -90,7 +89,7 @@ def read_gpu_count(control_dir: Path) -> int | None:
 
 
 def reset_condition(control_dir: Path, gpu_index: int) -> str | None:
-    """What a reset does to a simulated GPU. Returns why it failed, or None."""
+    """Do to a simulated GPU what a reset does. Returns why it failed, or None."""
     with _locked(control_dir):
         condition = read_condition(control_dir, gpu_index)
         if condition.lost:
@@ -108,7 +107,7 @@ def reset_condition(control_dir: Path, gpu_index: int) -> str | None:
 
 
 def reset_all_conditions(control_dir: Path) -> dict[int, str]:
-    """What a reset of all GPUs together does. Returns, per index, why it failed."""
+    """Do what a reset of all GPUs together does. Returns index -> why it failed."""
     failed: dict[int, str] = {}
     for path in sorted(control_dir.glob("gpu-*.json")):
         index = int(path.stem.removeprefix("gpu-"))
@@ -124,7 +123,7 @@ def reset_all_conditions(control_dir: Path) -> dict[int, str]:
 
 
 def power_cycle(control_dir: Path) -> None:
-    """What a reboot of the host does to its GPUs: those that fell off the bus are found again."""
+    """Do to the GPUs what a reboot of the host does: GPUs that fell off the bus are found again."""
     with _locked(control_dir):
         for path in sorted(control_dir.glob("gpu-*.json")):
             condition = read_condition(control_dir, int(path.stem.removeprefix("gpu-")))
@@ -136,10 +135,10 @@ def power_cycle(control_dir: Path) -> None:
 
 
 def read_condition(control_dir: Path, gpu_index: int) -> GpuCondition:
-    """The condition of a simulated GPU; healthy without a file."""
+    """The condition of a simulated GPU. It is healthy if there is no file."""
     try:
         return GpuCondition(**json.loads(condition_path(control_dir, gpu_index).read_bytes()))
-    except (FileNotFoundError, ValueError):  # or cut off by a power loss
+    except (FileNotFoundError, ValueError):  # or a file that a power loss cut off
         return GpuCondition()
 
 
@@ -149,7 +148,7 @@ def condition_path(control_dir: Path, gpu_index: int) -> Path:
 
 
 def events_dir(control_dir: Path) -> Path:
-    """The directory of XIDs that were not delivered yet."""
+    """The directory of XIDs that have not been delivered yet."""
     return control_dir / "events"
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _ASK_AGAIN_S = 60.0
-"""Seconds after which an unsupported question is asked again: row remapping is unknown only while MIG is in use."""
+"""Seconds after which an unsupported question is asked again: e.g. row remapping is unknown only while MIG is in
+use."""
 THROTTLE_REASONS = {0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
-"""Clock event reasons that tell of heat or missing power (nvml.h, ``nvmlClocksEventReason…``)."""
+"""Clock event reasons that mean heat or too little power (nvml.h, ``nvmlClocksEventReason…``)."""
 _SLOWED = sum(THROTTLE_REASONS)
 _NVLINK_ERRORS = (
     "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
@@ -21,10 +22,10 @@ _NVLINK_ERRORS = (
 
 
 class Reading(NamedTuple):
-    """Values that change fast. None: this GPU or driver cannot tell."""
+    """Values that change fast. None: this GPU or driver does not report the value."""
 
     at_s: float
-    """Monotonic clock."""
+    """When it was read, in monotonic seconds."""
     temperature_c: int
     utilization_percent: int | None = None
     power_w: float | None = None
@@ -32,11 +33,11 @@ class Reading(NamedTuple):
     clock_reasons: int = 0
     """``nvmlClocksEventReason…`` bits."""
     energy_j: float | None = None
-    """Since the driver was loaded."""
+    """Joules since the driver was loaded."""
 
     @property
     def is_throttled(self) -> bool:
-        """True when its clocks are lowered by heat, the power brake or a hardware slowdown."""
+        """True if its clocks are lowered by heat, the power brake or a hardware slowdown."""
         return bool(self.clock_reasons & _SLOWED)
 
     @property
@@ -46,7 +47,7 @@ class Reading(NamedTuple):
 
 
 class ErrorCounts(NamedTuple):
-    """Counters in which faults show, since the driver was loaded or the GPU was reset. 0: none, or not supported."""
+    """Counters that show faults, since the driver was loaded or the GPU was reset. 0: none, or not supported."""
 
     corrected_ecc: int
     uncorrected_ecc: int
@@ -54,7 +55,7 @@ class ErrorCounts(NamedTuple):
     remap_pending: bool
     remap_failed: bool
     recovery_action: int
-    """``NVML_GPU_RECOVERY_ACTION_…``: what the driver itself wants."""
+    """What the driver asks for: ``NVML_GPU_RECOVERY_ACTION_…``."""
     nvlink_errors: int
     """Replays, recoveries and flits with a wrong checksum, over all links."""
     pcie_replays: int
@@ -72,14 +73,14 @@ class HardwareStatus(NamedTuple):
     repair_pending: bool
     nvlinks_up: int
     fabric_problem: str | None
-    """NVSwitch systems: why this GPU is not part of the NVLink fabric."""
+    """On NVSwitch systems: why this GPU is not part of the NVLink fabric."""
     pcie_width: int | None
     pcie_max_width: int | None
     power_limit_w: float | None
 
 
 class GpuReader:
-    """Readings of one GPU. A question that it does not support is asked again only once a minute."""
+    """Reads one GPU. A question that it does not support is asked again only once a minute."""
 
     def __init__(self, nvml: NvmlLibrary, handle: object) -> None:
         self.handle = handle
@@ -89,7 +90,8 @@ class GpuReader:
         self._steady: tuple[float | None, int | None, int, float | None] = (None, None, 0, None)
 
     def read(self, *, all_of_it: bool = True) -> Reading:
-        """Raises ``NVMLError``. Not ``all_of_it``: only temperature and utilisation are new."""
+        """Read what changes fast. ``all_of_it`` False: only temperature and utilisation are new. Raises
+        ``NVMLError``."""
         nvml = self._nvml
         temperature = nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU)
         rates = self.ask("nvmlDeviceGetUtilizationRates")
@@ -98,7 +100,7 @@ class GpuReader:
         return Reading(time.monotonic(), temperature, None if rates is None else rates.gpu, *self._steady)
 
     def read_errors(self) -> ErrorCounts:
-        """Raises ``NVMLError``."""
+        """Read the error counters. Raises ``NVMLError``."""
         nvml = self._nvml
         kinds = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         ecc = [self.ask("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC) or 0 for kind in kinds]
@@ -122,7 +124,7 @@ class GpuReader:
         )
 
     def read_hardware_status(self) -> HardwareStatus:
-        """Raises ``NVMLError``, but only for a GPU that is gone or must be reset."""
+        """Read what rarely changes. Raises ``NVMLError``, but only for a GPU that is lost or must be reset."""
         limit = self._ask_or_none("nvmlDeviceGetPowerManagementLimit")
         rows = self._ask_or_none("nvmlDeviceGetRowRemapperHistogram")
         sram = self._nvml.c_nvmlEccSramErrorStatus_v1_t()
@@ -153,7 +155,7 @@ class GpuReader:
         info = nvml.c_nvmlGpuFabricInfoV_t()
         self._ask_or_none("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
         if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
-            return None  # no NVSwitch, or Fabric Manager is still at it
+            return None  # no NVSwitch, or Fabric Manager has not finished yet
         if info.status != nvml.NVML_SUCCESS:
             return f"Fabric Manager ended with NVML error {info.status}"
         bandwidth = info.healthMask >> nvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW
@@ -163,7 +165,7 @@ class GpuReader:
         return None
 
     def _ask_or_none(self, function: str, *args: object) -> Any:
-        """As :meth:`ask`, but also None when the driver fails. Only a GPU that is lost or must be reset raises."""
+        """As :meth:`ask`, but also None if the driver fails. Raises only for a GPU that is lost or must be reset."""
         try:
             return self.ask(function, *args)
         except self._nvml.NVMLError as error:
@@ -173,7 +175,8 @@ class GpuReader:
             return None
 
     def ask(self, function: str, *args: object) -> Any:
-        """None when the GPU or the driver does not know the question. Raises ``NVMLError`` for all else."""
+        """Call a function of NVML for this GPU. None: the GPU or driver does not support it. Raises ``NVMLError``
+        for all else."""
         if self._silent_until.get(function, 0.0) > time.monotonic():
             return None
         try:
@@ -196,7 +199,7 @@ class GpuReader:
 
 
 def _unsigned(nvml: NvmlLibrary, answer: Any) -> int:
-    """The value of one field in the type that it came in; 0 when it is not supported."""
+    """The value of one field in the type that NVML says. 0 if it is not supported."""
     if answer.nvmlReturn != nvml.NVML_SUCCESS:
         return 0
     long = answer.valueType in (nvml.NVML_VALUE_TYPE_UNSIGNED_LONG, nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
@@ -212,7 +215,7 @@ def uncorrectable_ecc(nvml: NvmlLibrary, handle: object) -> int:
 
 
 def row_remapping(nvml: NvmlLibrary, handle: object) -> tuple[bool, bool]:
-    """(waits for a reset, has failed). Nothing is said by GPUs before Ampere, or with MIG instances."""
+    """(a remapping waits for a reset, a remapping has failed). Both False before Ampere, or with MIG instances."""
     try:
         _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     except unsupported(nvml):
@@ -221,7 +224,7 @@ def row_remapping(nvml: NvmlLibrary, handle: object) -> tuple[bool, bool]:
 
 
 def recovery_action(nvml: NvmlLibrary, handle: object) -> int:
-    """What the driver itself wants: ``NVML_GPU_RECOVERY_ACTION_…``, NVML field 230; 0 is nothing."""
+    """What the driver asks for: ``NVML_GPU_RECOVERY_ACTION_…``, NVML field 230. 0 means nothing."""
     try:
         value = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
     except unsupported(nvml):
@@ -230,7 +233,7 @@ def recovery_action(nvml: NvmlLibrary, handle: object) -> int:
 
 
 def unsupported(nvml: NvmlLibrary) -> tuple[type[Exception], ...]:
-    """What NVML raises for a question that this GPU or this driver does not know."""
+    """The exceptions that NVML raises for a question that this GPU or driver does not support."""
     return (
         nvml.NVMLError_NotSupported,
         nvml.NVMLError_FunctionNotFound,

@@ -17,12 +17,12 @@ from gpu_platform.topology.description import MachineDescription
 
 
 class NvmlLibrary:
-    """NVML's functions by NVIDIA's names, and what a host does to GPUs for which NVML has no function."""
+    """NVML's functions under NVIDIA's names, and operations on GPUs for which NVML has no function."""
 
     has_device_nodes: bool = True
     """Its GPUs have device nodes: ``/dev/nvidia<minor>``, and those of MIG instances below ``/dev/nvidia-caps``."""
     runs_cuda: bool = True
-    """Programs can use CUDA on its GPUs. Without it there is no memory to scrub, and no MPS daemon is started."""
+    """Programs can use CUDA on its GPUs. If not, no memory is scrubbed and no MPS daemon is started."""
     must_close_to_reset: bool = True
     """A GPU cannot be reset while this process has NVML open."""
 
@@ -32,11 +32,11 @@ class NvmlLibrary:
 
     @property
     def described_machine(self) -> MachineDescription | None:
-        """The description that its GPUs are made from. None: the machine itself tells (sysfs)."""
+        """The description that its GPUs are made from. None: they are real, and sysfs describes the machine."""
         return None
 
     def add_process(self, uuid: str, pid: int) -> None:
-        """The process ``pid`` was given the GPU. A real driver notices by itself who computes on a GPU."""
+        """Note that the process ``pid`` got the GPU. A real driver notices by itself who computes on a GPU."""
 
     def reset_gpu(self, uuid: str, timeout_s: float) -> str | None:
         """Reset one GPU (``nvidia-smi --gpu-reset -i UUID``). Returns why it failed, or None. Needs root."""

@@ -16,7 +16,7 @@ from gpu_platform.topology.description import load_description
 
 
 class SilentNvml(NvmlLibrary):
-    """Stands in for NVML while it does not answer: it has NVML's names and constants, and each function fails."""
+    """Stands in for NVML while it does not answer. It has NVML's names and constants, but every function fails."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -30,16 +30,16 @@ class SilentNvml(NvmlLibrary):
 
 
 class NoGpus(NvmlLibrary):
-    """Stands in for NVML where GPU support is switched off (``node.gpus``): nothing of NVIDIA's is touched."""
+    """Stands in for NVML where GPU support is switched off (``node.gpus``). Nothing of NVIDIA is used."""
 
     class NVMLError(Exception):
         """Never raised. Code that handles errors of NVML needs the name."""
 
 
 def open_nvml(node: NodeSettings, node_dir: Path) -> NvmlLibrary:
-    """Open the library of this host, whose own directory is ``node_dir``, and initialise it.
+    """Open and initialise the NVML library of this host. ``node_dir`` is the host's own directory.
 
-    Raises :class:`HostUnavailable` when there is no driver.
+    Raises :class:`HostUnavailable` if there is no driver.
     """
     if not node.gpus:
         return NoGpus()
@@ -58,7 +58,7 @@ def open_nvml(node: NodeSettings, node_dir: Path) -> NvmlLibrary:
 
 
 def has_gpus() -> bool:
-    """True when the real NVML finds a GPU on this machine."""
+    """True if the real NVML finds a GPU on this machine."""
     try:
         pynvml.nvmlInit()
         try:

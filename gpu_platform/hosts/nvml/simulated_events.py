@@ -10,7 +10,7 @@ from gpu_platform.hosts.system.watch_directory import DirectoryWatch
 
 
 class SimulatedEventSet:
-    """XIDs in the order of their injection; each is taken by one waiter, once."""
+    """Injected XIDs, oldest first. Each is delivered to one waiter, once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -18,7 +18,7 @@ class SimulatedEventSet:
         self.listening: set[int] = set()
 
     def wait(self, timeout_s: float) -> tuple[int, int] | None:
-        """(GPU index, XID), or None when time is up."""
+        """(GPU index, XID) of the next event. None: the time is up."""
         event = self._take()
         if event is None and self._watch.wait(timeout_s):
             event = self._take()

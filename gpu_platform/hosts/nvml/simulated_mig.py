@@ -21,7 +21,7 @@ from gpu_platform.topology.mig import MigModel, MigProfile, state_of
 
 _NO_COMPUTE_INSTANCE = -1
 _CI = 0
-"""A GPU instance has one compute instance here, the one that fills it."""
+"""The id of the compute instance. Here a GPU instance has only one, which fills it."""
 _GI_BITS = 8
 _FIRST_WITHOUT_RESET = 9.0
 """Compute capability from which MIG mode is switched without a reset (Hopper)."""
@@ -31,7 +31,7 @@ _INDEX_OF = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 @dataclass
 class DriverState:
-    """What the simulated driver keeps of one GPU's MIG instances."""
+    """The MIG state of one GPU, as the simulated driver keeps it."""
 
     mig: int = 0
     mig_pending: int = 0
@@ -40,16 +40,16 @@ class DriverState:
 
 
 def read_state(control_dir: Path, index: int) -> DriverState:
-    """The MIG state of a simulated GPU; MIG is off without a file."""
+    """The MIG state of a simulated GPU. MIG is off if there is no file."""
     try:
         return DriverState(**json.loads(_path(control_dir, index).read_bytes()))
-    except (FileNotFoundError, ValueError):  # or cut off by a power loss
+    except (FileNotFoundError, ValueError):  # or a file that a power loss cut off
         return DriverState()
 
 
 @contextmanager
 def changed_state(control_dir: Path, index: int) -> Iterator[DriverState]:
-    """Under a lock, so that processes do not undo each other's changes."""
+    """The MIG state, which is written back afterwards. A lock keeps processes from undoing each other's changes."""
     with (control_dir / ".driver.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         state = read_state(control_dir, index)
@@ -60,7 +60,7 @@ def changed_state(control_dir: Path, index: int) -> Iterator[DriverState]:
 
 
 def reset_state(control_dir: Path, index: int) -> None:
-    """What a GPU reset does: MIG mode becomes what it was asked to be, and instances are gone."""
+    """Do what a GPU reset does: the pending MIG mode becomes the mode, and all instances are gone."""
     if _path(control_dir, index).exists():
         with changed_state(control_dir, index) as state:
             state.mig, state.instances = state.mig_pending, {}
@@ -71,7 +71,7 @@ def _path(control_dir: Path, index: int) -> Path:
 
 
 class MigHandle:
-    """What NVML calls a MIG device: a GPU to all functions that read one."""
+    """NVML's "MIG device": functions that read a GPU also take it."""
 
     def __init__(self, gpu: Any, gi: int, ci: int) -> None:
         self.index: int = gpu.index
@@ -86,7 +86,7 @@ class SimulatedMig:
     control_dir: Path
     mig_capable: bool
     mig_model: MigModel | None
-    """The rules, where they are known."""
+    """The MIG rules of this GPU model. None: they are not known."""
     compute_capability: str
 
     def _condition(self, gpu: Any) -> Any: ...
@@ -105,7 +105,7 @@ class SimulatedMig:
         return [state.mig, state.mig_pending]
 
     def nvmlDeviceSetMigMode(self, handle: Any, mode: int) -> int:
-        """Returns the activation's status, as NVML does."""
+        """Set the MIG mode. Returns the activation's status, as NVML does."""
         self._capable(handle)
         at_once = float(self.compute_capability) >= _FIRST_WITHOUT_RESET
         with changed_state(self.control_dir, handle.index) as state:
@@ -255,7 +255,7 @@ class SimulatedMig:
 
 
 def _profile_index(profile: MigProfile) -> int:
-    """NVML_GPU_INSTANCE_PROFILE_…: by slices, with revisions for +me and for one slice of twice the memory."""
+    """NVML_GPU_INSTANCE_PROFILE_…: by slices, with revisions for +me and for one slice with twice the memory."""
     if profile.media_extensions:
         return {1: pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1, 2: pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1}[
             profile.compute_slices

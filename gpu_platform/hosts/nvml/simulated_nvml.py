@@ -46,7 +46,7 @@ _IDLE_MW, _BUSY_MW = 72_000, 540_000
 def _on_gpu(
     function: Callable[Concatenate[SimulatedNvml, SimulatedGpu, _P], _T],
 ) -> Callable[Concatenate[SimulatedNvml, SimulatedGpu, _P], _T]:
-    """A call on a lost GPU fails as NVML's does."""
+    """Wraps a function of NVML so that it fails on a lost GPU, as NVML does."""
 
     def checked(self: SimulatedNvml, handle: SimulatedGpu, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self._condition(handle)
@@ -77,7 +77,8 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
         write_gpu_count(control_dir, len(self._gpus))
 
     def __getattr__(self, name: str) -> Any:
-        """Constants and exceptions are pynvml's; a function that is not simulated is one this driver lacks."""
+        """Constants and exceptions are those of pynvml. A function that is not simulated looks as if this driver
+        lacked it."""
         value = getattr(pynvml, name)
         if callable(value) and not isinstance(value, type):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -89,7 +90,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
         return self.description
 
     def add_process(self, uuid: str, pid: int) -> None:
-        """The process computes on the GPU until it ends."""
+        """Note that the process computes on the GPU until it ends."""
         if (stat := read_stat(pid)) is not None:
             self._by_uuid[uuid].processes.add(stat.process)
 
@@ -107,7 +108,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
         return "; ".join(f"GPU {index}: {why}" for index, why in failed.items()) or None
 
     def set_time_slice(self, uuid: str, setting: int) -> None:
-        """Nothing computes on a simulated GPU, so it has no time slices."""
+        """Does nothing: nothing computes on a simulated GPU, so it has no time slices."""
 
     def nvmlInit(self) -> None: ...
 
@@ -317,7 +318,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
 
     @_on_gpu
     def nvmlDeviceGetProcessUtilization(self, handle: SimulatedGpu, since_us: int) -> list[Any]:
-        """The processes on it share its utilisation evenly."""
+        """Divide the GPU's utilisation evenly among its processes."""
         if read_state(self.control_dir, handle.index).mig:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         pids, now_us = handle.living(), time.time_ns() // 1000
@@ -359,7 +360,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
         event_set.close()
 
     def _condition(self, gpu: SimulatedGpu) -> GpuCondition:
-        """Read again when the file was replaced. Raises GPU_IS_LOST."""
+        """The GPU's condition, read again if the file was replaced. Raises GPU_IS_LOST."""
         try:
             stat = os.stat(condition_path(self.control_dir, gpu.index))
             stamp = (stat.st_ino, stat.st_mtime_ns)
@@ -388,7 +389,7 @@ class SimulatedNvml(SimulatedMig, NvmlLibrary):
         return self.description.gpus[index].pci_bus_id or f"0000:{index + 1:02x}:00.0"
 
     def _port(self, gpu: SimulatedGpu, link: int) -> int | None:
-        """The GPU at the other end, None for a switch. Raises for a link that the GPU does not have."""
+        """The GPU at the other end of a link. None: a switch. Raises for a link that the GPU does not have."""
         ports = self._ports[gpu.index]
         if not 0 <= link < len(ports):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT if ports else pynvml.NVML_ERROR_NOT_SUPPORTED)

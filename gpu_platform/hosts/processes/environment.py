@@ -8,14 +8,14 @@ from pathlib import Path
 from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Prepared, Program, RankSpec
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-"""A job gets nothing else of the node worker's environment, which may hold credentials."""
+"""A job gets only these of the node worker's environment, which may hold credentials."""
 
 ATTEMPT_ID = "GPU_PLATFORM_ATTEMPT_ID"
 NODE_DIR = "GPU_PLATFORM_NODE_DIR"
 
 
 def base_environ(program: Program) -> dict[str, str]:
-    """What a program gets from the node worker's environment, and what the job sets."""
+    """The variables that a program gets from the node worker's environment, and those that the job sets."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {"PATH": os.defpath, **inherited, **program.env}
 
@@ -23,9 +23,9 @@ def base_environ(program: Program) -> dict[str, str]:
 def rank_environ(
     plan: HostPlan, rank: RankSpec, prepared: Prepared, *, home: Path, checkpoint_dir: Path
 ) -> dict[str, str]:
-    """What torchrun, MPI launchers and NCCL read, and our own.
+    """The variables that torchrun, MPI launchers and NCCL read, and the platform's own.
 
-    ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, which no renumbering changes.
+    ``prepared`` is the answer of rank 0's host. GPUs are named by uuid, because their indices can change.
     """
     gpus = ",".join(rank.gpu_uuids)
     environ = base_environ(plan.program(rank)) | {
@@ -56,5 +56,5 @@ def rank_environ(
 
 
 def marker(home: Path, key: AttemptKey) -> dict[str, str]:
-    """Variables that mark the processes of an attempt. They are found by them when their supervisor has died."""
+    """Variables that mark the processes of an attempt, so that they can be found after their supervisor has died."""
     return {ATTEMPT_ID: f"{key.job_id}/{key.attempt}", NODE_DIR: str(home)}

@@ -30,20 +30,20 @@ from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES
 from gpu_platform.hosts.system import paths
 
 MAX_SESSIONS = 64
-"""Most commands at a time on one host."""
+"""The most commands that can run on one host at the same time."""
 UNREAD_S = 30.0
-"""A session whose output nobody reads for so long ends."""
+"""A session ends if nobody has read its output for this many seconds."""
 _FORGET_S = 60.0
 """Seconds for which the end of a session can still be read."""
 _START_TIMEOUT_S = 20.0
 _INPUT_PATIENCE_S = 5.0
 _LEFT_OUTPUT_S = 0.5
-"""Output may still come for so long after the end: a pipe that a daemon of the program holds never ends."""
+"""Seconds to wait for more output after the end. If a daemon of the program holds the pipe, it never closes."""
 _READ_BYTES = 32 * 1024
 _UNSENT_BYTES = 256 * 1024
-"""The program waits when so much of its output is unread."""
+"""The program has to wait while so many bytes of its output are unread."""
 _KEPT_BYTES = 1024 * 1024
-"""Bytes of sent output that are kept for a reader that lost its connection."""
+"""How many bytes of sent output are kept, for a reader that lost its connection."""
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from gpu_platform.hosts.processes.exec_helper import main; main(int(sys.argv[2]))"
@@ -51,7 +51,7 @@ _PROGRAM = (
 
 
 class ExecSessions:
-    """All sessions of this host. For the event loop only."""
+    """All exec sessions of this host. Use it only from the event loop."""
 
     def __init__(self, home: Path, host: str) -> None:
         self._home = home
@@ -59,8 +59,11 @@ class ExecSessions:
         self._sessions: dict[str, ExecProcess] = {}
 
     async def start(self, key: AttemptKey, request: ExecRequest) -> str:
-        """The new session's id. Raises :class:`NotFound` when the rank does not run here (any more),
-        :class:`InvalidRequest` when the command cannot be executed, :class:`InUse` when there are too many."""
+        """Start a command and return the session's id.
+
+        Raises :class:`NotFound` if the rank does not run here (any more), :class:`InvalidRequest` if the command cannot
+        be executed, and :class:`InUse` if too many commands run.
+        """
         if len(self._sessions) >= MAX_SESSIONS:
             raise InUse(f"host {self._host} runs {MAX_SESSIONS} commands beside ranks already; end one of them")
         session = ExecProcess(key, request.rank)
@@ -75,14 +78,14 @@ class ExecSessions:
         return session.id
 
     def get(self, key: AttemptKey, rank: int, session_id: str) -> ExecProcess:
-        """A running or just ended command. Raises :class:`NotFound`."""
+        """A session that runs or ended a short time ago. Raises :class:`NotFound`."""
         session = self._sessions.get(session_id)
         if session is None or (session.key, session.rank) != (key, rank):
             raise NotFound(f"there is no such command on host {self._host}; it has ended, or its node worker restarted")
         return session
 
     def close(self) -> None:
-        """Their helpers see it, and kill."""
+        """Close all sessions. Their helpers notice it and kill the programs."""
         for session in self._sessions.values():
             session.close()
 
@@ -98,7 +101,8 @@ class ExecSessions:
 
 
 class ExecProcess:
-    """One program. Offsets count the bytes of stdout and stderr together, in the order in which they came."""
+    """One program of an exec session. Offsets count the bytes of stdout and stderr together, in the order of
+    arrival."""
 
     def __init__(self, key: AttemptKey, rank: int) -> None:
         self.id = secrets.token_hex(16)
@@ -112,7 +116,7 @@ class ExecProcess:
         self._input: int | None = None
         self._terminal: int | None = None
         self._reading: dict[int, str] = {}
-        """Descriptor -> stream, as long as more may come."""
+        """Descriptor -> stream, for those that may still bring output."""
         self._chunks: deque[ExecChunk] = deque()
         self._first = 0
         """Offset of the oldest byte that is kept."""
@@ -141,7 +145,7 @@ class ExecProcess:
         root = str(Path(gpu_platform.__file__).parent.parent)
         stdin, stdout, stderr = (pipes[0][0], pipes[1][1], pipes[2][1]) if pipes else (subprocess.DEVNULL,) * 3
         try:
-            # As the spawner: no site packages, nothing of our environment.
+            # Like the spawner: no site packages, and nothing of our environment.
             self._helper = await asyncio.to_thread(
                 subprocess.Popen,
                 [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, root, str(theirs.fileno())],
@@ -197,15 +201,17 @@ class ExecProcess:
                 raise HostUnavailable(f"host {host} could not start the command: {answer.get('message')}")
 
     def follow(self, offset: int) -> AsyncGenerator[ExecChunk, None]:
-        """Output from ``offset`` on, then the end. Raises :class:`InvalidRequest` if that is not kept any more."""
+        """Output from ``offset`` on, then the end. Raises :class:`InvalidRequest` if that output is not kept any
+        more."""
         if not self._first <= offset <= self._end:
             raise InvalidRequest(f"output from byte {offset} on is gone; {self._first} to {self._end} are kept")
         return self._follow(offset)
 
     async def write(self, offset: int, data: bytes, eof: bool) -> int:
-        """Give the program input that begins at ``offset`` of all; returns how much it has been given in all.
+        """Write ``data`` to the program; ``offset`` says where it begins in the whole input. Returns the bytes taken in
+        all.
 
-        May be repeated. What it does not take within seconds is not counted: send it again.
+        It may be repeated. What the program does not take within seconds is not counted: send it again.
         """
         async with self._writing:
             if offset > self._received:
@@ -219,30 +225,30 @@ class ExecProcess:
                 except BlockingIOError:
                     await self._writable(pause)
                     continue
-                except OSError:  # it reads no more
+                except OSError:  # the program has closed its input
                     self._close_input()
                     break
                 self._received += written
                 left = left[written:]
             if self._input is None:
-                self._received = max(self._received, end)  # as a pipe into a program that has closed it
+                self._received = max(self._received, end)  # counted as taken, as with any pipe whose reader is gone
             elif eof and not left:
                 self._finish_input()
             return self._received
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell the terminal its new size. Nothing happens without a terminal."""
+        """Give the terminal a new size. Does nothing if there is no terminal."""
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def end(self, why: str) -> None:
-        """Kill it, unless it has ended."""
+        """Kill the program, unless it has ended. ``why`` becomes the reason that the reader sees."""
         if not self.ended.is_set() and self._control is not None:
             self._why = why
             self._control.shutdown(socket.SHUT_WR)
 
     async def wait_idle(self, patience_s: float) -> None:
-        """Returns when it has ended, or nobody has followed it for ``patience_s``."""
+        """Wait until it has ended, or until nobody has followed it for ``patience_s``."""
         while not self.ended.is_set():
             if self._followers == 0:
                 ending = asyncio.ensure_future(self.ended.wait())
@@ -256,7 +262,7 @@ class ExecProcess:
                 wait.cancel()
 
     def close(self) -> None:
-        """Let go of everything; the helper kills the program if it still runs."""
+        """Close all descriptors. The helper kills the program if it still runs."""
         for fd in list(self._reading):
             self._stop_reading(fd)
         self._close_input()
@@ -385,7 +391,7 @@ class ExecProcess:
 
     def _finish_input(self) -> None:
         if self._terminal is not None and self._input is not None:
-            os.write(self._input, b"\x04")  # what a person types: the line discipline makes an end of it
+            os.write(self._input, b"\x04")  # Ctrl-D: the terminal turns it into the end of the input
         self._close_input()
 
     def _close_input(self) -> None:

@@ -34,7 +34,7 @@ from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, open_process, read_stat
 
 _TIOCSPTLCK, _TIOCGPTPEER = 0x4004_5431, 0x5441
-"""ioctl_tty(2): unlock a terminal; open the slave of a master, whatever is mounted where."""
+"""ioctl_tty(2): unlock a terminal, and open the slave of a master, whatever mounts there are."""
 MESSAGE_BYTES = 512 * 1024
 
 
@@ -68,7 +68,7 @@ def main(control_fd: int) -> None:
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         _tell(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
-    # Another program may hold a copy of the claim, and with it the lock. So the file itself is removed.
+    # Another program may hold a copy of the claim's descriptor, and with it the lock. So the file itself is removed.
     if kill_descendants():
         os.unlink(os.path.join(order.rank_dir, name))
 
@@ -88,7 +88,7 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     if started is not None and started["boot_id"] == boot_id():
         rank = open_process(Process(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
-    # Looked for after the claim was taken, as a supervisor does: either stop sees the claim, or we see that it closed.
+    # Checked after the claim was taken, as a supervisor does: either stop sees the claim, or we see that it closed.
     closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))
     if rank is None or of_rank is None or closed:
         _tell(control, {"status": "ended"})
@@ -105,7 +105,7 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
         return
     _tell(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in (0, 1, 2):  # only the program holds these now: their end is its end
+    for fd in (0, 1, 2):  # from here on only the program holds these, so they close with it
         os.dup2(null, fd)
     if terminal is not None:
         os.close(terminal.master)
@@ -144,7 +144,7 @@ def _fork(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None) -
         _become_program(order, jail, terminal, tell)
     fd = os.pidfd_open(pid)
     os.close(tell)
-    with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
+    with open(hear, "rb") as file:  # closes when the child executes, because its end is close-on-exec
         start_error = file.read()
     return _ExecProgram(pid, fd, tuple(json.loads(start_error)) if start_error else None)
 
@@ -164,7 +164,7 @@ def _become_program(order: RankOrder, jail: RankJail | None, terminal: _Terminal
 
 
 def _watch(program: _ExecProgram, rank: int, control: socket.socket) -> str | None:
-    """Returns when the program has ended, or why it has to."""
+    """Wait until the program has ended, or must be ended. Returns why it must be ended."""
     poll = select.poll()
     for fd in (program.fd, rank, control.fileno()):
         poll.register(fd, select.POLLIN)

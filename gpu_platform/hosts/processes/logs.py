@@ -26,17 +26,17 @@ class LogRead(NamedTuple):
 
     data: bytes
     offset: int
-    """Where it begins; later than asked for if what was there is gone."""
+    """Where the bytes begin. It is later than the requested offset if the log's beginning was removed."""
     size: int
-    """Bytes that were ever written."""
+    """How many bytes were ever written."""
     note: str | None = None
     """A note for the reader of the log."""
 
 
 def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) -> LogRead:
-    """Up to ``limit`` bytes from ``offset`` (negative: from the end).
+    """Read up to ``limit`` bytes of a rank's log from ``offset`` (negative: from the end).
 
-    Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` when it was removed.
+    Raises ``FileNotFoundError`` while there is no log, :class:`NotFound` if it was removed.
     """
     directory = paths.rank_dir(home, key, rank)
     try:
@@ -63,9 +63,10 @@ def read_log(home: Path, key: AttemptKey, rank: int, offset: int, limit: int) ->
 
 
 class LogRetention:
-    """Removes logs of attempts that have ended: those older than ``keep_s``, then the oldest above ``keep_bytes``.
+    """Removes logs of ended attempts: those older than ``keep_s``, then the oldest while all need more than
+    ``keep_bytes``.
 
-    ``clock``: Unix time, s.
+    ``clock``: Unix time in seconds.
     """
 
     def __init__(self, home: Path, keep_s: float, keep_bytes: int, clock: Callable[[], float] | None = None) -> None:
@@ -75,7 +76,7 @@ class LogRetention:
         self._clock = clock or AgeClock()
 
     def sweep(self) -> int:
-        """Returns how many bytes were given back to the disk."""
+        """Remove logs. Returns how many bytes became free."""
         now_ms = int(self._clock() * 1000)
         kept = sorted(self._ended(), key=lambda attempt: attempt.ended_at_ms)
         total = sum(attempt.bytes for attempt in kept)
@@ -94,7 +95,7 @@ class LogRetention:
         return freed
 
     def _ended(self) -> Iterator[_Ended]:
-        """Attempts that were stopped, and of which no rank is left."""
+        """Attempts that were stopped and have no rank left."""
         for path in self._home.glob(f"jobs/*/*/{records.CLOSED}"):
             directory = path.parent
             record = records.read_record(str(path))
@@ -114,7 +115,7 @@ class _Ended(NamedTuple):
     bytes: int
 
     def remove(self, now_ms: int, why: str) -> None:
-        # First the record: without it, a removed log would look like a rank that wrote nothing.
+        # Write the record first: without it, a removed log would look like a rank that wrote nothing.
         record = {"at_ms": now_ms, "reason": why}
         records.write_record(str(self.directory / records.LOGS_REMOVED), record, durable=False)
         for name in self.files:

@@ -12,7 +12,7 @@ from gpu_platform.domain.jobs.blame import FailureCause, blame
 
 
 def check_command(plan: HostPlan, command: Sequence[str], environ: dict[str, str]) -> None:
-    """Raise :class:`PreflightFailed` (``kind="user"``) when ``execve`` would surely fail."""
+    """Raise :class:`PreflightFailed` (``kind="user"``) if ``execve`` would fail for sure."""
     if plan.workdir is not None and not os.path.isdir(plan.workdir):
         what = "is not a directory" if os.path.exists(plan.workdir) else "does not exist"
         raise PreflightFailed(

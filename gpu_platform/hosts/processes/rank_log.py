@@ -20,10 +20,10 @@ from typing import NamedTuple
 from gpu_platform.hosts.system.records import LOG
 
 READ_BYTES = 64 * 1024
-"""The rank's output is read in pieces of at most so many bytes."""
+"""A rank's output is read in pieces of at most this many bytes."""
 _PIPE_BYTES = 256 * 1024
 _LONGEST_LINE_BYTES = 64 * 1024
-"""A longer line may be cut by the end of a file."""
+"""A line that is longer than this may be cut where a file ends."""
 _F_SETPIPE_SZ = 1031
 _MARGIN_BYTES = 64 << 20
 _MARGIN_SHARE = 16
@@ -31,11 +31,11 @@ _TRIES = 20
 
 
 class LogBounds(NamedTuple):
-    """How long a log may become."""
+    """How large a log may become."""
 
     file_bytes: int
     files: int
-    """At least 2: while a new file is filled, the one before it is kept."""
+    """At least 2: while a new file is filled, the previous one is kept."""
 
 
 class LogBytes(NamedTuple):
@@ -43,13 +43,13 @@ class LogBytes(NamedTuple):
 
     data: bytes
     offset: int
-    """Where it begins; later than asked for if that was removed."""
+    """Where the bytes begin. It is later than the requested offset if the log's beginning was removed."""
     size: int
-    """Bytes that were ever written."""
+    """How many bytes were ever written."""
 
 
 def segments(directory: str) -> list[tuple[int, str]]:
-    """(first byte, path) of each file, in order."""
+    """(offset of the first byte, path) of each file, in order."""
     found: list[tuple[int, str]] = []
     for name in os.listdir(directory):
         start = name.removeprefix(f"{LOG}.")
@@ -61,17 +61,17 @@ def segments(directory: str) -> list[tuple[int, str]]:
 
 
 def read_log(directory: str, offset: int, limit: int) -> LogBytes:
-    """Up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
+    """Read up to ``limit`` bytes from ``offset`` (negative: from the end). Raises ``FileNotFoundError``."""
     for _ in range(_TRIES):
         try:
             return _read(directory, offset, limit)
-        except _Moved:  # a file went while we read: there is a new oldest one
+        except _Moved:  # a file was removed while we read, so there is a new oldest one
             continue
     raise OSError(f"{directory}: the log changes faster than it can be read")
 
 
 def is_full(directory: str, wanted_bytes: int = 0) -> bool:
-    """Would the disk then have too little left for what matters more than output: records of how ranks end?
+    """True if the disk must not take ``wanted_bytes`` of output now: it is needed for the records of how ranks end.
 
     Logs leave 64 MiB free, or a sixteenth of a small disk.
     """
@@ -81,7 +81,8 @@ def is_full(directory: str, wanted_bytes: int = 0) -> bool:
 
 
 class LogWriter:
-    """Appends to the log in ``directory``. Never raises: what the disk does not take is lost, and the log says so."""
+    """Appends to the log in ``directory``. It never raises: bytes that do not fit on the disk are lost, and the log
+    says so."""
 
     def __init__(self, directory: str, bounds: LogBounds) -> None:
         self._directory = directory
@@ -96,7 +97,7 @@ class LogWriter:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
-        """Append to the log. A full disk loses the bytes and raises nothing."""
+        """Append to the log. If the disk is full, the bytes are lost and nothing is raised."""
         with self._lock:
             self._write(data)
 
@@ -163,7 +164,7 @@ class LogWriter:
 
 
 class LogPump:
-    """A pipe whose one end a rank writes to, and a thread that brings what comes out of the other to its log."""
+    """A pipe that a rank writes to, and a thread that copies what comes out of it to the rank's log."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
@@ -171,17 +172,18 @@ class LogPump:
         self._over = allocate_lock()
         try:
             fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)
-        except OSError:  # the user has many pipes: a smaller one does as well
+        except OSError:  # the user has too many pipes; a smaller one is enough
             return
 
     def start(self) -> None:
-        """In the process that keeps the log; the write end is the rank's alone from here on."""
+        """Start the thread, in the process that keeps the log. From here on only the rank has the write end."""
         os.close(self.write_end)
         self._over.acquire()
         start_new_thread(self._run, ())
 
     def finish(self, timeout_s: float) -> None:
-        """Wait until everything that wrote to it is gone and all is in the log."""
+        """Wait until every process that wrote to the pipe is gone and all output is in the log, at most
+        ``timeout_s``."""
         self._over.acquire(timeout=timeout_s)
 
     def _run(self) -> None:

@@ -21,7 +21,8 @@ _LAUNCH_PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class RankProcess:
-    """The rank whose records lie in ``directory``. Nothing is kept in memory: disk and kernel are asked."""
+    """The rank whose records are in ``directory``. Nothing is kept in memory: each call asks the disk and the
+    kernel."""
 
     directory: Path
     rank: int
@@ -63,7 +64,7 @@ class RankProcess:
 
     @property
     def left_no_process(self) -> bool:
-        """Ended, its supervisor saw that no descendant was left, and nothing is left of ``jobs exec`` either."""
+        """True if it has ended, its supervisor saw that no descendant was left, and no exec session of it runs."""
         record = self._read(records.EXIT)
         return record is not None and record["alone"] and not self._exec_claims()
 
@@ -86,7 +87,7 @@ class RankProcess:
         return process if process is not None and is_alive(process) else None
 
     async def wait_started(self) -> None:
-        """A supervisor that has the claim writes ``started.json`` or goes, within milliseconds."""
+        """Wait until its supervisor writes ``started.json`` or ends. Either takes milliseconds."""
         deadline = time.monotonic() + _LAUNCH_PATIENCE_S
         while self.is_launching:
             if time.monotonic() > deadline:
@@ -99,7 +100,7 @@ class RankProcess:
         return self.is_claimed and self._read(records.STARTED) is None
 
     async def wait_ended(self) -> RankExit:
-        """Wait, without polling, until the supervisor is gone; then say how the rank ended."""
+        """Wait, without polling, until the supervisor is gone. Returns how the rank ended."""
         await self.wait_started()
         supervisor = self.supervisor
         if supervisor is not None:
@@ -124,14 +125,14 @@ class RankProcess:
 
 
 def _process(record: dict[str, Any] | None) -> Process | None:
-    """None as well when the record is from before a reboot: its pids mean nothing now."""
+    """The recorded process. None also if the record is from before a reboot: its pids mean nothing now."""
     if record is None or record["boot_id"] != boot_id():
         return None
     return Process(record["pid"], record["started"])
 
 
 def wait_record(rank: RankProcess) -> RankStarted:
-    """The record, which another node worker's launch may be about to write."""
+    """The start record, for which it may have to wait: another node worker may be about to write it."""
     deadline = time.monotonic() + _LAUNCH_PATIENCE_S
     while (started := rank.started) is None:
         if time.monotonic() > deadline:
@@ -141,7 +142,7 @@ def wait_record(rank: RankProcess) -> RankStarted:
 
 
 async def wait_all_ended(processes: list[Process], timeout_s: float | None = None) -> bool:
-    """Wait by pidfd until every one of ``processes`` has ended; False when time is up."""
+    """Wait by pidfd until all ``processes`` have ended. False: the time was up first."""
     loop = asyncio.get_running_loop()
     fds = [fd for fd in map(open_process, processes) if fd is not None]
     futures: list[asyncio.Future[None]] = []

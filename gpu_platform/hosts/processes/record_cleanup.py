@@ -31,9 +31,10 @@ CLOSED_S = 14 * 24 * 3600.0
 
 
 class RecordRetention:
-    """``forget``: removes an attempt's records, or raises :class:`IllegalTransition` while it is open.
+    """Removes records of old attempts.
 
-    ``clock``: Unix time, s.
+    ``forget`` removes an attempt's records, or raises :class:`IllegalTransition` while it is open. ``clock``: Unix time
+    in seconds.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class RecordRetention:
         self._clock = clock or AgeClock()
 
     def sweep(self) -> int:
-        """Returns of how many attempts something was removed."""
+        """Remove old records. Returns of how many attempts."""
         now_s = self._clock()
         removed = 0
         for closed in self._home.glob(f"jobs/*/*/{records.CLOSED}"):

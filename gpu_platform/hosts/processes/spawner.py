@@ -25,16 +25,17 @@ from gpu_platform.hosts.system.process_tree import boot_id
 
 ORDERS, ANSWERS = 0, 1
 _MESSAGE_CHARACTERS = 500
-"""A character needs at most six bytes in JSON. So an answer is below PIPE_BUF, and lines do not mix (pipe(7))."""
+"""A character needs at most six bytes in JSON. So an answer is shorter than PIPE_BUF, and lines do not mix
+(pipe(7))."""
 
 
 def main() -> None:
     """Take orders and fork a process for each, until the node worker is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is the node worker's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is meant for the node worker
     name_process(b"gpu-spawner")
     os.chdir("/")
-    boot_id()  # read once here, known to every fork
-    gc.freeze()  # what stands now is never collected: forks share its pages
+    boot_id()  # read once here, so that every fork knows it
+    gc.freeze()  # objects that exist now are never collected, so forks share their pages
     poll = select.poll()
     poll.register(ORDERS, select.POLLIN)
     running: dict[int, tuple[int, int]] = {}  # pidfd -> (pid of the supervisor, number of the order)
@@ -60,7 +61,7 @@ def main() -> None:
 
 
 def _read_message() -> tuple[int, object] | None:
-    """The number of an order, and the order as it came. None when the node worker is gone."""
+    """The number of an order, and the order as it arrived. None if the node worker is gone."""
     head = _read_exactly(4)
     body = _read_exactly(int.from_bytes(head)) if head else None
     if not body:

@@ -23,16 +23,20 @@ _TRIES = 3
 
 
 class SpawnerClient:
-    """Thread-safe. ``start_rank`` may be called again after any failure: a rank starts only once."""
+    """Sends orders to the spawner. Thread-safe.
+
+    ``start_ranks`` may be called again after any failure: a rank starts only once.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: _SpawnerConnection | None = None
 
     def start_ranks(self, orders: Sequence[RankOrder | JailOrder]) -> list[dict[str, Any]]:
-        """One answer for each order; see :func:`gpu_platform.hosts.processes.supervisor.supervise`.
+        """Start ranks or jails, with one answer for each order; see
+        :func:`gpu_platform.hosts.processes.supervisor.supervise`.
 
-        Raises :class:`HostUnavailable` when spawner after spawner dies or stays silent.
+        Raises :class:`HostUnavailable` if several spawners in a row die or do not answer.
         """
         answers: list[dict[str, Any] | None] = [None] * len(orders)
         for _ in range(_TRIES):
@@ -56,11 +60,11 @@ class SpawnerClient:
 
     @property
     def pid(self) -> int:
-        """The spawner's process, started if there is none."""
+        """The pid of the spawner. Starts one if there is none."""
         return self._connect().process.pid
 
     def close(self) -> None:
-        """Let the spawner end. Ranks and their supervisors go on."""
+        """End the spawner. Ranks and their supervisors go on."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -76,13 +80,13 @@ class SpawnerClient:
 
 
 class _Gone(Exception):
-    """The spawner, or the supervisor before it answered, has died."""
+    """The spawner has died, or the supervisor died before it answered."""
 
 
 class _SpawnerConnection:
     def __init__(self) -> None:
         root = str(Path(gpu_platform.__file__).parent.parent)
-        # No site packages and an empty environment: a small process, and nothing leaks into supervisors.
+        # No site packages and an empty environment: the process is small, and supervisors inherit nothing secret.
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, root],
             stdin=subprocess.PIPE,
@@ -109,13 +113,13 @@ class _SpawnerConnection:
                 future.set_exception(_Gone())
                 return future
             self._waiting[number] = future
-            with contextlib.suppress(BrokenPipeError):  # the reader sees the end too, after what still comes
+            with contextlib.suppress(BrokenPipeError):  # the reader thread sees the end too, after the last answers
                 self._orders.write(len(body).to_bytes(4) + body)
                 self._orders.flush()
         return future
 
     def close(self) -> None:
-        """Let the spawner end; ranks and their supervisors go on."""
+        """End the spawner. Ranks and their supervisors go on."""
         with self._lock:
             self.gone = True
             with contextlib.suppress(BrokenPipeError):
@@ -133,7 +137,7 @@ class _SpawnerConnection:
                 with self._lock:
                     future = self._waiting.pop(answer.pop("number"), None)
                 if future is None:
-                    continue  # an "ended" after the real answer
+                    continue  # the rank's end, after its real answer
                 if answer["status"] == "ended":
                     future.set_exception(_Gone())
                 else:

@@ -33,7 +33,10 @@ _MAX_ROUND_S = 1.0
 
 
 def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> None:
-    """Durably refuse any later start, and tell supervisors how long leftovers may live. May be repeated."""
+    """Refuse any later start of the attempt, durably, and record for supervisors how long leftovers may live.
+
+    It may be repeated.
+    """
     path = attempt_dir(home, key) / records.CLOSED
     kill_at = records.boot_clock_s() + grace_s
     old = records.read_record(str(path))
@@ -50,12 +53,12 @@ def close_attempt(home: Path, key: AttemptKey, reason: str, grace_s: float) -> N
 
 
 def is_closed(home: Path, key: AttemptKey) -> bool:
-    """True when the attempt was stopped here: nothing of it starts any more."""
+    """True if the attempt was stopped here: nothing of it starts any more."""
     return (attempt_dir(home, key) / records.CLOSED).exists()
 
 
 def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
-    """Attempts that were not finished, and finished ones of which a process is left -> rendezvous port, if prepared."""
+    """Attempt -> rendezvous port (None: not prepared), for attempts that are not finished or still have a process."""
     found: dict[AttemptKey, int | None] = {}
     for directory in home.glob("jobs/*/*"):
         key = AttemptKey(job_id=directory.parent.name, attempt=int(directory.name))
@@ -71,10 +74,10 @@ def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
 def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess]) -> set[Process]:
     """Living processes of the attempt, without its supervisors and the helpers of ``jobs exec``.
 
-    All that descends from one of those (none can leave it: it is a subreaper), and what a killed
-    supervisor left: the rank's own process by its record (it may not have executed its program yet, so that
-    nothing in its environment tells), and all that carries the attempt's name there; with descendants.
-    All that is in the cgroups of a jailed attempt, which nothing can leave.
+    These are all descendants of a supervisor or helper. None can leave it: it is a subreaper. If a supervisor was
+    killed, they are the rank's own process by its record (before it executes its program, nothing in its environment
+    names the attempt), every process whose environment names the attempt, and the descendants of these. For a jailed
+    attempt they are all processes in its cgroups, which nothing can leave.
     """
     supervisors = _supervisors_and_helpers(ranks)
     own = {rank.main_process for rank in ranks} - {None}
@@ -90,10 +93,10 @@ def attempt_processes(home: Path, key: AttemptKey, ranks: Sequence[RankProcess])
 
 
 async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
-    """SIGTERM to all, ``grace_s``, SIGKILL until nothing is left. The attempt is closed already.
+    """End all processes: SIGTERM, ``grace_s`` seconds, then SIGKILL until none is left. The attempt must be closed.
 
-    Returns how many processes had to be ended. Waits for as long as a process refuses to die
-    (it hangs in the kernel): a GPU must not be given away under it.
+    Returns how many processes had to be ended. It waits as long as a process does not die (it hangs in the kernel),
+    because nobody else may get the GPU before.
     """
     await asyncio.to_thread(_wait_for_jail, home, key)
     for rank in ranks:
@@ -134,14 +137,14 @@ async def _signal_all(
     seen |= living
     if number == signal.SIGKILL and (jail := Jail.of(str(attempt_dir(home, key)))) is not None:
         await asyncio.to_thread(jail.kill)
-    # Parents first: a shell whose child was killed would go on with its next command.
+    # Parents first: a shell would run its next command after its child was killed.
     for process in sorted(living, key=lambda process: process.pid):
         send_signal(process, number)
     return living
 
 
 def _wait_for_jail(home: Path, key: AttemptKey) -> None:
-    """The attempt is closed: after this nobody makes a jail for it any more."""
+    """Wait until nobody makes a jail for the attempt. It is closed, so none is begun after this."""
     with jail_lock(str(attempt_dir(home, key))):
         pass
 

@@ -41,12 +41,13 @@ _RECORD = "record"
 _JAIL = "jail"
 _LEASE = "lease"
 _UNKILLABLE_S = 10.0
-"""A process that survives SIGKILL for so long hangs in the kernel; ``stop`` deals with it."""
+"""A process that survives SIGKILL for this many seconds hangs in the kernel. ``stop`` handles it."""
 _DISK_FULL_PATIENCE_S = 60.0
 _LOG_PATIENCE_S = 10.0
-"""Seconds to write the rank's last output. Another process may hold the pipe open for ever."""
+"""Seconds to write the rank's last output. Another process may keep the pipe open for ever."""
 _LEASE_LOOK_S = 5.0
-"""The lease is read this often: a planned restart makes it long, and the new node worker makes it short again."""
+"""Seconds between two reads of the lease. A planned restart makes it longer, and the new node worker makes it
+shorter."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -74,10 +75,10 @@ def supervise(order: RankOrder, reply: Reply) -> None:
         if os.path.exists(closed):
             return reply({"status": "closed"})
         lease = order.lease
-        # The node worker may have been frozen since it sent the order.
+        # The node worker may have stopped for a while after it sent the order.
         if lease is not None and (why := lease_file.why_not_start(lease.path, lease.term)) is not None:
             return reply({"status": "error", "message": why})
-        # It holds the job's environment, which may be secret.
+        # The order holds the job's environment, which may be secret.
         records.write_record(os.path.join(rank_dir, records.ORDER), order.to_json(), durable=False, mode=0o600)
         jail = None if order.jail is None else RankJail(order.attempt_dir, order.jail)
         writer = LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files))
@@ -89,7 +90,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
     failure: dict[str, Any] | None = None
     if child.start_error is not None:
         step, number = child.start_error
-        if step in (_RECORD, _JAIL, _LEASE):  # it did not execute, and may be started again
+        if step in (_RECORD, _JAIL, _LEASE):  # it did not execute, so it may be started again
             return reply({"status": "error", "message": f"{os.strerror(number)} ({step}): {rank_dir}"})
         failure = explain(order, step, number)
     else:
@@ -143,15 +144,15 @@ class _ForkedRank(NamedTuple):
 
 
 def _fork(order: RankOrder, jail: RankJail | None, log: int) -> _ForkedRank:
-    """Fork, and wait until the child executes its program or tells why it cannot."""
+    """Fork, and wait until the child executes its program or says why it cannot."""
     if jail is not None and jail.user[0] is not None and jail.user[1] is not None:
-        os.fchown(log, jail.user[0], jail.user[1])  # so that it can open its /dev/stdout
+        os.fchown(log, jail.user[0], jail.user[1])  # so that the program can open its /dev/stdout
     hear, tell = os.pipe()
     pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
         _become_rank(order, jail, log, tell)
     os.close(tell)
-    with open(hear, "rb") as file:  # ends when the child executes: its end is close-on-exec
+    with open(hear, "rb") as file:  # closes when the child executes, because its end is close-on-exec
         start_error = file.read()
     return _ForkedRank(pid, tuple(json.loads(start_error)) if start_error else None)
 
@@ -164,7 +165,7 @@ def _become_rank(order: RankOrder, jail: RankJail | None, log: int, tell: int) -
             jail.cgroup.enter()
         step = _LEASE
         lease = order.lease
-        # Once more: on a busy host the jail and the fork may have taken longer than the lease lasted.
+        # Check again: on a busy host the jail and the fork may have taken longer than the lease lasted.
         if lease is not None and lease_file.why_not_start(lease.path, lease.term) is not None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         step = _RECORD
@@ -180,7 +181,7 @@ def _become_rank(order: RankOrder, jail: RankJail | None, log: int, tell: int) -
 
 
 def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
-    """Become the program ``order.argv`` where the rank is; ``tell`` gets ``[step, errno]`` if that fails."""
+    """Become the program ``order.argv``, where the rank is. If that fails, write ``[step, errno]`` to ``tell``."""
     step = "sandbox"
     try:
         # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
@@ -207,13 +208,14 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
 
 
 def bind_to(cpus: list[int] | None) -> None:
-    """Run on those of ``cpus`` that this process may use; on all it may if there are none, as CPUs can be offline."""
+    """Run on those of ``cpus`` that this process may use. If it may use none of them (they can be offline), use all
+    that it may."""
     if cpus and (allowed := os.sched_getaffinity(0) & set(cpus)):
         os.sched_setaffinity(0, allowed)
 
 
 def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
-    """A :class:`gpu_platform.domain.jobs.job.Failure` as a dictionary."""
+    """The failure of an order as a dictionary: a :class:`gpu_platform.domain.jobs.job.Failure`."""
     host, reason = order.host, os.strerror(number)
     inside = ", inside the jail" if order.jail is not None else ""
     if step == "sandbox":
@@ -240,7 +242,8 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
 
 
 def _usage(jail: RankJail | None) -> dict[str, float]:
-    """CPU seconds and peak memory of the rank's cgroup. Without a jail: of all reaped processes, and of the largest."""
+    """CPU seconds and peak memory of the rank's cgroup. Without a jail: CPU seconds of all reaped processes, peak of
+    the largest."""
     if jail is not None:
         return {"cpu_s": jail.cgroup.cpu_s(), "peak_memory_mib": jail.cgroup.peak_memory_bytes() >> 20}
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -248,7 +251,8 @@ def _usage(jail: RankJail | None) -> dict[str, float]:
 
 
 def _wait_for(child: int, lease: str | None) -> int | None:
-    """The child's wait status; None when the lease in the file ``lease`` ended first. Reaps descendants meanwhile."""
+    """Wait for the child and reap descendants. Returns its wait status. None: the lease in the file ``lease`` ended
+    first."""
     while True:
         status = _reap_until(child)
         if status is not None:
@@ -263,7 +267,7 @@ def _wait_for(child: int, lease: str | None) -> int | None:
 
 
 def _reap_until(child: int) -> int | None:
-    """Reap what has ended; the child's wait status if it is among it."""
+    """Reap processes that have ended. Returns the child's wait status if the child is one of them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:
@@ -273,7 +277,7 @@ def _reap_until(child: int) -> int | None:
 
 
 def _end_rank(child: int, jail: RankJail | None) -> int:
-    """SIGKILL to everything of the rank; returns the child's wait status."""
+    """Send SIGKILL to every process of the rank. Returns the child's wait status."""
     if jail is not None:
         jail.cgroup.kill()
     while True:
@@ -286,20 +290,20 @@ def _end_rank(child: int, jail: RankJail | None) -> int:
 
 
 def _lease_ended(order: RankOrder) -> dict[str, Any]:
-    """A :class:`gpu_platform.domain.jobs.job.Failure` as a dictionary."""
+    """The failure "the lease has ended" as a dictionary: a :class:`gpu_platform.domain.jobs.job.Failure`."""
     host = order.host
     message = f"host {host} was cut off: its lease ended, so the job may start elsewhere"
     return {"kind": blame(FailureCause.STOPPED_BY_HOST).value, "message": message, "host": host}
 
 
 def exit_code(status: int) -> int:
-    """The exit code as a shell shows it: 128 and the signal's number for a process that a signal ended."""
+    """The exit code as a shell shows it: 128 + n if signal n ended the process."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def _reap() -> bool:
-    """Reap what has ended; is anything left?"""
+    """Reap processes that have ended. True: some are left."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -310,7 +314,7 @@ def _reap() -> bool:
 
 
 def _record_exit(path: str, record: dict[str, Any]) -> None:
-    """A full disk may be emptied; without a record the rank counts as vanished."""
+    """Write the exit record, again and again while the disk is full. Without it the rank counts as vanished."""
     give_up = records.boot_clock_s() + _DISK_FULL_PATIENCE_S
     while True:
         try:
@@ -322,7 +326,7 @@ def _record_exit(path: str, record: dict[str, Any]) -> None:
 
 
 def _end_leftovers(closed: str, jail: RankJail | None) -> None:
-    """Kill what the rank left behind, after the grace that ``stop`` gave to all if it is under way."""
+    """Kill what the rank left behind. If a stop is under way, wait for its grace first."""
     stop = records.read_record(closed)
     grace = stop["kill_at_boot_s"] - records.boot_clock_s() if stop and stop["boot_id"] == boot_id() else 0.0
     if jail is not None:
@@ -335,14 +339,14 @@ def _end_leftovers(closed: str, jail: RankJail | None) -> None:
 
 
 def kill_descendants() -> bool:
-    """SIGKILL to all that is below this process, until nothing is left; False if something does not die."""
+    """Send SIGKILL to all descendants of this process until none is left. False: one does not die."""
     patience = records.boot_clock_s() + _UNKILLABLE_S
     while _reap():
         if records.boot_clock_s() > patience:
             return False
         for process in descendants([os.getpid()], all_processes()):
             send_signal(process, signal.SIGKILL)
-        _wait_until_alone(0.05)  # again, for what was forked meanwhile
+        _wait_until_alone(0.05)  # look again for processes that were forked meanwhile
     return True
 
 
