@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import structlog
 
+from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.jobs.attempt import FaultReport
+from gpu_platform.hosts.health.conditions import KEEPS_WORK_AWAY
 from gpu_platform.hosts.health.fault_history import FaultHistory
 from gpu_platform.hosts.health.fault_policy import COMPANION_MS, Condition, FaultPolicy
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
@@ -75,9 +77,7 @@ class FaultReports:
                 self._history.clear(gpu.info.uuid, condition)
             elif holds and condition not in gpu.standing:
                 gpu.standing.add(condition)
-                xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
-                reported_ms = max((gpu.xids.get(xid, 0) for xid in xids), default=0)
-                if now_ms() - reported_ms > COMPANION_MS:
+                if not self._is_reported_by_xid(gpu, condition, recovery_action):
                     self.report(gpu, condition, detail, recovery_action=recovery_action)
 
     def report(
@@ -128,6 +128,18 @@ class FaultReports:
         hours = self._policy.escalation_window_ms / 3_600_000
         needed = f"GPUs of this host needed {resets} resets within {hours:g} h (limit {limit})"
         return f"{needed}: have the host inspected, then put it online"
+
+    def _is_reported_by_xid(self, gpu: WatchedGpu, condition: Condition, recovery_action: int) -> bool:
+        """True when an XID just before was the same fault, and its report healed whatever this condition needs."""
+        at_ms = now_ms()
+        xids = gpu.xids if condition == "recovery_asked" else _XIDS_OF.get(condition, ())
+        recent = {xid for xid in xids if at_ms - gpu.xids.get(xid, 0) <= COMPANION_MS}
+        history = self._history.of(gpu.info.uuid)
+        needed = self._policy.action(condition, history=history, now_ms=at_ms, recovery_action=recovery_action)
+        if condition not in KEEPS_WORK_AWAY or not needed.takes_gpu:
+            return bool(recent)
+        # Without a reset the GPU would be kept from work for ever: XID 63 is only watched.
+        return any(past.cause in recent and FaultAction(past.action or "none").takes_gpu for past in history)
 
     def _is_consequence(self, gpu: WatchedGpu, xid: int, now: int) -> bool:
         """True if the XID follows from a kill by the platform, or from another fault of the same GPU just before."""

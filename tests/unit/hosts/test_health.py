@@ -166,6 +166,20 @@ def test_row_remapping(watched: Watched) -> None:
     assert watched.seen == [(1, None, "reset_when_idle"), (2, None, "service")]
 
 
+@pytest.mark.parametrize("xid_first", [True, False])
+async def test_a_row_that_waits_for_a_reset_gets_it_in_whatever_order_xid_63_comes(
+    watched: Watched, xid_first: bool
+) -> None:
+    """XID 63 itself is only watched. A GPU that gets no new work until a reset must be reset."""
+    watched.monitor.start()
+    for is_xid in (xid_first, not xid_first):
+        watched.host.strike(1, **({"xid": 63} if is_xid else {"remap_pending": True}))
+        await until(lambda is_xid=is_xid: watched.faults or not is_xid, "the report")
+        await until(lambda is_xid=is_xid: is_xid or watched.monitor.degraded(), "the condition")
+    await until(lambda: "reset_when_idle" in [fault.action for fault in watched.faults], "a reset")
+    assert [action for _, _, action in watched.seen].count("reset_when_idle") == 1
+
+
 def test_telemetry_shows_who_works(watched: Watched) -> None:
     watched.host.nvml.add_process(watched.uuids[0], 1)
     watched.monitor.poll_once()
