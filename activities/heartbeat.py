@@ -12,6 +12,8 @@ from temporalio import activity
 T = TypeVar("T")
 
 HEARTBEAT_S = 1.5
+DETAILS_EVERY = 3
+"""New details with every third heartbeat: Temporal's client sends no more than one in about five seconds."""
 
 
 async def heartbeating(work: Awaitable[T], details: Callable[[], BaseModel] | None = None) -> T:
@@ -20,9 +22,14 @@ async def heartbeating(work: Awaitable[T], details: Callable[[], BaseModel] | No
     ``details``: what the Temporal UI shows of the activity while it is pending.
     """
     task = asyncio.ensure_future(work)
+    shown: list[BaseModel] = []
+    beats = 0
     try:
         while not task.done():
-            activity.heartbeat(*([details()] if details else []))
+            if details and beats % DETAILS_EVERY == 0:
+                shown = [details()]
+            beats += 1
+            activity.heartbeat(*shown)
             await asyncio.wait([task], timeout=HEARTBEAT_S)
         return task.result()
     finally:

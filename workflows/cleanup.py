@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from gpu_platform.domain.jobs.job import Failure, JobProgress
     from gpu_platform.domain.states import JobState
     from workflows import policies
-    from workflows.steps import database_step, until
+    from workflows.steps import cut_summary, database_step, until
 
 LOOK_FIRST = "cleanup-looks-first"
 
@@ -68,7 +68,7 @@ class CleanupWorkflow:
             LaunchActivities.stop_ranks,
             StopRequest(key=input.key, host=host, grace_s=0, reason=input.message),
             task_queue=node_task_queue(host),
-            summary=f"Stop of all ranks on {host}",
+            summary=cut_summary(f"Stop of all ranks on {host}"),
             **policies.STOP,
         )
 

@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import policies
     from workflows.attempts.failures import is_of_a_removed_host
     from workflows.repair import HostRepair, Orders
-    from workflows.steps import database_step
+    from workflows.steps import cut_summary, database_step
 
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),
@@ -213,7 +213,7 @@ class RemediationWorkflow:
             ResetActivities.reset_gpu,
             report.gpu_uuid,
             task_queue=node_task_queue(report.host),
-            summary=f"Reset of GPU {report.gpu_index} of {report.host}",
+            summary=cut_summary(f"Reset of GPU {report.gpu_index} of {report.host}"),
             **RESET,
         )
         await workflow.wait_condition(lambda: reset.done() or self._host_removed)

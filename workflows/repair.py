@@ -17,7 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import policies
-from workflows.steps import database_step
+from workflows.steps import cut_summary, database_step
 
 with workflow.unsafe.imports_passed_through():
     from activities.remediation import GpuReason, RemediationActivities, ResetResult
@@ -238,7 +238,7 @@ class HostRepair:
                 HostRepairActivities.reboot_host,
                 RebootRequest(host=self.report.host, boot_id=boot_id),
                 task_queue=node_task_queue(self.report.host),
-                summary=f"Reboot of {self.report.host}",
+                summary=cut_summary(f"Reboot of {self.report.host}"),
                 **ON_HOST,
             )
         except ActivityError as error:
@@ -252,7 +252,10 @@ class HostRepair:
         await self._count_reboot("remediation.power_command")
         try:
             await workflow.execute_activity_method(
-                RepairActivities.power_cycle, self.report.host, summary=f"Power cycle of {self.report.host}", **POWER
+                RepairActivities.power_cycle,
+                self.report.host,
+                summary=cut_summary(f"Power cycle of {self.report.host}"),
+                **POWER,
             )
         except ActivityError as error:
             return _why(error)
@@ -323,7 +326,7 @@ class HostRepair:
         """Why it failed, or None."""
         try:
             await workflow.execute_activity_method(
-                step, argument, task_queue=node_task_queue(self.report.host), summary=summary, **ON_HOST
+                step, argument, task_queue=node_task_queue(self.report.host), summary=cut_summary(summary), **ON_HOST
             )
         except ActivityError as error:
             return _why(error)

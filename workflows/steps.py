@@ -17,6 +17,11 @@ LONGEST_SUMMARY = 180
 """Characters. Temporal refuses a step whose summary is longer than 200 bytes."""
 
 
+def cut_summary(text: str) -> str:
+    """``text`` as the summary of a step: host names and lists of hosts may be long."""
+    return text if len(text) <= LONGEST_SUMMARY else text[: LONGEST_SUMMARY - 1] + "…"
+
+
 @overload
 async def database_step(step: Callable[[Any, T], Awaitable[R]], argument: T, /, *, summary: str) -> R: ...
 @overload
@@ -32,7 +37,7 @@ async def database_step(step: Callable[..., Any], /, *arguments: Any, summary: s
     return await workflow.execute_local_activity_method(
         step,
         args=arguments,
-        summary=summary[:LONGEST_SUMMARY],
+        summary=cut_summary(summary),
         start_to_close_timeout=timedelta(seconds=60),
         retry_policy=RetryPolicy(
             initial_interval=timedelta(milliseconds=50), backoff_coefficient=2, maximum_interval=timedelta(seconds=5)

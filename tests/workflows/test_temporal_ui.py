@@ -39,9 +39,9 @@ async def test_every_step_has_a_name(platform: Platform) -> None:
     read = [text for text in summaries if text]
     assert read[:2] == ["Admission", "Placement: wait for the scheduler"]
     assert read[2] == "Reservation on a, b"
-    assert sorted(read[3:5]) == ["Cgroup set-up on a", "Cgroup set-up on b"]
+    assert sorted(read[3:5]) == [f"Host set-up on {host}: GPUs, directories, program" for host in "ab"]
     assert read[5] == "Job is STARTING: every host is ready"
-    assert sorted(read[6:8]) == ["Launch on a", "Launch on b"]
+    assert sorted(read[6:8]) == [f"Launch on {host}: cgroup set-up, ranks" for host in "ab"]
     assert read[8] == "Job is RUNNING: every rank was launched"
     assert sorted(read[9:11]) == ["Health watch on a", "Health watch on b"]
     assert {"Stop of all ranks on a", "Stop of all ranks on b"} <= set(read[11:])

@@ -18,7 +18,7 @@ from gpu_platform.domain.jobs.attempt import Stopped, StopRequest
 from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending
-from workflows.steps import until
+from workflows.steps import cut_summary, until
 
 STOP_LOST_HOSTS = "stop-lost-hosts"
 STOP_UNTIL_CONFIRMED = "stop-until-confirmed"
@@ -47,7 +47,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
             LaunchActivities.stop_ranks,
             StopRequest(key=attempt.key, host=host, grace_s=grace_s, reason=ending.state.value, save_first=save_first),
             task_queue=node_task_queue(host),
-            summary=f"Stop of all ranks on {host}",
+            summary=cut_summary(f"Stop of all ranks on {host}"),
             **policies.STOP,
         )
 

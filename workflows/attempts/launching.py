@@ -15,6 +15,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, 
 from workflows import policies
 from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted
 from workflows.attempts.failures import HostStepFailed
+from workflows.steps import cut_summary
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepare
             LaunchActivities.prepare_host,
             plan,
             task_queue=node_task_queue(plan.host),
-            summary=f"Cgroup set-up on {plan.host}",
+            summary=cut_summary(f"Host set-up on {plan.host}: GPUs, directories, program"),
             **policies.HOST_STEP,
         )
 
@@ -47,7 +48,7 @@ async def launch_hosts(
             LaunchActivities.launch_ranks,
             LaunchRequest(plan=plan, rendezvous=rendezvous),
             task_queue=node_task_queue(plan.host),
-            summary=f"Launch on {plan.host}",
+            summary=cut_summary(f"Launch on {plan.host}: cgroup set-up, ranks"),
             **policies.HOST_STEP,
         )
 

@@ -16,7 +16,7 @@ from workflows import policies
 from workflows.attempts.attempt import Attempt
 from workflows.attempts.endings import Ending, after_failure, interruption, time_limit_reached
 from workflows.attempts.failures import rank_failure
-from workflows.steps import until
+from workflows.steps import cut_summary, until
 
 
 async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:
@@ -58,7 +58,7 @@ def _start_watch(attempt: Attempt, plan: HostPlan) -> workflow.ActivityHandle[Ho
         WatchActivities.watch_ranks,
         WatchRequest(key=attempt.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks]),
         task_queue=node_task_queue(plan.host),
-        summary=f"Health watch on {plan.host}",
+        summary=cut_summary(f"Health watch on {plan.host}"),
         **policies.WATCH,
     )
 
