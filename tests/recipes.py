@@ -1,0 +1,127 @@
+"""The recipes of ``docs/contributing``: what they name, and a copy of the tree in which they are followed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "contributing"
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.md"))
+PATCHES = sorted(path.stem for path in FOLDER.glob("patches/*.patch"))
+_COPIED = (
+    *("activities", "docs", "examples", "gpu_platform", "scripts", "service", "tests", "workers", "workflows"),
+    *("Makefile", "pyproject.toml"),
+)
+_WRITTEN_BY_TOOLS = re.compile(r"\.pyc$|\.egg-info$|^build$|^site-packages$|^\.ruff_cache$")
+
+RENEW = """
+{patch} does not apply any more, because the code below it changed. Renew it, and the recipe if its files changed:
+    git apply --3way {patch}      # mend what conflicts, then `git add` it
+    git diff --cached --full-index > {patch}
+    git restore --staged --worktree $(git apply --numstat {patch} | cut -f3)
+{error}"""
+
+
+def text(recipe: str) -> str:
+    """The page of a recipe."""
+    return (FOLDER / f"{recipe}.md").read_text()
+
+
+def steps(recipe: str) -> list[str]:
+    """Its numbered steps."""
+    return re.findall(r"^\d+\. (.*(?:\n   .*|\n(?=\n   ))*)", text(recipe), re.MULTILINE)
+
+
+def files(recipe: str) -> list[str]:
+    """The files that its steps write by hand, in order: each step begins with one."""
+    return [found[1] for step in steps(recipe) if (found := re.match(r"`([^`]+)`:", step))]
+
+
+def made(recipe: str) -> dict[str, list[str]]:
+    """The files that its steps generate, by the target of ``make``."""
+    found = [re.match(r"`make (\w+)` writes (.*)", step, re.DOTALL) for step in steps(recipe)]
+    return {step[1]: re.findall(r"`(\w[^`]*/[^`]+)`", step[2]) for step in found if step}
+
+
+def block(page: str, language: str) -> str:
+    """The first block of code in this language, without its indentation."""
+    found = re.search(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no block of {language}"
+    return re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
+
+
+def patch_of(recipe: str) -> Path:
+    """The patch that follows the recipe."""
+    return FOLDER / "patches" / f"{recipe}.patch"
+
+
+def patched_files(recipe: str) -> list[str]:
+    """The files that the patch touches."""
+    return re.findall(r"^\+\+\+ b/(.*)$", patch_of(recipe).read_text(), re.MULTILINE)
+
+
+class Tree:
+    """A copy of the tree, in which recipes are followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+        for name in _COPIED:
+            source = ROOT / name
+            # Compiled modules go with their sources: a process of the copy then starts as fast as one of ours.
+            shutil.copytree(source, root / name) if source.is_dir() else shutil.copy2(source, root / name)
+        self.packages = root / "site-packages"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which Python imports the copy, and the packages that were installed for it."""
+        return {"PYTHONPATH": os.pathsep.join([str(self.root), str(self.packages)])}
+
+    def apply(self, recipe: str) -> None:
+        """Follow the recipe by its patch. Fails with how to renew a patch that does not apply."""
+        patch = patch_of(recipe)
+        done = subprocess.run(
+            ["git", "apply", str(patch)],
+            cwd=self.root,
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(self.root.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, RENEW.format(patch=patch.relative_to(ROOT), error=done.stderr)
+
+    def install(self, *packages: str) -> None:
+        """Install packages of the tree where only the copy finds them."""
+        install = ("uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(self.packages))
+        self.python("-m", *install, "--no-deps", "--no-index", "--no-cache", "--no-build-isolation", *packages)
+
+    def make(self, target: str) -> None:
+        """Run ``make`` with the interpreter that runs the tests."""
+        self.run("make", "-o", "dev", f"PYTHON={sys.executable}", target)
+
+    def python(self, *arguments: str, **variables: str) -> str:
+        return self.run(sys.executable, *arguments, **variables)
+
+    def run(self, *command: str, **variables: str) -> str:
+        """The output of a command in the tree. Fails with all it said, if it fails."""
+        environment = {**os.environ, **self.environment, **variables}
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def changed(self) -> set[str]:
+        """The files that are not as in our own tree, without what packages and compilers wrote."""
+        found = set[str]()
+        for path in self.root.rglob("*"):
+            name = path.relative_to(self.root)
+            if not path.is_file() or any(_WRITTEN_BY_TOOLS.search(part) for part in name.parts):
+                continue
+            original = ROOT / name
+            if not original.exists() or original.read_bytes() != path.read_bytes():
+                found.add(str(name))
+        return found
