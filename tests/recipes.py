@@ -19,6 +19,8 @@ _COPIED = (
 )
 _WRITTEN_BY_TOOLS = re.compile(r"\.pyc$|\.egg-info$|^build$|^site-packages$|^\.ruff_cache$")
 
+APPLY = ("--whitespace=nowarn", "-C1")
+"""A patch still applies where only lines further away changed."""
 RENEW = """
 {patch} does not apply any more, because the code below it changed. Renew it, and the recipe if its files changed:
     git apply --3way {patch}      # mend what conflicts, then `git add` it
@@ -86,7 +88,7 @@ class Tree:
         """Follow the recipe by its patch. Fails with how to renew a patch that does not apply."""
         patch = patch_of(recipe)
         done = subprocess.run(
-            ["git", "apply", str(patch)],
+            ["git", "apply", *APPLY, str(patch)],
             cwd=self.root,
             env={**os.environ, "GIT_CEILING_DIRECTORIES": str(self.root.parent)},
             capture_output=True,

@@ -67,7 +67,8 @@ def test_a_recipe_names_exactly_the_files_of_its_patch(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", PATCHES)
 def test_a_patch_applies(recipe: str) -> None:
     patch = recipes.patch_of(recipe).relative_to(ROOT)
-    done = subprocess.run(["git", "apply", "--check", patch], cwd=ROOT, capture_output=True, text=True, check=False)
+    check = ["git", "apply", "--check", *recipes.APPLY, patch]
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, recipes.RENEW.format(patch=patch, error=done.stderr)
 
 
