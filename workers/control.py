@@ -43,7 +43,10 @@ def control_worker(
     checked: bool = False,
     cached: int = 2000,
 ) -> Worker:
-    """``checked``: run workflows in the sandbox, as tests do. ``cached``: workflows kept between their tasks."""
+    """The Temporal worker that runs workflows and their database steps.
+
+    ``checked``: run workflows in the sandbox, as tests do. ``cached``: how many workflows are kept between their tasks.
+    """
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
     reservation = ReservationActivities(store)
@@ -91,7 +94,7 @@ def control_worker(
         max_concurrent_workflow_tasks=50,
         max_concurrent_local_activities=DATABASE_THREADS,
         max_concurrent_activities=DATABASE_THREADS,
-        # How long a dead worker's workflows wait for it before another takes them.
+        # How long the workflows of a dead worker wait for it before another worker takes them.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )

@@ -23,7 +23,8 @@ CONNECT_RETRY_S = 0.5
 
 
 async def connect(settings: Settings, *, lazy: bool = False) -> Client:
-    """A client of Temporal; waits for a server that is not there yet, and says so. ``lazy``: connects at first use."""
+    """A client of Temporal. Waits for a server that does not answer yet, and logs it. ``lazy``: connect at the first
+    use."""
     runtime = Runtime(
         telemetry=TelemetryConfig(
             logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -60,8 +61,8 @@ def run_process(main: Coroutine[Any, Any, None]) -> None:
         except asyncio.CancelledError:
             log.info("process.stopped")
 
-    # What was imported lives for ever, and most of what is made later dies young:
-    # the collector looks at less of it, and less often.
+    # Imported objects live for ever, and most later ones die young: the collector looks at fewer objects, and less
+    # often.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     uvloop.run(supervised())

@@ -9,7 +9,7 @@ from temporalio import client
 from temporalio.client import OutboundInterceptor
 
 RPC_TIMEOUT = timedelta(seconds=10)
-"""Deadline of calls that name none. The caller tries again."""
+"""The deadline of calls that have none. The caller tries again."""
 
 
 class _RpcCall(Protocol):
@@ -20,7 +20,10 @@ C = TypeVar("C", bound=_RpcCall)
 
 
 class RpcDeadlines(client.Interceptor):
-    """For ``Client.connect(interceptors=...)``. Long polls (the wait for a workflow's result) are left alone."""
+    """Gives calls of a Temporal client a deadline. For ``Client.connect(interceptors=...)``.
+
+    Long polls (waiting for a workflow's result) keep theirs.
+    """
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         """Give each call of the client a deadline."""

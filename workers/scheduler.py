@@ -31,7 +31,7 @@ def scheduler_worker(client: Client, leading: LeaderActivities) -> Worker:
         task_queue=SCHEDULER_TASK_QUEUE,
         activities=[leading.lead],
         max_concurrent_activities=1,
-        # Cancelled at once, so that a standby leads at once.
+        # Its activity is cancelled at once, so that a standby leads at once.
         graceful_shutdown_timeout=timedelta(),
     )
 
@@ -63,7 +63,7 @@ async def main() -> None:
 
 
 def reload_policy(leading: LeaderActivities) -> None:
-    """The configuration again; one that is wrong is told of and changes nothing."""
+    """Read the configuration again. If it is wrong, log that and change nothing."""
     try:
         leading.reconfigure(Settings().scheduler)
     except (InvalidRequest, ValueError, OSError, yaml.YAMLError) as error:

@@ -31,15 +31,19 @@ LOOK_FIRST = "cleanup-looks-first"
 
 @workflow.defn(name="CleanupWorkflow")
 class CleanupWorkflow:
+    """Releases what an attempt holds that no workflow drives, and ends its job."""
+
     def __init__(self) -> None:
         self._lost: set[str] = set()
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
+        """Signal: the host is LOST, so nobody must wait for its answer."""
         self._lost.add(lost.host)
 
     @workflow.run
     async def run(self, input: CleanupInput) -> None:
+        """Stop the attempt's ranks on all its hosts, then release what it holds."""
         if not workflow.patched(LOOK_FIRST):
             await self._end_at_once(input)
             return
@@ -54,7 +58,8 @@ class CleanupWorkflow:
         await wait_for_last_stops(stops)
 
     async def _stop_or_lost(self, input: CleanupInput, host: str) -> workflow.ActivityHandle:
-        """Until the host confirms that no process is left; a lost one is told, too, but not waited for."""
+        """Send stops until the host confirms that no process is left. A lost host gets the stop too, but nobody
+        waits for it."""
         while True:
             stopping = self._start_stop(input, host)
             await workflow.wait_condition(lambda task=stopping: task.done() or host in self._lost)
@@ -73,7 +78,7 @@ class CleanupWorkflow:
         )
 
     async def _end_at_once(self, input: CleanupInput) -> None:
-        """As older releases did, without looking first. Only workflows that such a release started come here."""
+        """Do what older releases did, without looking first. Only workflows that such a release started come here."""
         await asyncio.gather(*[self._stop(input, host) for host in input.hosts])
         await database_step(
             ReservationActivities.end_attempt,

@@ -14,8 +14,11 @@ HOST_REPORT_WORKFLOW = "HostReportWorkflow"
 
 @workflow.defn(name=HOST_REPORT_WORKFLOW)
 class HostReportWorkflow:
+    """Carries the report of a host to the database while no service answers."""
+
     @workflow.run
     async def run(self, report: HostReport) -> LeaseAnswer:
+        """Write the report. Returns the leader's answer, which renews the lease."""
         return await workflow.execute_local_activity_method(
             HostReportActivities.report_host, report, **policies.HOST_REPORT
         )

@@ -43,13 +43,15 @@ with workflow.unsafe.imports_passed_through():
 
 
 class JobResult(BaseModel):
+    """How a job ended."""
+
     state: JobState
     exit_code: int | None = None
     attempts: int
 
 
 class JobStatus(BaseModel):
-    """Answer of the query ``status``."""
+    """The answer of the query ``status``."""
 
     state: JobState
     attempt: int
@@ -60,6 +62,8 @@ class JobStatus(BaseModel):
 
 @workflow.defn(name="JobWorkflow")
 class JobWorkflow:
+    """The life of one job: admit, place, reserve, prepare, launch, watch, finish, and again for each retry."""
+
     @workflow.init
     def __init__(self, input: JobInput) -> None:
         self._id = input.job_id
@@ -72,10 +76,11 @@ class JobWorkflow:
         self._stopping: list[asyncio.Task[Any]] = []
         """Stops that earlier attempts sent to lost hosts."""
         self._handover: Handover | None = None
-        """What the attempt before handed over to the next one."""
+        """What the previous attempt left to the next one."""
 
     @workflow.run
     async def run(self, input: JobInput) -> JobResult:
+        """Run the job to its end. Raises an ``ApplicationError`` if the job fails."""
         # Temporal's own cancellation (the UI's button) means the same as our signal. The work itself is
         # shielded, so that it can never be torn out of a step.
         work = asyncio.create_task(self._work())
@@ -98,22 +103,23 @@ class JobWorkflow:
 
     @workflow.signal
     def cancel(self, request: Interrupt) -> None:
-        """SIGTERM, grace, SIGKILL; ends CANCELLED."""
+        """Signal: end the job CANCELLED, with SIGTERM, grace, SIGKILL."""
         self._stop.cancel = self._stop.cancel or request
 
     @workflow.signal
     def kill(self, request: Interrupt) -> None:
-        """SIGKILL at once; ends CANCELLED. Cuts the grace of a cancel short."""
+        """Signal: end the job CANCELLED, with SIGKILL at once. It also ends the grace of a cancel."""
         self._stop.kill = self._stop.kill or request
 
     @workflow.signal
     def preempt(self, request: Interrupt) -> None:
-        """SIGTERM with the job's grace to write a checkpoint, then back into the queue."""
+        """Signal: stop the attempt with the job's grace to write a checkpoint, and queue the job again."""
         if self._timeline.state.holds_gpus and request.attempt in (None, self._progress.attempt):
             self._attempt.preempt = self._attempt.preempt or request
 
     @workflow.signal
     def gpu_fault(self, fault: GpuFault) -> None:
+        """Signal: a GPU had a fault. Ignored unless the current attempt holds the GPU."""
         held = self._attempt.placement.gpu_uuids if self._attempt.placement else []
         if fault.attempt != self._progress.attempt or fault.report.gpu_uuid not in held:
             return
@@ -124,17 +130,19 @@ class JobWorkflow:
 
     @workflow.signal
     def host_lost(self, lost: HostLost) -> None:
+        """Signal: a host is LOST. Ignored unless the current attempt holds something there."""
         held = self._attempt.placement.hosts if self._attempt.placement else []
         if lost.attempt == self._progress.attempt and lost.host in held:
             self._attempt.lost.setdefault(lost.host, lost)
 
     @workflow.signal
     def place_again(self) -> None:
-        """The queue row was lost (a control worker died between taking the task and writing it)."""
+        """Signal: the job's queue row was lost (a control worker died between taking the task and writing it)."""
         self._attempt.place_again = True
 
     @workflow.query
     def status(self) -> JobStatus:
+        """Query: how far the job is."""
         return JobStatus(
             state=self._timeline.state,
             attempt=self._progress.attempt,
@@ -183,9 +191,9 @@ class JobWorkflow:
         return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
 
     async def _begin_again(self) -> JobResult | None:
-        """Close what the workflow that was lost left behind, as any attempt that fails; the job goes on from there.
+        """Take over the job of a workflow that was lost. What that one left is closed like an attempt that failed.
 
-        Returns the job's result if it has ended.
+        Returns the job's result if the job has ended.
         """
         found = await begin_again(self._id, self._spec)
         if found.state.is_terminal:
@@ -249,14 +257,15 @@ class JobWorkflow:
             await self._mark_running(attempt, plans, placed)
             return await watch_gang(attempt, plans, self._progress)
         except FailureError as error:
-            # Local activities fail without an ActivityError around it. Any other exception is a bug: Temporal tries
-            # the workflow task again, and nothing is compensated for that.
+            # Local activities fail without an ActivityError around it. Any other exception is a bug: then Temporal
+            # tries the workflow task again and nothing is compensated.
             if is_older_than_its_row(error):
                 return Ending(state=JobState.QUEUED, workflow_is_older=True)
             return after_failure(step_failure(error), self._spec, self._progress)
 
     async def _prepare(self, attempt: Attempt, plans: list[HostPlan]) -> Prepared | Interrupted | None:
-        """Prepare every host of a gang, and return where its ranks meet. One host prepares and launches at once."""
+        """Prepare every host of a gang. Returns where its ranks meet. A single host prepares and launches in one
+        step."""
         if len(plans) == 1:
             return None
         prepared = await prepare_hosts(attempt, plans)
@@ -278,7 +287,7 @@ class JobWorkflow:
         await self._note_start(attempt)
 
     async def _note_start(self, attempt: Attempt) -> None:
-        """Say which checkpoint an attempt after the first resumes from, or why it starts at zero."""
+        """Record which checkpoint an attempt after the first resumes from, or why it starts from the beginning."""
         prepared = attempt.prepared
         if attempt.key.attempt == 1 or prepared is None or not workflow.patched("note-what-it-goes-on-from"):
             return

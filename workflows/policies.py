@@ -17,10 +17,10 @@ HOST_REPORT: dict[str, Any] = {
 """A report is worth nothing once the next one is due: the host sends it again."""
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
-"""A node worker that died in a step is noticed after this; its successor takes the step up again."""
+"""After this time Temporal notices that a node worker died in a step. The next node worker repeats the step."""
 
 REFUSED_STARTS = 20
-"""So many times a check before the start may refuse a job's GPUs without costing it a try."""
+"""How often a check before the start may refuse a job's GPUs without using up a retry."""
 
 FOREVER = timedelta(days=3650)
 
@@ -32,7 +32,7 @@ PLACE: dict[str, Any] = {
 }
 
 HOST_STEP: dict[str, Any] = {
-    # No worker picked it up: the host does not answer.
+    # No worker took it, so the host does not answer.
     "schedule_to_start_timeout": timedelta(seconds=30),
     "start_to_close_timeout": timedelta(seconds=120),
     "heartbeat_timeout": HEARTBEAT_TIMEOUT,
@@ -60,27 +60,28 @@ STOP: dict[str, Any] = {
 """GPUs are free only when the host confirms; so this is tried until it does, or the host is lost."""
 
 STOP_AGAIN = timedelta(seconds=5)
-"""A stop that failed for good is sent anew after this: GPUs are not given back without its answer."""
+"""Seconds until a stop that failed for good is sent again: GPUs are not released without its answer."""
 
 LAST_STOPS = timedelta(seconds=2)
-"""A workflow that ends waits so long for the stops it sent to lost hosts. Those it cannot reach kill the ranks at their
-next report."""
+"""How long a workflow that ends waits for the stops that it sent to lost hosts. A host that they do not reach kills
+the ranks at its next report."""
 
 EXCLUSION_PATIENCE = timedelta(seconds=3)
-"""How long a retry insists on other GPUs than those that failed it, before it takes any. Those that were reset and
-verified since are avoided no longer, however soon that is."""
+"""How long a retry waits for other GPUs than those that failed it. Then it takes any. A GPU that was reset and
+verified meanwhile is not avoided any more."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 300.0
-"""A program that fails at once is tried again after this, then after twice as long each time, up to the longest."""
+"""A program that fails at once is tried again after the first wait. Each further wait is twice as long, up to the
+longest."""
 
 LONG_RUN = timedelta(minutes=10)
-"""An attempt that ran for so long before its program failed begins the waits between retries anew."""
+"""If an attempt ran this long before its program failed, the waits between retries start from the first again."""
 
 PARKED_POLL = timedelta(seconds=0.5)
-"""How soon a parked gang first looks whether its GPUs work again."""
+"""How soon a parked gang looks for the first time whether its GPUs work again."""
 
 FAULT_SETTLE = timedelta(seconds=1)
-"""One rank's crash may only be the echo of a fault on a peer's host, which is still on its way."""
+"""How long to wait for reports of faults after a rank failed: its crash may follow from a fault on another host."""
 
 FAULT_GRACE_S = 5.0
 """Ranks next to a broken GPU get at most this long to write a checkpoint."""

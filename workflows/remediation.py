@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
 RESET: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),
     "heartbeat_timeout": policies.HEARTBEAT_TIMEOUT,
-    # The host may be away; its GPU stays RESETTING until it is back.
+    # The host may not answer. Its GPU stays RESETTING until it does.
     "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
 }
 
@@ -53,7 +53,7 @@ REMOVED = "removed-host-ends-reset"
 
 
 def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
-    """What may help against such a fault, and is allowed."""
+    """The repair steps that may help against such a fault and that the policy allows."""
     if action is FaultAction.SERVICE:
         return []
     useless = {RepairStep.HOST_RESET} if action is FaultAction.REBOOT else set()
@@ -61,15 +61,19 @@ def _steps(action: FaultAction, policy: RemediationPolicy) -> list[RepairStep]:
 
 
 class RemediationInput(BaseModel):
+    """The argument of RemediationWorkflow."""
+
     gpu_uuid: str
     host: str
     max_failures: int = 3
-    """Failed resets in a row before the GPU goes OFFLINE."""
+    """After this many failed resets in a row the GPU goes OFFLINE."""
     retry_interval_s: float = 2.0
 
 
 @workflow.defn(name="RemediationWorkflow")
 class RemediationWorkflow:
+    """Heals one GPU: resets it, and repairs its host if resets do not help."""
+
     @workflow.init
     def __init__(self, input: RemediationInput) -> None:
         self._input = input
@@ -78,27 +82,28 @@ class RemediationWorkflow:
         self._notes: list[str] = []
         self._orders = Orders()
         self._problem = ""
-        """Why the last reset failed; empty: it did not."""
+        """Why the last reset failed. Empty: it did not fail."""
         self._host_removed = False
 
     @workflow.signal
     def approve(self, order: RemediationOrder) -> None:
-        """The next step may be taken."""
+        """Signal: the next step may be taken."""
         self._orders.approved = order
 
     @workflow.signal
     def veto(self, order: RemediationOrder) -> None:
-        """The next step may not be taken: what follows it is."""
+        """Signal: the next step may not be taken; try the one after it."""
         self._orders.vetoed = order
 
     @workflow.signal
     def overrule(self, order: RemediationOrder) -> None:
-        """An operator put the GPU online, or removed its host: nothing more is done."""
+        """Signal: an operator put the GPU online, or removed its host, so nothing more is done."""
         self._orders.overruled = order
         self._host_removed = self._host_removed or order.host_removed
 
     @workflow.query
     def status(self) -> RemediationStatus:
+        """Query: the state of the remediation."""
         return RemediationStatus(
             gpu_uuid=self._input.gpu_uuid,
             host=self._input.host,
@@ -109,17 +114,19 @@ class RemediationWorkflow:
 
     @workflow.signal
     def fault(self, report: FaultReport) -> None:
+        """Signal: the GPU had a fault. A fault id that came before is ignored."""
         if report.fault_id not in self._seen:
             self._seen.add(report.fault_id)
             self._pending.append(report)
 
     @workflow.query
     def notes(self) -> list[str]:
+        """Query: what happened so far, oldest first."""
         return self._notes
 
     @workflow.run
     async def run(self, input: RemediationInput) -> GpuState | None:
-        """Handle faults until none is pending. Returns the GPU's last state if it left service."""
+        """Handle faults until none is pending. Returns the GPU's last state if it was taken out of service."""
         state: GpuState | None = None
         await workflow.wait_condition(lambda: bool(self._pending))
         while self._pending:
@@ -137,7 +144,8 @@ class RemediationWorkflow:
         return state
 
     async def _heal(self, report: FaultReport, state: GpuState | None) -> GpuState | None:
-        """The GPU's last state; ``state`` when the fault does not take it out of service."""
+        """Heal the GPU and return its last state. Returns ``state`` if the fault does not take the GPU out of
+        service."""
         action = report.action
         if action in (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE):
             state = await self._reset(report)
@@ -150,7 +158,7 @@ class RemediationWorkflow:
         return state
 
     async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
-        """What is more than a reset of the GPU alone; see ``workflows.repair``."""
+        """Do more than reset the GPU alone; see ``workflows.repair``."""
         policy = await database_step(RepairActivities.remediation_policy, summary="Read the remediation policy")
         self._orders = Orders()
         repair = HostRepair(
@@ -162,18 +170,18 @@ class RemediationWorkflow:
             free=lambda: self._wait_until_free(report),
             problem=f"{report.message}; {problem}" if problem else report.message,
             tried=[f"reset: {problem}"] if problem else [],
-            # Not after a reset: whoever put the GPU online since then has decided.
+            # Not after a reset: an operator who put the GPU online since then has decided.
             first=not problem,
         )
         state = await repair.climb(_steps(report.action, policy))
         for later in [*self._pending]:
-            # Of the same breakage: what heals one heals all of them.
+            # These faults have the same cause, so what heals one heals all of them.
             await database_step(RemediationActivities.record_fault, later, summary="Record the fault")
             self._pending.remove(later)
         return state
 
     async def _reset(self, report: FaultReport) -> GpuState:
-        """Drain, reset and verify, until it is healed or has failed too often."""
+        """Drain, reset and verify the GPU, until it is healed or has failed too often."""
         reason = GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message)
         self._problem = ""
         while True:
@@ -195,7 +203,7 @@ class RemediationWorkflow:
             await workflow.sleep(self._input.retry_interval_s)
 
     async def _absorb_pending(self) -> None:
-        """Faults that arrived while the GPU was drained are healed by the same reset."""
+        """Record faults that arrived while the GPU was drained: the same reset heals them."""
         healed = (FaultAction.RESET, FaultAction.RESET_WHEN_IDLE)
         absorbed = [report for report in self._pending if report.action in healed]
         for report in absorbed:
@@ -244,11 +252,12 @@ class RemediationWorkflow:
         return GpuState.OFFLINE
 
     async def _wait_until_free(self, report: FaultReport) -> None:
-        """The node worker told the jobs it knew of; who still holds the GPU at the second look is told here."""
+        """Wait until no job holds the GPU. The node worker signalled the jobs that it knew; others that still hold
+        the GPU at the second look get the signal here."""
         seen: set[str] = set()
         told: set[str] = set()
         pause = 0.1
-        # A job that may end by itself can take days: looked at rarely, its history stays short.
+        # A job that may end by itself can take days: look rarely, so that the workflow's history stays short.
         longest = IDLE_PAUSE_S if report.action is FaultAction.RESET_WHEN_IDLE else 10.0
         while True:
             holders = await database_step(
@@ -260,7 +269,7 @@ class RemediationWorkflow:
                 if str(key) in seen - told:
                     told.add(str(key))
                     job = workflow.get_external_workflow_handle(key.job_id)
-                    # A job that ended meanwhile has released the GPU: asked again in a moment.
+                    # A job that ended meanwhile has released the GPU: the next look sees it.
                     await asyncio.gather(
                         job.signal("gpu_fault", GpuFault(attempt=key.attempt, report=report)), return_exceptions=True
                     )

@@ -56,19 +56,21 @@ POWER: dict[str, Any] = {
 }
 LONGEST_PAUSE_S = 30.0
 SETTLE_S = 120.0
-"""So long a host that was rebooted may take until its node worker answers."""
+"""Seconds that a host may need after a reboot until its node worker answers."""
 
 
 class End(Enum):
+    """How a repair step ended."""
+
     HEALED = "healed"
     FAILED = "failed"
     OVERRULED = "overruled"
-    """An operator has decided otherwise: nothing more is done."""
+    """An operator decided otherwise, so nothing more is done."""
 
 
 @dataclass
 class Orders:
-    """What operators said; signals only write here."""
+    """What operators decided. Only signals write here."""
 
     approved: RemediationOrder | None = None
     vetoed: RemediationOrder | None = None
@@ -78,12 +80,16 @@ class Orders:
 
     @property
     def any(self) -> bool:
+        """True if an operator has decided anything."""
         return bool(self.approved or self.vetoed or self.overruled)
 
 
 @dataclass
 class HostRepair:
-    """Of one GPU's failure. ``note`` writes the timeline; ``free`` returns when nobody uses the GPU any more."""
+    """The repair of a host because of one GPU's failure.
+
+    ``note`` writes the timeline. ``free`` returns when nobody uses the GPU any more.
+    """
 
     report: FaultReport
     began: datetime
@@ -92,12 +98,13 @@ class HostRepair:
     note: Callable[[str], None]
     free: Callable[[], Awaitable[None]]
     problem: str
-    """What is wrong, as known so far."""
+    """What is wrong, as far as it is known."""
     tried: list[str] = field(default_factory=list)
     first: bool = True
 
     async def climb(self, steps: list[RepairStep]) -> GpuState | None:
-        """One step after the other until it is healed. The GPU's last state; None: an operator took over."""
+        """Take one step after the other until the GPU is healed. Returns its last state. None: an operator took
+        over."""
         for step in steps:
             self.orders.step = step
             end = await self._take(step)
@@ -158,7 +165,7 @@ class HostRepair:
         return False
 
     async def _begin(self, step: RepairStep) -> RepairBegun | None:
-        """Wait for the turn of the host. None: an operator took over."""
+        """Wait until the repair of this host may begin. None: an operator took over."""
         request = BeginRepairRequest(
             host=self.report.host,
             gpu_uuid=self.report.gpu_uuid,
@@ -181,7 +188,7 @@ class HostRepair:
         return None
 
     async def _drained(self, step: RepairStep) -> End | None:
-        """None: nothing runs on the host any more."""
+        """Wait until nothing runs on the host. None: it is drained. Otherwise how the step ended."""
         self.note(f"host {self.report.host} is drained")
         deadline = workflow.now() + timedelta(seconds=self.policy.drain_timeout_s)
         pause, preempted = 0.2, False
@@ -207,7 +214,7 @@ class HostRepair:
             try:
                 await workflow.get_external_workflow_handle(key.job_id).signal("preempt", why)
             except ApplicationError:
-                continue  # it has ended meanwhile
+                continue  # the job has ended meanwhile
 
     async def _reset(self) -> End:
         await self._begin_reset()
@@ -244,7 +251,7 @@ class HostRepair:
         except ActivityError as error:
             if isinstance(error.cause, ApplicationError):
                 return _why(error)
-            # No answer: it may be going down already. Its boot id tells.
+            # No answer: the host may be going down already. Its boot id will show it.
             self.note(f"no answer from the host: {_why(error)}")
         return None
 
@@ -266,7 +273,7 @@ class HostRepair:
         await database_step(RepairActivities.note_reboot, request, summary=f"Count a reboot by {how}")
 
     async def _rebooted(self, boot_id: str | None) -> str | None:
-        """Wait for a report of another boot. Why it did not come, or None."""
+        """Wait for a report with another boot id. Returns why none came, or None."""
         deadline = workflow.now() + timedelta(seconds=self.policy.reboot_timeout_s)
         pause = 0.2
         while workflow.now() < deadline:
@@ -323,7 +330,7 @@ class HostRepair:
         )
 
     async def _on_host(self, step: Callable[..., Any], argument: Any, summary: str) -> str | None:
-        """Why it failed, or None."""
+        """Run a step on the host. Returns why it failed, or None."""
         try:
             await workflow.execute_activity_method(
                 step, argument, task_queue=node_task_queue(self.report.host), summary=cut_summary(summary), **ON_HOST

@@ -11,11 +11,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 PASSED_THROUGH = ("activities", "annotated_types", "gpu_platform", "pydantic", "pydantic_core", "typing_extensions")
-"""Modules without state of their own that workflows use."""
+"""Modules that workflows use and that keep no state of their own."""
 
 
 def workflow_runner(*, checked: bool = False) -> WorkflowRunner:
-    """``checked``: in Temporal's sandbox."""
+    """The runner for workflows. ``checked``: inside Temporal's sandbox."""
     if not checked:
         return UnsandboxedWorkflowRunner()
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))

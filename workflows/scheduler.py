@@ -20,6 +20,8 @@ with workflow.unsafe.imports_passed_through():
 
 
 class SchedulerInput(BaseModel):
+    """The argument of SchedulerWorkflow."""
+
     heartbeat_timeout_s: float = 4.0
     term_s: float = 24 * 3600.0
     """Length of one leader's activity, after which the workflow continues as new."""
@@ -27,8 +29,11 @@ class SchedulerInput(BaseModel):
 
 @workflow.defn(name="SchedulerWorkflow")
 class SchedulerWorkflow:
+    """Keeps one scheduler leading: one activity after the other, for ever."""
+
     @workflow.run
     async def run(self, input: SchedulerInput) -> None:
+        """Run one leader's activity to its end, then continue as new."""
         await workflow.execute_activity_method(
             LeaderActivities.lead,
             input.term_s,

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LONGEST_SUMMARY = 180
-"""Characters. Temporal refuses a step whose summary is longer than 200 bytes."""
+"""In characters. Temporal refuses a step with a summary longer than 200 bytes."""
 
 
 def cut_summary(text: str) -> str:
@@ -29,10 +29,10 @@ async def database_step(step: Callable[[Any, T], R], argument: T, /, *, summary:
 @overload
 async def database_step(step: Callable[[Any], R], /, *, summary: str) -> R: ...
 async def database_step(step: Callable[..., Any], /, *arguments: Any, summary: str) -> Any:
-    """The result of the activity ``step``. ``summary`` names it in the Temporal UI.
+    """Run the activity ``step`` and return its result. ``summary`` names it in the Temporal UI.
 
-    Raises the activity's own :class:`ApplicationError` when it fails for good: a local activity has no
-    ``ActivityError`` around it.
+    Raises the activity's own :class:`ApplicationError` if it fails for good: a local activity has no ``ActivityError``
+    around it.
     """
     return await workflow.execute_local_activity_method(
         step,
@@ -49,7 +49,7 @@ async def database_step(step: Callable[..., Any], /, *arguments: Any, summary: s
 
 
 async def until(condition: Callable[[], bool], limit: timedelta | None) -> bool:
-    """False when the time ran out first. With no limit: as long as it takes."""
+    """Wait until ``condition`` holds. False: the time was up first. ``limit`` None: wait as long as it takes."""
     try:
         await workflow.wait_condition(condition, timeout=limit)
     except builtins.TimeoutError:

@@ -11,23 +11,23 @@ from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
 MAX_FUTURE_DECISIONS = 16
-"""At how many future moments it is tried whether jobs have run long enough to be stopped."""
+"""At how many future moments a dry run looks whether jobs have then run long enough to be preempted."""
 
 
 @dataclass(frozen=True)
 class DryRunResult:
-    """One of three: a placement at once, jobs that would be stopped, or a reason to wait."""
+    """The result of a dry run: a placement now, jobs that would be preempted, or a reason to wait."""
 
     placement: Placement | None = None
     reason: Reason | None = None
     preempts: tuple[str, ...] = ()
-    """Jobs that would be stopped for it. It starts as soon as they have ended."""
+    """Jobs that would be preempted for it. It starts as soon as they have ended."""
     preempts_at: float | None = None
-    """When they would be told to stop, in Unix seconds, if not at once: they have a guaranteed run time."""
+    """When they would be preempted, in Unix seconds, because they have a guaranteed run time. None: now."""
 
 
 def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunResult:
-    """Submit ``row`` to ``core`` and return what happens. Nobody else may use ``core`` after it."""
+    """Submit ``row`` to ``core`` and return what happens. Do not use ``core`` after it."""
     core.add(row)
     decision = core.decide(now)
     for placed, placement in decision.placements:
@@ -48,7 +48,7 @@ def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunRes
             if victims:
                 return DryRunResult(None, _preemption_under_way(reason, at), victims, at)
             if decision.preemptions or decision.placements:
-                break  # other jobs come first, and it is not known what they leave
+                break  # other jobs come first, and nobody knows what they leave
     return DryRunResult(None, reason)
 
 

@@ -10,6 +10,6 @@ class MoveBudget:
     """Limits for one plan of moves."""
 
     jobs: int = 4
-    """How many jobs may be moved at most."""
+    """The most jobs that may be moved."""
     lost_gpu_s: float = 8 * 3600.0
-    """GPU-seconds since the last checkpoints of all moved jobs."""
+    """The most work that may be lost: GPU-seconds since the last checkpoints of all moved jobs."""

@@ -46,18 +46,19 @@ class FilterPlugin(Protocol):
 
 
 class SiteFilter:
-    """A filter of another package. Raises PluginFailed for whatever goes wrong in it."""
+    """A filter of another package. Raises PluginFailed for any error in it."""
 
     code = ReasonCode.FILTER
 
     def __init__(self, name: str, plugin: FilterPlugin) -> None:
-        """Raises TypeError for something that is no filter."""
+        """Raises TypeError if ``plugin`` is no filter."""
         if not isinstance(plugin.can_change_by, ChangeKind) or not isinstance(plugin.text, FilterText):
             raise TypeError("a filter has can_change_by (a ChangeKind) and text (a FilterText)")
         self.name, self.can_change_by, self.text = name, plugin.can_change_by, plugin.text
         self._plugin = plugin
 
     def applies_to(self, query: HostQuery) -> bool:
+        """Return the plugin's answer. Raises PluginFailed for any error in it."""
         with _named("filter", self.name):
             return bool(self._plugin.applies_to(query))
 
@@ -67,7 +68,7 @@ class SiteFilter:
 
 
 class SiteScore:
-    """A score of another package. Raises PluginFailed for whatever goes wrong in it."""
+    """A score of another package. Raises PluginFailed for any error in it."""
 
     def __init__(self, name: str, plugin: Score) -> None:
         self.name = name
@@ -84,9 +85,9 @@ class SiteScore:
 
 
 def load_plugins() -> dict[str, Score]:
-    """Name -> score, of every installed package that announces one under ``gpu_platform.plugins``.
+    """Return name -> score for all installed packages that announce one under ``gpu_platform.plugins``.
 
-    A score counts only where the policy's ``weights`` name it. Raises PluginFailed for one that cannot be loaded.
+    A score counts only if the policy's ``weights`` name it. Raises PluginFailed for one that cannot be loaded.
     """
     found, faults = load_scores([entry.name for entry in entry_points(group=SCORES)])
     if faults:
@@ -135,7 +136,7 @@ def _made(entry: EntryPoint) -> Any:
 
 @contextmanager
 def _named(kind: Literal["filter", "score"], name: str) -> Iterator[None]:
-    """Raises PluginFailed instead of whatever is raised inside."""
+    """Raise PluginFailed instead of any exception that is raised inside the block."""
     try:
         yield
     except Exception as error:

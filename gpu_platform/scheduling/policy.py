@@ -39,7 +39,8 @@ from gpu_platform.scheduling.plugins.strategy import ResourcesScore, StrategySco
 from gpu_platform.topology.fabric import FabricConfig
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"topology": 20.0, "bandwidth": 2.0, "strategy": 1.0}
-"""A step between topology levels (0.2 x 20) outweighs everything below it. Scores without a weight are not computed."""
+"""One step between topology levels (0.2 x 20) counts more than all that is below it. Scores without a weight are not
+computed."""
 
 WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "default": DEFAULT_WEIGHTS,
@@ -52,12 +53,12 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
 
 
 NOT_WRITTEN = ("plugins", "site_filters", "plugin_faults")
-"""Fields of :class:`Policy` that a policy file does not have: they follow from ``weights`` and ``filters``."""
+"""Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights`` and ``filters``."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """All settings of the scheduler. Files of policies name these fields."""
+    """All settings of the scheduler. Policy files name these fields."""
 
     order: str = "priority"
     """``priority`` (then first come, first served), ``fcfs``, or ``fair_share`` (then priority)."""
@@ -71,23 +72,23 @@ class Policy:
     hosts that the first waiting job cannot use. ``none``: no job. A job whose start depends on jobs without a time
     limit has no promised start and keeps hosts, as with ``keep``."""
     backfill_depth: int = 100
-    """At most so many waiting jobs get a date."""
+    """How many waiting jobs at most get a date."""
     preemption: bool = False
-    """May jobs be preempted for jobs of higher priority, and jobs of borrowers for jobs within their guarantee?"""
+    """Jobs may be preempted for jobs of higher priority, and borrowers for jobs within their guarantee."""
     min_run_s: float = 300.0
-    """Guaranteed run time: no job is preempted or moved before it has run so long."""
+    """Guaranteed run time: no job is preempted or moved before it has run this long."""
     defragmentation: bool = False
-    """May jobs that write checkpoints be moved, for a gang that fits nowhere although enough GPUs are free?"""
+    """Jobs that write checkpoints may be moved for a gang that fits nowhere although enough GPUs are free."""
     defragment_after_s: float = 300.0
     """How long a gang must have waited before jobs are moved for it."""
     defragment_every_s: float = 60.0
     """How often the scheduler looks for such moves."""
     defragmentation_budget: MoveBudget = field(default_factory=MoveBudget)
-    """Most moves for one gang."""
+    """The most moves for one gang."""
     recovery: bool = False
-    """May jobs that write checkpoints be moved for jobs that lost hosts or GPUs?"""
+    """Jobs that write checkpoints may be moved for jobs that lost hosts or GPUs."""
     recovery_budget: MoveBudget = field(default_factory=lambda: MoveBudget(jobs=16, lost_gpu_s=32 * 3600.0))
-    """Most moves for all jobs of one loss."""
+    """The most moves for all jobs of one loss."""
     quotas: Quotas = field(default_factory=Quotas)
     proposal_timeout_s: float = 10.0
     """A proposal that the database has not confirmed after this time is dropped."""
@@ -102,7 +103,7 @@ class Policy:
     site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
     """More filters: see ``plugin_loading.load_filters``."""
     plugin_faults: tuple[PluginFault, ...] = ()
-    """Plugins that the policy names and that are switched off."""
+    """Plugins that the policy names and that are switched off because they failed."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)
     """Expected jobs, for the score ``fragmentation``: GPUs per host -> how often."""
     typical_tasks: tuple[TypicalTask, ...] = ()
@@ -119,11 +120,11 @@ class Policy:
 
     @property
     def uses_history(self) -> bool:
-        """Does it count how fast earlier jobs ran, in the score ``history`` or in the choice of a gang's domain?"""
+        """True if the score ``history`` or the choice of a gang's domain uses how fast earlier jobs ran."""
         return bool(self.weights.get("history") or self.domain_weights.history)
 
     def without(self, fault: PluginFault) -> Policy:
-        """The same with that plugin switched off."""
+        """Return the same policy with that plugin switched off."""
         if any((fault.kind, fault.name) == (other.kind, other.name) for other in self.plugin_faults):
             return self
         return replace(
@@ -135,7 +136,7 @@ class Policy:
 
 
 def unknown_scores(policy: Policy) -> set[str]:
-    """Names in ``weights`` that no score has; those that are switched off are known."""
+    """Return the names in ``weights`` that no score has. Scores that are switched off count as known."""
     off = {fault.name for fault in policy.plugin_faults if fault.kind == "score"}
     return set(policy.weights) - set(_scores(policy)) - off
 
@@ -160,11 +161,11 @@ def build_framework(policy: Policy) -> Framework:
                 ReasonCode.CPUS, ChangeKind.FACTS, policy.system_cpus
             ),  # what the host could give if it were empty
             HostCapacityFilter(ReasonCode.RAM, ChangeKind.FACTS, policy.system_ram_mib),
-            *_changed_by(ChangeKind.FACTS, policy.site_filters),  # each where those of its kind end
+            *_changed_by(ChangeKind.FACTS, policy.site_filters),  # each after the platform's own filters of its kind
             HealthyGpuFilter(),  # before FreeGpuFilter: to wait for the job on a broken GPU does not help
-            TemperatureFilter(),  # also about the GPU, not about its job
+            TemperatureFilter(),  # also about the GPU itself, not about its job
             *_changed_by(ChangeKind.HEALTH, policy.site_filters),
-            FreeGpuFilter(),  # from here on: what changes all the time, the best-known reason first
+            FreeGpuFilter(),  # from here on: facts that change all the time, the most familiar reason first
             SameTenantFilter(),  # before ShareCapacityFilter: capacity for another namespace does not count
             ShareCapacityFilter(),
             HostCapacityFilter(ReasonCode.CPUS, ChangeKind.USE, policy.system_cpus),

@@ -20,7 +20,8 @@ _POLICY = TypeAdapter(Policy)
 
 
 def is_broken(fault: PluginFault) -> bool:
-    """The leader goes on without a plugin that is broken; one that is not installed is a slip of the configuration."""
+    """True if the plugin is installed but fails. The leader goes on without it. One that is not installed is an
+    error in the policy."""
     return fault.installed
 
 
@@ -30,9 +31,10 @@ def read_policy(
     *,
     do_without: Callable[[PluginFault], bool] = lambda fault: False,
 ) -> Policy:
-    """``weights`` may also be the name of a set of them. ``weights`` and ``filters`` may name plugins (entry points).
+    """Read a policy. ``weights`` may also be the name of a set of weights. ``weights`` and ``filters`` may name
+    plugins.
 
-    ``do_without``: may a plugin with that fault be switched off? Raises InvalidRequest, saying what there is.
+    ``do_without``: may a plugin with that fault be switched off? Raises InvalidRequest, which says what is allowed.
     """
     known = [entry.name for entry in fields(Policy) if entry.name not in NOT_WRITTEN]
     if unknown := set(content) - set(known):
@@ -53,7 +55,7 @@ def read_policy(
         for fault in policy.plugin_faults:
             if not do_without(fault):
                 raise InvalidRequest(f"{what}: the {fault.kind} plugin {fault.name} does not work: {fault.error}")
-        build_framework(policy)  # says which scores there are
+        build_framework(policy)  # raises an error that lists the known scores
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
         raise InvalidRequest(f"{what}: {'; '.join(problems)}") from error

@@ -46,12 +46,12 @@ MAX_TENTATIVE_DATES = 4
 more.
 """
 GIVE_UP_AFTER = 16
-"""After so many jobs with exclusions kept no further host, the rest of their need is skipped."""
+"""If this many jobs with exclusions in a row kept no further host, the other jobs of their need are skipped."""
 
 
 @dataclass(frozen=True)
 class SchedulerState:
-    """Everything that a round reads. It changes only through the placements of the round."""
+    """Everything that a round reads. Only the placements of the round change it."""
 
     policy: Policy
     epoch: int
@@ -79,7 +79,7 @@ class WaitingEntry:
 
 @dataclass
 class SchedulingRound:
-    """One pass through the queue. ``placed`` is called with each placement before the next job is looked at."""
+    """One pass through the queue. ``placed`` is called with each placement before the round looks at the next job."""
 
     state: SchedulerState
     now: float
@@ -225,8 +225,8 @@ class SchedulingRound:
     def _place(self, row: QueueRow, turn: int) -> bool:
         denial = self.denial(row)
         if denial is not None:
-            # It waits for quota and not for GPUs, so it keeps no hosts. A promise from before stays: the job was within
-            # its guarantee then, and would lose its date only because other jobs of its namespace started.
+            # It waits for quota and not for GPUs, so it keeps no hosts. But an earlier promise stays: the job was
+            # within its guarantee then, and would lose its date only because other jobs of its namespace started.
             keeps = denial.for_want_of_gpus and row.job_id in self._promised
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False

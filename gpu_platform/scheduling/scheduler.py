@@ -36,23 +36,23 @@ from gpu_platform.topology.fabric import FabricConfig
 
 @dataclass(frozen=True)
 class Decision:
-    """What one call of ``Scheduler.decide`` gives."""
+    """The result of one call of ``Scheduler.decide``."""
 
     placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
     """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """For each class of jobs why it waits, where that is new. A few at a time: see ``explaining.reasons``."""
+    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.reasons``."""
     expired: list[QueueRow] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time. They wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
-    """Jobs to stop for one that waits. Each is given once. See ``Policy.preemption``, ``defragmentation`` and
-    ``recovery``.
-    """
+    """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
+    ``recovery``."""
 
 
 class Scheduler:
-    """The scheduler's core. ``epoch`` is the leader's fencing token; every placement carries it. ``explains``:
-    compute reasons.
+    """The scheduler's core.
+
+    ``epoch`` is the leader's fencing token, which every placement carries. ``explains``: compute reasons.
     """
 
     def __init__(self, policy: Policy | None = None, epoch: int = 0, *, explains: bool = True) -> None:
@@ -150,12 +150,12 @@ class Scheduler:
         self.running_jobs.checkpoint_saved((job_id, attempt), at)
 
     def ended(self, job_id: str, attempt: int) -> None:
-        """Note that the job holds nothing any more. Needed where no GPU becomes free: it is broken or shared."""
+        """Note that the job holds nothing any more. Needed if no GPU becomes free, because it is broken or shared."""
         if (job_id, attempt) not in self._proposals:
             self._release(job_id, attempt)
 
     def record_past_use(self, row: PastUseRow, now: float) -> None:
-        """Note what somebody held before, for ``fair_share``."""
+        """Note what a user held before, for ``fair_share``."""
         if self._fair:
             self.shares.remember(row, now)
 
@@ -180,7 +180,8 @@ class Scheduler:
         self._planner.placed(job_id)
 
     def confirm(self, job_id: str, attempt: int) -> None:
-        """The store has the reservation. Call ``upsert_gpus`` with its GPUs before. Unknown proposals are ignored."""
+        """Note that the store has the reservation. Call ``upsert_gpus`` with its GPUs before. Unknown proposals are
+        ignored."""
         proposal = self._proposals.pop((job_id, attempt))
         if proposal is None:
             return
@@ -189,7 +190,7 @@ class Scheduler:
             self._release(job_id, attempt)  # the job has ended already
 
     def reject(self, job_id: str, attempt: int) -> None:
-        """The store refused the proposal. The job waits again only when it is added again."""
+        """Note that the store refused the proposal. The job waits again only after it is added again."""
         self._release_proposal(job_id, attempt)
 
     def proposed(self) -> list[tuple[str, int]]:
@@ -198,7 +199,7 @@ class Scheduler:
 
     @property
     def reasons(self) -> dict[str, Reason]:
-        """For each class of jobs why it waits, as last published."""
+        """Return for each class of jobs why it waits, as last published."""
         return self._book.current()
 
     @property
@@ -208,7 +209,7 @@ class Scheduler:
 
     @property
     def promises(self) -> dict[str, float]:
-        """Waiting job -> its latest start, as of the last decision. Only jobs with a promised date."""
+        """Return waiting job -> its promised start, as of the last decision. Only jobs that have one."""
         return self.round.promises()
 
     def decide(self, now: float) -> Decision:

@@ -26,12 +26,12 @@ log = structlog.get_logger()
 READY_TIMEOUT_S = 60.0
 
 DYNAMIC_CONFIG = (
-    # One server: spreading a task queue over partitions only forwards between them.
+    # There is one server: dividing a task queue into partitions would only add forwarding between them.
     "matching.numTaskqueueReadPartitions=1",
     "matching.numTaskqueueWritePartitions=1",
-    # Ours are registered at the start and never change.
+    # Our search attributes are registered at the start and never change.
     "system.forceSearchAttributesCacheRefreshOnRead=false",
-    # `place_gang` goes to the worker that asked for it, with the answer that schedules it.
+    # `place_gang` goes to the worker that asked for it, in the same answer that schedules it.
     "system.enableActivityEagerExecution=true",
 )
 
@@ -42,7 +42,7 @@ class NodeSpec:
 
     name: str
     simulate: str | None = None
-    """Machine description to simulate; None: the GPUs of this machine."""
+    """The machine description to simulate. None: use the GPUs of this machine."""
     leaf: str | None = None
     spine: str | None = None
 
@@ -57,17 +57,17 @@ DEMO_NODES = (
 
 @dataclass
 class ClusterConfig:
-    """What a local cluster is made of."""
+    """The parts of a local cluster."""
 
     state_dir: Path
     nodes: tuple[NodeSpec, ...] = DEMO_NODES
     port: int = 0
     temporal_port: int = 0
     temporal_ui_port: int = 0
-    """0: any free port, for all three."""
+    """0: any free port. The same holds for all three ports."""
     ui: bool = True
     schedulers: int = 2
-    """One leads, the others stand by."""
+    """How many scheduler processes. One leads, the others stand by."""
     control_workers: int = 1
     database_url: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class LocalCluster:
             **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
             **config.settings,
         }
-        # Its Go runtime collects garbage less often: a fifth of its time for some memory.
+        # The Go runtime collects garbage less often, which saves a fifth of its time for some memory.
         self.temporal = self._child("temporal", self._temporal_argv(state / "temporal.db"), {"GOGC": "200"})
         self.service = self._module("service", "workers.service")
         self.controls = [
@@ -144,8 +144,8 @@ class LocalCluster:
         await self.stop()
 
     async def stop(self) -> None:
-        """Node workers leave their ranks running: those belong to the jobs, not to us."""
-        # Hosts ask for the lease of a planned restart: whoever answers goes after them, and Temporal last.
+        """Stop all processes. Node workers leave their ranks running: those belong to the jobs."""
+        # Hosts ask for a restart lease, so the processes that answer them stop later, and Temporal last.
         hosts = list(self.nodes.values())
         await asyncio.gather(*[child.stop() for child in hosts])
         await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
@@ -181,8 +181,8 @@ class LocalCluster:
             "--port", str(self.config.temporal_port),
             *(["--ui-port", str(self.config.temporal_ui_port)] if self.config.ui else ["--headless"]),
             "--db-filename", str(database),
-            # Without WAL a file database is five times slower under load. FULL: what Temporal acknowledged, a start or
-            # a signal, is on disk.
+            # Without WAL a file database is five times slower under load. With FULL, what Temporal acknowledged (a
+            # start or a signal) is on disk.
             "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=FULL",
             *[part for value in DYNAMIC_CONFIG for part in ("--dynamic-config-value", value)],
             *[part for key in SEARCH_ATTRIBUTES for part in ("--search-attribute", f"{key.name}={_cli_type(key)}")],
@@ -237,6 +237,6 @@ def _is_free(port: int) -> bool:
 
 
 def _cli_type(key: object) -> str:
-    """The dev server's name of a search attribute's type."""
+    """The name that the dev server's command line has for a search attribute's type."""
     value_type = str(key.indexed_value_type.name)  # type: ignore[attr-defined]
     return "".join(word.capitalize() for word in value_type.split("_"))

@@ -32,7 +32,7 @@ COLOURS = {"COMPLETED": "bold green", "FAILED": "bold red", "RUNNING": "green", 
 
 
 async def run_demo(cluster: LocalCluster, console: Console) -> int:
-    """0 when the training ended well, on its second attempt, and the GPU was healed."""
+    """Run the demo. 0: the training ended well on its second attempt, and the GPU was healed."""
     async with AsyncClient(cluster.api_url) as client:
         spec = JobSpec(
             name="digits",
@@ -73,7 +73,7 @@ class Demo:
         self._job = job
         self._accuracy: str | None = None
         self._faulty_gpu: str | None = None
-        """uuid of the GPU that got the XID."""
+        """The uuid of the GPU that got the XID."""
         self._struck_at: datetime | None = None
         self._running_again_s: float | None = None
         self._healed = asyncio.Event()
@@ -115,7 +115,7 @@ class Demo:
                     self._accuracy = found[1]
 
     async def _inject_fault(self) -> None:
-        """An XID on the last rank's GPU, through the same door that NVML's event set has."""
+        """Inject an XID into the last rank's GPU. It arrives like one from NVML's event set."""
         placement = (await self._client.get(self._job.id)).placement
         assert placement is not None
         host_slice = placement.slices[-1]

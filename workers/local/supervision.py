@@ -21,9 +21,10 @@ _libc = ctypes.CDLL(None)
 
 
 def _die_with_parent() -> None:
-    """The kernel ends the child when ``up`` is killed: nothing is left behind (prctl(2)).
+    """Let the kernel end the child when ``up`` is killed, so that nothing is left behind (prctl(2)).
 
-    A session of its own keeps the terminal's Ctrl-C from it, so that ``up`` stops things in order.
+    The child gets a session of its own, so that Ctrl-C in the terminal does not reach it and ``up`` stops things in
+    order.
     """
     os.setsid()
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -54,7 +55,7 @@ class ChildProcess:
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """SIGTERM, a grace, SIGKILL."""
+        """Send SIGTERM, wait, then SIGKILL."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -70,7 +71,7 @@ class ChildProcess:
             await process.wait()
 
     async def kill(self) -> None:
-        """SIGKILL; it stays down until :meth:`start`."""
+        """Send SIGKILL. It is not restarted before :meth:`start`."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()

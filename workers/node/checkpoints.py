@@ -20,7 +20,7 @@ def checkpoint_routes(agent: HostAgent) -> list[Route]:
     """HTTP routes of a node worker: checkpoints of jobs, and probes of the checkpoint root."""
 
     async def list_job(request: Request) -> Response:
-        """``?hashes=1``: read every byte."""
+        """``?hashes=1``: read every byte to verify the checkpoints."""
         job_id = paths.check_job_id(request.path_params["job"])
         hashes = bool(request.query_params.get("hashes"))
         found = await run_in_threadpool(lambda: agent.checkpointing.list_job(job_id, hashes=hashes))

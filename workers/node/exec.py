@@ -35,7 +35,7 @@ def exec_routes(sessions: ExecSessions, host: str) -> list[Route]:
         return JSONResponse(session.model_dump(), status_code=201)
 
     async def output(request: Request) -> Response:
-        """One :class:`ExecChunk` as JSON a line, from ``?offset=`` on; empty lines keep the connection alive."""
+        """One :class:`ExecChunk` per line as JSON, from ``?offset=`` on. Empty lines keep the connection alive."""
         chunks = session_of(request).follow(_number(request.query_params.get("offset", "0")))
         return StreamingResponse(_lines(chunks), media_type="application/x-ndjson")
 

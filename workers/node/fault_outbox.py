@@ -23,7 +23,10 @@ RETRY_S = 0.5
 
 
 class FaultDispatcher:
-    """``report`` may be called from any thread. A fault is written to disk first and removed when delivered."""
+    """Delivers faults to the workflows of jobs and of remediation.
+
+    ``report`` may be called from any thread. A fault is written to disk first and removed after its delivery.
+    """
 
     def __init__(self, outbox: Path, client: Client, agent: HostAgent, reset_attempts: int) -> None:
         self._outbox = outbox
@@ -37,30 +40,30 @@ class FaultDispatcher:
 
     def report(self, fault: FaultReport) -> None:
         """Write the fault to disk, and wake the delivery."""
-        # The affected attempts are those on the GPU now. A later job must not be excused by this fault.
+        # The affected attempts are those on the GPU now. A later job must not blame this fault for its failure.
         self._recent.append((fault, self._affected_attempts(fault)))
         path = self._outbox / f"{fault.fault_id}.json"
         draft = path.with_suffix(".draft")
         draft.write_text(fault.model_dump_json())
         os.replace(draft, path)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the next node worker delivers it
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the next node worker delivers it
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def recent_fault(self, key: AttemptKey) -> FaultReport | None:
-        """The newest fault that stops jobs and came while this attempt was on the GPU."""
+        """The newest fault that stops jobs and came while this attempt was on the GPU. None: there was none."""
         for fault, affected in reversed(self._recent):
             if key in affected and fault.action.stops_job:
                 return fault
         return None
 
     async def run(self) -> None:
-        """Deliver until cancelled; what an earlier node worker left is delivered first."""
+        """Deliver faults until cancelled. Faults that an earlier node worker left come first."""
         while True:
             self._wake.clear()
             outbox = {
                 path: FaultReport.model_validate_json(path.read_text()) for path in sorted(self._outbox.glob("*.json"))
             }
-            # All at once: while Temporal does not answer, each waits for as long as a call may take.
+            # All at the same time: while Temporal does not answer, each waits for as long as a call may take.
             delivered = await asyncio.gather(*[self._is_delivered(fault) for fault in outbox.values()])
             for path, is_delivered in zip(outbox, delivered, strict=True):
                 if is_delivered:

@@ -42,11 +42,14 @@ MAX_CHUNK = 1024 * 1024
 def node_app(
     agent: HostAgent, token: str, sessions: ExecSessions | None = None, more: Sequence[Route] = ()
 ) -> Starlette:
-    """``more``: routes beside those of logs, commands and metrics."""
+    """The HTTP application of a node worker. ``more``: routes besides those of logs, commands and metrics."""
 
     async def logs(request: Request) -> Response:
-        """``?offset=&limit=`` in bytes. Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` of all that
-        was ever written, ``X-Log-Note`` what the reader should know. May end before ``limit``: then ask again."""
+        """``?offset=&limit=`` in bytes. It may end before ``limit``: then ask again.
+
+        Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` how much was ever written, ``X-Log-Note`` what
+        the reader should know.
+        """
         try:
             key = AttemptKey(job_id=request.path_params["job"], attempt=int(request.path_params["attempt"]))
             rank = int(request.path_params["rank"])
@@ -118,18 +121,19 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 
 class NodeHttp:
-    """Binds at construction, so that the address is known before the first report."""
+    """The HTTP server of a node worker. It binds at construction, so that the address is known before the first
+    report."""
 
     def __init__(
         self, agent: HostAgent, sessions: ExecSessions, node: NodeSettings, more: Sequence[Route] = ()
     ) -> None:
         self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
-        # asyncio sets it only on sockets that it made itself; without it every answer waits 40 ms for an ACK.
+        # asyncio sets it only on sockets that it made itself. Without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         token = secrets.token_hex(24)
         self.public_url = node.advertised_url or f"http://{node.address}:{self._socket.getsockname()[1]}"
         self.url = self.public_url.replace("://", f"://{USER}:{token}@", 1)
-        """A secret, for the service."""
+        """The URL with the password, for the service. It is a secret."""
         self._server = uvicorn.Server(
             uvicorn.Config(
                 node_app(agent, token, sessions, more),

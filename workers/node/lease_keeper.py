@@ -29,8 +29,8 @@ from workers.node.peer_votes import PeerVotes
 
 log = structlog.get_logger()
 
-TemporalWay = Callable[[HostReport], Awaitable[LeaseAnswer]]
-"""Raises whatever the Temporal client does when it cannot."""
+TemporalReporter = Callable[[HostReport], Awaitable[LeaseAnswer]]
+"""Sends a report through Temporal. Raises what the Temporal client raises if it cannot."""
 
 LOOKS_PER_LEASE = 40
 RESTART_NOTICE_S = 4.0
@@ -45,12 +45,12 @@ class LeaseKeeper:
         agent: HostAgent,
         make_report: Callable[[], HostReport],
         forget_resets_before: Callable[[int], None],
-        temporal: TemporalWay,
+        temporal: TemporalReporter,
         path: Path,
     ) -> None:
-        """``forget_resets_before`` is called with the time (Unix ms) at which an operator last put the host online.
+        """``forget_resets_before`` is called with the time (Unix ms) when an operator last put the host online.
 
-        ``path``: of the lease's file.
+        ``path``: the file of the lease.
         """
         self._urls = [settings.api_url, *settings.api_urls]
         self._interval_s = settings.node.lease_interval_s
@@ -76,11 +76,11 @@ class LeaseKeeper:
         )
 
     def report_soon(self) -> None:
-        """Something changed that should not wait for the next turn."""
+        """Report at once, because something changed."""
         self._soon.set()
 
     def votes(self) -> dict[str, float]:
-        """Another host asks: the votes that hold, this host's own included; member -> seconds."""
+        """The answer to another host that asks: member -> seconds, for votes that hold, this host's own included."""
         now = boot_clock_s()
         self._lease, holds_s = self._lease.vote(now)
         return {**self._lease.vote_list(now), self._agent.host: holds_s}
@@ -100,7 +100,7 @@ class LeaseKeeper:
 
     @property
     def _patience_s(self) -> float:
-        """A service that does not answer within this is left for the next one: both must fit into a lease."""
+        """How long one service may take to answer before the next is tried. Both tries must fit into a lease."""
         return min(5.0, self._ttl_s / 4)
 
     async def _report_for_ever(self, http: httpx.AsyncClient) -> None:
@@ -118,17 +118,17 @@ class LeaseKeeper:
                 continue
 
     async def _report(self, http: httpx.AsyncClient, lease_s: float | None = None) -> LeaseAnswer | None:
-        """Send the report by the first way that answers. None: no way did."""
+        """Send the report to the services in turn, then through Temporal. None: none of them answered."""
         made = await asyncio.to_thread(self._make_report)
         for url in list(self._urls):
             answer = await self._report_by(lambda report, url=url: self._post(http, url, report), made, lease_s)
             if answer is not None:
-                # The one that answered is asked first from now on.
+                # The service that answered is asked first from now on.
                 self._urls = [url, *(other for other in self._urls if other != url)]
                 return answer
         return await self._report_by(self._temporal, made, lease_s)
 
-    async def _report_by(self, send: TemporalWay, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
+    async def _report_by(self, send: TemporalReporter, made: HostReport, lease_s: float | None) -> LeaseAnswer | None:
         sent_at = boot_clock_s()
         self._lease = lease = self._lease.reporting(sent_at, lease_s)
         self._write()
@@ -193,13 +193,13 @@ class LeaseKeeper:
             self.report_soon()
 
     async def _announce_restart(self, http: httpx.AsyncClient) -> None:
-        """A planned restart: ranks may run until the next node worker is there."""
+        """Ask for a restart lease, so that ranks may run until the next node worker is there."""
         if not self._agent.attempts() or not self._lease.may_run(boot_clock_s()):
             return
         renewed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RESTART_NOTICE_S):
-                # An answer that does not renew the lease brings the round that does: after a leader began, for one.
+                # An answer that does not renew the lease brings the round that does, e.g. after a new leader began.
                 while not renewed and (answer := await self._report(http, self._restart_lease_s)) is not None:
                     renewed = answer.renewed
         log.info("lease.restart", lease_s=self._restart_lease_s if renewed else self._ttl_s)
@@ -243,7 +243,9 @@ class LeaseKeeper:
         lease = self._lease
         try:
             lease_file.write_lease(self._path, lease_file.Lease(lease.run_until, lease.leased_until, lease.term))
-        except OSError as error:  # a full disk; ranks end with what stands there, unless it is renewed in time
+        except (
+            OSError
+        ) as error:  # the disk is full: ranks end with the lease that is on disk, unless it is renewed in time
             log.error("lease.not_written", path=self._path, error=str(error))
 
 

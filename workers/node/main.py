@@ -49,7 +49,7 @@ from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
-from workers.node.lease_keeper import LeaseKeeper, TemporalWay
+from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
 from workers.node.peer_votes import votes_route
@@ -141,8 +141,9 @@ async def run_activities(
     await node_worker(await connect(settings), agent, faults, health, reboot).run()
 
 
-def report_by_temporal(client: Client) -> TemporalWay:
-    """A report as a workflow: it arrives where no service does. A newer report ends an older one's workflow."""
+def report_by_temporal(client: Client) -> TemporalReporter:
+    """Returns a function that sends a report as a workflow, for times when no service answers. A newer report ends
+    the workflow of an older one."""
 
     async def report(made: HostReport) -> LeaseAnswer:
         try:
@@ -162,12 +163,12 @@ def report_by_temporal(client: Client) -> TemporalWay:
 
 
 async def sweep_old(retentions: Sequence[LogRetention | RecordRetention]) -> None:
-    """Remove what is kept of attempts that ended long ago."""
+    """Remove logs and records of attempts that ended long ago, again and again."""
     while True:
         for retention in retentions:
             try:
                 await asyncio.to_thread(retention.sweep)
-            except OSError as error:  # a full disk takes no record of what was removed; the next time it may
+            except OSError as error:  # the disk is full, so the removal cannot be recorded; try again the next time
                 log.warning("retention.sweep_failed", error=str(error))
         await asyncio.sleep(SWEEP_S)
 
@@ -186,7 +187,7 @@ async def main() -> None:
     home = node_dir(settings.state_dir.resolve(), settings.node.name)
     lease_file = Path(lease_path(str(home)))
     nvml, inventory = open_gpus(settings.node, home)
-    # Lazy, so that the lease is kept while Temporal is away.
+    # Connect lazily, so that the lease is kept while Temporal does not answer.
     client = await connect(settings, lazy=True)
     policy = FaultPolicy.load(settings.node.fault_policy)
     health = HealthMonitor(
@@ -283,7 +284,7 @@ async def main() -> None:
 
 
 async def main_with_restarts() -> None:
-    """:func:`main`; a node worker that must start anew becomes another program image of the same process."""
+    """Run :func:`main`. If the node worker must restart, the process executes its program again and keeps its pid."""
     try:
         await main()
     except* RestartRequired as group:

@@ -30,7 +30,7 @@ class NodeMetrics(Collector):
         self._accountant = accountant
 
     def collect(self) -> Iterable[Metric]:
-        """Read all of them now."""
+        """Read all metrics now."""
         yield from _of_gpus(self._health.gpus(), self._health.degraded())
         yield from self._of_ranks()
 
@@ -63,7 +63,7 @@ class NodeMetrics(Collector):
 
 
 def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterable[Metric]:
-    """The metrics of the GPUs. A value that a GPU does not tell has no series."""
+    """The metrics of the GPUs. A value that a GPU does not report has no series."""
     labels = {gpu.info.uuid: [str(gpu.info.index), gpu.info.uuid] for gpu in gpus}
 
     def family(

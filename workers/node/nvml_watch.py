@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 CHECK_S = 5.0
 MAX_FAILED_CHECKS = 3
-"""The node worker restarts after so many failed checks in a row. A single one may be a short disturbance."""
+"""After this many failed checks in a row the node worker restarts. A single one may be a short disturbance."""
 
 
 class RestartRequired(Exception):
@@ -37,8 +37,8 @@ class RestartRequired(Exception):
 def open_gpus(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventory]:
     """Open NVML and read the inventory.
 
-    Where NVML does not answer, the library refuses every call and the inventory comes from other sources. Where GPU
-    support is off, the library and the inventory have no GPUs.
+    If NVML does not answer, the library refuses every call and the inventory comes from other sources. If GPU support
+    is off, the library and the inventory have no GPUs.
     """
     try:
         nvml = open_nvml(node, home)
@@ -51,14 +51,17 @@ def open_gpus(node: NodeSettings, home: Path) -> tuple[NvmlLibrary, HostInventor
 
 
 def unusable(nvml: NvmlLibrary, inventory: HostInventory) -> dict[str, str]:
-    """GPU uuid -> why it gets no work: all of them, while NVML is silent."""
+    """GPU uuid -> why it gets no work. While NVML does not answer, these are all GPUs."""
     if not isinstance(nvml, SilentNvml):
         return {}
     return {gpu.uuid: nvml.why for gpu in inventory.gpus}
 
 
 class NvmlWatch:
-    """``is_paused``: somebody resets a GPU, and NVML is closed for so long."""
+    """Notices changes after which the node worker must restart, such as new GPUs or a driver that answers again.
+
+    ``is_paused``: a GPU is being reset, and NVML is closed meanwhile.
+    """
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class NvmlWatch:
                 raise RestartRequired(why)
 
     def look(self) -> str | None:
-        """Why the node worker must start again: what changed since it started. None: nothing changed."""
+        """What has changed since the node worker started, so that it must restart. None: nothing."""
         if isinstance(self._nvml, SilentNvml):
             try:
                 open_nvml(self._node, self._home)
@@ -103,5 +106,5 @@ class NvmlWatch:
         if seen.driver_version != self._inventory.driver_version:
             return f"the driver is {seen.driver_version} now, and was {self._inventory.driver_version}"
         new = {gpu.uuid for gpu in seen.gpus} - {gpu.uuid for gpu in self._inventory.gpus}
-        # A GPU that is missing is the health monitor's: it knows it as lost.
+        # The health monitor handles a GPU that is missing: it reports it as lost.
         return f"there are new GPUs: {', '.join(sorted(new))}" if new else None

@@ -19,14 +19,15 @@ from starlette.routing import Route
 from gpu_platform.domain.hosts.lease import Member
 
 ALL_ARE_ASKED = 32
-"""Members; with more of them only ``ASKED_AT_ONCE`` are."""
+"""Up to this many members all are asked. If there are more, only ``ASKED_AT_ONCE`` are."""
 ASKED_AT_ONCE = 8
 VOTES_PATH = "/lease/votes"
 VOTES = TypeAdapter(dict[str, float])
 
 
 def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
-    """Where others ask this host. ``votes``: see :meth:`workers.node.lease_keeper.LeaseKeeper.votes`."""
+    """The route at which other hosts ask this one. ``votes``: see
+    :meth:`workers.node.lease_keeper.LeaseKeeper.votes`."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse(votes())
@@ -47,7 +48,8 @@ class PeerVotes:
             self._others = [member for member in members if member.name != self._own_name]
 
     async def ask(self, http: httpx.AsyncClient, patience_s: float) -> dict[str, float]:
-        """Votes, member -> for how many seconds it held when the answer was made. Silent members are left out."""
+        """Ask for votes. Returns member -> for how many seconds its vote held when it answered. Silent members are
+        left out."""
         asked = self._others
         if len(asked) > ALL_ARE_ASKED:
             asked = random.sample(asked, ASKED_AT_ONCE)

@@ -17,7 +17,7 @@ from workers.node.nvml_watch import RestartRequired
 log = structlog.get_logger()
 
 _ANSWER_S = 0.3
-"""Seconds for the answer to reach Temporal before this process starts again."""
+"""Seconds for the answer to reach Temporal before this process restarts."""
 
 
 class HostReboot:
@@ -31,7 +31,8 @@ class HostReboot:
         self._rebooted = asyncio.Event()
 
     async def __call__(self, of_boot: str | None) -> None:
-        """End this boot; a no-op in another one than ``of_boot``. Raises :class:`HostUnavailable`."""
+        """End this boot. Does nothing if the host is in another boot than ``of_boot``. Raises
+        :class:`HostUnavailable`."""
         simulated = self._inventory.simulated
         if boot_id(self._home, simulated=simulated) != of_boot:
             return
@@ -44,7 +45,7 @@ class HostReboot:
         self._rebooted.set()
 
     async def run(self) -> None:
-        """Wait for a simulated reboot, then raise :class:`RestartRequired`: no process outlives a reboot."""
+        """Wait for a simulated reboot, then raise :class:`RestartRequired`: no process survives a reboot."""
         await self._rebooted.wait()
         await asyncio.sleep(_ANSWER_S)
         raise RestartRequired("the simulated host was rebooted")

@@ -21,60 +21,64 @@ from gpu_platform.domain.placing.placement import HostSlice, Placement
 
 @dataclass
 class Stop:
-    """What people asked for. It belongs to the job, so the attempt that runs now is the last one."""
+    """What users asked for. It belongs to the job, so the attempt that runs now is the last one."""
 
     cancel: Interrupt | None = None
     kill: Interrupt | None = None
 
     @property
     def wanted(self) -> bool:
+        """True if a user asked to cancel or kill the job."""
         return self.cancel is not None or self.kill is not None
 
 
 @dataclass
 class Attempt:
+    """The state of one attempt, which its steps read and fill."""
+
     spec: JobSpec
     key: AttemptKey
     stop: Stop
     placement: Placement | None = None
     prepared: Prepared | None = None
-    """What the host of rank 0 answered."""
+    """The answer of rank 0's host."""
     terms: dict[str, int] = field(default_factory=dict)
-    """Host -> its term when the place was reserved; see ``HostPlan.term``."""
+    """Host -> its term when the placement was reserved; see ``HostPlan.term``."""
     may_run: bool = False
-    """Ranks may run on its hosts: they are stopped before the attempt ends. True before the launch, too, when an
-    earlier workflow of this job reserved the place."""
+    """Ranks may run on its hosts, so they are stopped before the attempt ends. It can be True before the launch, if
+    an earlier workflow of this job reserved the placement."""
     place_again: bool = False
-    """The scheduler's queue lost the attempt: it is put there once more."""
+    """The scheduler's queue lost the attempt, so it is added again."""
     preempt: Interrupt | None = None
     faults: dict[str, GpuFault] = field(default_factory=dict)
-    """By fault id."""
+    """Fault id -> fault."""
     lost: dict[str, HostLost] = field(default_factory=dict)
-    """By host."""
+    """Host -> its loss."""
     usage: dict[str, list[RankUsage]] = field(default_factory=dict)
-    """By host, once its ranks ended."""
+    """Host -> usage of its ranks, once they ended."""
     running_since: datetime | None = None
-    """By the workflow's clock; None: its ranks never all ran."""
+    """When all ranks ran, by the workflow's clock. None: they never all ran."""
     stopping: list[asyncio.Task[Any]] = field(default_factory=list)
-    """Stops that were sent to lost hosts, and that nobody waits for."""
+    """Stops that were sent to lost hosts. Nobody waits for them."""
 
     def interrupted(self) -> bool:
+        """True if something stops the attempt from outside: a user, the scheduler, a fault or a lost host."""
         return bool(self.stop.wanted or self.preempt or self.stopping_fault() or self.lost_ranks())
 
     def stopping_fault(self) -> GpuFault | None:
-        """The fault that stops the attempt. A fault on a spare's GPU stops nobody."""
+        """The fault that stops the attempt. A fault on a GPU of a spare stops no attempt."""
         needed = {uuid for part in self._running() for uuid in part.gpu_uuids}
         faults = (f for f in self.faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
         stopping = (fault for fault in faults if fault.report.action.stops_job)
         return next(stopping, None) if self.placement is not None else None
 
     def lost_ranks(self) -> list[HostLost]:
-        """A lost host with nothing but spares on it stops nobody."""
+        """Lost hosts that run ranks. The loss of a host that has only spares stops no attempt."""
         hosts = self.running_hosts()
         return [lost for lost in self.lost.values() if lost.host in hosts]
 
     def running_hosts(self) -> list[str]:
-        """The hosts with ranks, each once. Hosts that only hold spares know nothing of the attempt."""
+        """The hosts with ranks, each once. A host that has only spares knows nothing of the attempt."""
         return list(dict.fromkeys(part.host for part in self._running()))
 
     def broken_gpus(self) -> list[GpuFault]:
@@ -82,10 +86,11 @@ class Attempt:
         return [fault for fault in self.faults.values() if fault.report.action.takes_gpu]
 
     def quarantine(self) -> dict[str, str]:
-        """Why each GPU that broke may not be used, by UUID."""
+        """GPU uuid -> why the GPU broke and may not be used."""
         return {fault.report.gpu_uuid: fault.report.message for fault in self.broken_gpus()}
 
     def ranks_usage(self) -> list[RankUsage]:
+        """The usage of all ranks that have ended."""
         return [rank for ranks in self.usage.values() for rank in ranks]
 
     def _running(self) -> Sequence[HostSlice]:
@@ -94,12 +99,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A person, a fault, a lost host or the scheduler stops the attempt: see :meth:`Attempt.interrupted`."""
+    """Result of a step: something stopped the attempt from outside, see :meth:`Attempt.interrupted`."""
 
 
 @dataclass(frozen=True)
 class NotHealed:
-    """A GPU of the reservation that the gang kept does not work again in time."""
+    """Result of a step: a GPU of the kept reservation was not healed in time."""
 
 
 INTERRUPTED = Interrupted()

@@ -18,18 +18,19 @@ from workflows.attempts.endings import Ending
 
 
 def is_user_failure(ending: Ending) -> bool:
-    """Does the job go on after a failure of its program?"""
+    """True if the job goes on after a failure of its program."""
     failure = ending.failure
     return ending.state is JobState.QUEUED and failure is not None and failure.kind is FailureKind.USER
 
 
 def wait_before_retry(attempt: Attempt, progress: JobProgress, now: datetime, random: Random) -> float:
-    """Seconds: 1, 2, 4, … up to five minutes, less up to a quarter. Counted in ``progress``."""
+    """Seconds to wait: 1, 2, 4, … up to five minutes, less up to a quarter at random. Counts the failure in
+    ``progress``."""
     since = attempt.running_since
     if since is not None and now - since >= policies.LONG_RUN:
         progress.quick_failures = 0
     progress.quick_failures += 1
-    # Beyond the longest wait a larger exponent only overflows.
+    # A larger exponent would only overflow: the wait has its limit long before.
     doubled = min(progress.quick_failures - 1, 20)
     longest = min(policies.RETRY_LONGEST_S, policies.RETRY_FIRST_S * 2.0**doubled)
     return longest * (1.0 - 0.25 * random.random())

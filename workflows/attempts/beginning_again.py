@@ -18,13 +18,13 @@ from workflows.steps import database_step
 
 
 async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:
-    """Where the job stands. Nothing that the lost workflow still asks of the database can have an effect after it."""
+    """Read how far the job got. After this, no step that the lost workflow still asks for can change the database."""
     found = await database_step(TakeoverActivities.begin_again, job_id, summary="Where does the job stand?")
     workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in of_submission(spec)])
     return found
 
 
 def workflow_lost(spec: JobSpec, progress: JobProgress) -> Ending:
-    """How the attempt ends that held GPUs: a hardware retry, if the job has one left. Counted in ``progress``."""
+    """How the attempt ends that held GPUs: with a hardware retry, if one is left. Counts it in ``progress``."""
     message = "Temporal lost track of this job (its database was lost, or is older), so its ranks were stopped"
     return after_failure(Failure(kind=blame(FailureCause.WORKFLOW_LOST), message=message), spec, progress)

@@ -25,11 +25,12 @@ STOP_UNTIL_CONFIRMED = "stop-until-confirmed"
 
 
 async def stop_hosts(attempt: Attempt, ending: Ending) -> None:
+    """Stop the attempt's ranks on all its hosts. Returns when each host has confirmed it or is lost."""
     await asyncio.gather(*[_stop_host(attempt, host, ending) for host in attempt.running_hosts()])
 
 
 async def wait_for_last_stops(stopping: Sequence[asyncio.Task[Any]]) -> None:
-    """Before the workflow closes: what is not delivered by then never is."""
+    """Wait a moment before the workflow closes: stops that are not delivered by then are lost."""
     if not all(task.done() for task in stopping):
         await until(lambda: all(task.done() for task in stopping), policies.LAST_STOPS)
 
@@ -40,7 +41,7 @@ async def _stop_host(attempt: Attempt, host: str, ending: Ending) -> None:
 
 
 async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
-    """The host confirmed that no process is left, or is lost. False: every stop failed for good."""
+    """True: the host confirmed that no process is left, or it is lost. False: every stop failed for good."""
 
     def stop(grace_s: float, save_first: bool = False) -> workflow.ActivityHandle:
         return workflow.start_activity_method(
@@ -52,7 +53,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
         )
 
     if host in attempt.lost and workflow.patched(STOP_LOST_HOSTS):
-        _leave(attempt, [stop(0)])  # no grace: others take over now
+        _leave(attempt, [stop(0)])  # no grace: the job may start elsewhere at any moment
         return True
     stopping = stop(ending.grace_s, ending.save_first)
     killed_already = ending.grace_s == 0
@@ -64,7 +65,7 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
         return True
     hard = None
     if not stopping.done() and host not in attempt.lost:
-        # A kill cuts the grace short; the two stops agree on the host, where a stop is idempotent.
+        # A kill ends the grace. Both stops may reach the host, where a stop can be repeated.
         hard = stop(0)
         await workflow.wait_condition(lambda: stopping.done() or hard.done() or host in attempt.lost)
         if host in attempt.lost and not (stopping.done() or hard.done()) and workflow.patched(STOP_LOST_HOSTS):
@@ -80,7 +81,9 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
 
 def _leave(attempt: Attempt, stops: Sequence[workflow.ActivityHandle]) -> None:
     for task in stops:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # or asyncio complains of it
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # otherwise asyncio logs an exception that nobody read
     attempt.stopping += stops
 
 

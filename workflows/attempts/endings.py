@@ -14,32 +14,34 @@ from workflows.attempts.failures import lost_failure, time_limit_failure
 
 
 class Ending(BaseModel):
-    """How an attempt ended, before it is undone."""
+    """How an attempt ended, before its compensations run."""
 
     state: JobState
     failure: Failure | None = None
     exit_code: int | None = None
     actor: str = "workflow"
     note: str = ""
-    """For the job's timeline."""
+    """The line for the job's timeline."""
     ended_before_running: bool = False
     """The ranks ended before RUNNING was written."""
     grace_s: float = 0.0
-    """What the ranks that still run get between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL for the ranks that still run."""
     save_first: bool = False
-    """Within the grace, ask them for a checkpoint first: they did nothing wrong, and will go on from it."""
+    """Ask the ranks for a checkpoint first, within the grace: they did nothing wrong, and will resume from it."""
     stopped_by: StoppedBy | None = None
-    """Who asked for it."""
+    """The user who asked for it."""
     must_replace: bool = False
     """The next attempt needs a new placement."""
     retry_in_s: float | None = None
-    """The next attempt begins only then."""
+    """The next attempt begins after this many seconds."""
     workflow_is_older: bool = False
-    """The database knows more of the job than its workflow, which writes nothing and begins again from the row."""
+    """The database knows more of the job than its workflow. So the workflow writes nothing, and takes over again
+    from the job's row."""
 
 
 def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
-    """What stopped an attempt; people come before hardware, hardware before the scheduler. Counted in ``progress``."""
+    """How an interrupted attempt ends: users come before hardware, hardware before the scheduler. Counts it in
+    ``progress``."""
     spec, kill = attempt.spec, attempt.stop.kill
     stop = kill or attempt.stop.cancel
     if stop is not None:
@@ -59,7 +61,7 @@ def interruption(attempt: Attempt, progress: JobProgress) -> Ending:
 
 
 def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> Ending:
-    """Retry within the bound that the failure is charged to, or fail. Counted in ``progress``."""
+    """How an attempt that failed ends: with a retry if one is left, else the job fails. Counts it in ``progress``."""
     grace_s = min(spec.grace_s, policies.FAULT_GRACE_S)
     if failure.before_start and failure.gpu_uuid and progress.refused_starts < policies.REFUSED_STARTS:
         progress.refused_starts += 1
@@ -91,12 +93,12 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
 
 
 def time_limit_reached(spec: JobSpec) -> Ending:
-    """With all of its grace: the ranks did nothing wrong."""
+    """How an attempt ends at its time limit. It has all of its grace, because the ranks did nothing wrong."""
     return _failed(time_limit_failure(spec), grace_s=spec.grace_s).model_copy(update={"save_first": True})
 
 
 def not_healed(spec: JobSpec) -> Ending:
-    """The GPUs of the kept reservation were not healed in time. The fault itself is charged already."""
+    """How an attempt ends whose kept reservation was not healed in time. The fault itself was charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=blame(FailureCause.NOT_HEALED), message=waited)
     return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", must_replace=True)

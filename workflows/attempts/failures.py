@@ -23,13 +23,14 @@ class HostStepFailed(FailureError):
 
 
 def step_failure(error: FailureError) -> Failure:
-    """A step failed for good: the user's mistake, a bad GPU, a host that does not answer, a job that is not ours.
+    """The failure of the attempt after a step failed for good.
 
-    An activity that failed is an :class:`ActivityError` with a cause; a local activity that failed is that cause alone.
+    The cause is a mistake of the user, a bad GPU, a host that does not answer, or a job that is not ours. An activity
+    that failed is an :class:`ActivityError` with a cause; a local activity that failed is that cause alone.
     """
     if isinstance(error, HostStepFailed) and isinstance(error.cause, FailureError):
         failure = step_failure(error.cause)
-        # The next attempt avoids a host that does not take its steps, or fails them.
+        # The next attempt avoids a host that does not take its steps or fails them.
         at_host = failure.kind is FailureKind.HARDWARE and failure.host is None
         return failure.model_copy(update={"host": error.host}) if at_host else failure
     step, cause = "a step", error
@@ -47,12 +48,12 @@ def step_failure(error: FailureError) -> Failure:
 
 
 def is_older_than_its_row(error: FailureError) -> bool:
-    """Did a step find that the database knows more of the job than this workflow?"""
+    """True if a step found that the database knows more of the job than this workflow."""
     return _is_of_type(error, WORKFLOW_IS_OLDER)
 
 
 def is_of_a_removed_host(error: FailureError) -> bool:
-    """Did a step of a repair find that an operator removed the host?"""
+    """True if a step of a repair found that an operator removed the host."""
     return _is_of_type(error, HOST_REMOVED)
 
 
@@ -62,7 +63,7 @@ def _is_of_type(error: FailureError, type: str) -> bool:
 
 
 def rank_failure(exit: RankExit) -> Failure:
-    """What the host found; else it is the user's."""
+    """The failure that the host found. If it found none, the program failed."""
     return exit.failure or Failure(
         kind=blame(FailureCause.PROGRAM),
         message=f"rank {exit.rank} on {exit.host} exited with code {exit.exit_code}",
@@ -73,16 +74,18 @@ def rank_failure(exit: RankExit) -> Failure:
 
 
 def lost_failure(lost: HostLost) -> Failure:
+    """The failure of an attempt that had ranks on a lost host."""
     return Failure(
         kind=blame(FailureCause.HOST_LOST), message=f"host {lost.host} was lost: {lost.reason}", host=lost.host
     )
 
 
 def time_limit_failure(spec: JobSpec) -> Failure:
+    """The failure of a job that ran longer than its time limit."""
     message = f"ran longer than its limit of {spec.time_limit_s} s; ask for more with --time"
     return Failure(kind=blame(FailureCause.TIME_LIMIT), message=message)
 
 
 def job_failed(failure: Failure) -> ApplicationError:
-    """What the workflow of a job that failed ends with."""
+    """The error with which the workflow of a failed job ends."""
     return ApplicationError(failure.message, failure.model_dump(mode="json"), type=JOB_FAILED, non_retryable=True)

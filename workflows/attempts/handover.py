@@ -25,12 +25,12 @@ from workflows.steps import database_step, until
 
 @dataclass(frozen=True)
 class Handover:
-    """What an attempt hands over to the next one: GPUs that stay reserved."""
+    """What an attempt leaves to the next one: GPUs that stay reserved."""
 
     placement: Placement
-    """Of GPUs that the gang holds already."""
+    """The placement on GPUs that the gang holds already."""
     parked: bool
-    """One of them must be healed first."""
+    """One of the GPUs must be healed first."""
     terms: Mapping[str, int] = field(default_factory=dict)
     """See ``HostPlan.term``."""
     may_run: bool = False
@@ -38,7 +38,7 @@ class Handover:
 
 
 def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
-    """Can the next attempt go on with what this one holds?"""
+    """What the next attempt can go on with. None: the gang needs another placement."""
     failure = ending.failure
     if ending.state is not JobState.QUEUED or ending.must_replace or attempt.placement is None or attempt.stop.wanted:
         return None
@@ -52,7 +52,8 @@ def plan_handover(attempt: Attempt, ending: Ending) -> Handover | None:
 
 
 async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: JobProgress) -> Reserved:
-    """End the attempt and reserve for the next one, in one step. Else why the gang must be placed anew."""
+    """End the attempt and reserve for the next one, in one step. ``conflict`` in the answer: the gang needs another
+    placement."""
     return await database_step(
         ReservationActivities.hand_over,
         HandoverRequest(
@@ -71,7 +72,7 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: Jo
 async def resume_on_kept_reservation(
     attempt: Attempt, handover: Handover, timeline: JobTimeline
 ) -> Placement | Interrupted | NotHealed:
-    """Go on with the GPUs that were handed over, once all of them work."""
+    """Go on with the GPUs that were handed over, as soon as all of them work."""
     timeline.enter(JobState.ALLOCATED, handover.placement.why)
     if handover.parked:
         if not await _wait_until_healed(attempt):
@@ -81,7 +82,7 @@ async def resume_on_kept_reservation(
 
 
 async def _wait_until_healed(attempt: Attempt) -> bool:
-    """Do all GPUs of a parked gang work again? False: interrupted, or they will not in time."""
+    """True when all GPUs of a parked gang work again. False: interrupted, or the time is up."""
     began = workflow.now()
     keep = timedelta(seconds=attempt.spec.keep_reservation_s)
     while not attempt.interrupted():
@@ -97,7 +98,7 @@ async def _wait_until_healed(attempt: Attempt) -> bool:
                 return True
         if state is Parked.HOPELESS or waited >= keep:
             return False
-        # The longer it takes, the less a look more or less matters; a day of looks fits into a history.
+        # Look less and less often, so that even a day of waiting fits into a workflow history.
         await until(attempt.interrupted, min(max(waited * 0.2, policies.PARKED_POLL), keep - waited))
     return False
 
@@ -110,7 +111,10 @@ def handover_placement(
     broken_hosts: Collection[str],
     can_heal: bool,
 ) -> Handover | None:
-    """None: the gang must be placed anew. ``can_heal``: all broken GPUs are being reset."""
+    """The placement for the next attempt without what is broken. None: the gang needs another placement.
+
+    ``can_heal``: all broken GPUs are being reset.
+    """
     running, spares = running_slices(spec, placement.slices), spare_slices(spec, placement.slices)
 
     def works(part: HostSlice) -> bool:
@@ -133,5 +137,5 @@ def handover_placement(
 
 
 def _on(placement: Placement, slices: list[HostSlice], why: str) -> Placement:
-    # It was decided by a leader that may be gone by now: what is held already needs no epoch.
+    # The leader that decided it may be gone by now. What is held already needs no epoch.
     return placement.model_copy(update={"slices": slices, "why": why, "epoch": 0})

@@ -17,8 +17,8 @@ def plan_hosts(
 ) -> list[HostPlan]:
     """One plan per host that runs ranks, rank 0's host first. ``terms``: see ``HostPlan.term``.
 
-    Groups may share a host: its one plan then has the ranks of all of them, so that what is done
-    once per host (checks, the fence, the barrier, stopping) stays so.
+    Groups may share a host. Then its one plan has the ranks of all of them: checks, jail, start barrier and stopping
+    are done once per host.
     """
     ranks = number_ranks(spec, placement.slices)
     hosts: dict[str, list[HostSlice]] = {}
@@ -69,7 +69,7 @@ def _programs(spec: JobSpec, here: set[str | None]) -> dict[str, Program]:
 
 
 def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
-    """CPUs and memory are of the host, for all ranks there: those of its slices together."""
+    """The limits of the ranks on one host. CPUs and memory are those of all its slices together."""
     request: dict[str | None, ResourceRequest] = {group.name: group.gpus for group in spec.groups}
     request[None] = spec.gpus
     return RankLimits(

@@ -24,7 +24,8 @@ AVOID_FAILED_HOST = "avoid-failed-host"
 
 
 async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepared] | Interrupted:
-    """Prepare every host of the gang; one answer per plan. The barrier: no rank starts before all hosts are ready."""
+    """Prepare every host of the gang: one answer per plan. This is the start barrier: no rank starts before all
+    hosts are ready."""
 
     def start(plan: HostPlan) -> workflow.ActivityHandle[Prepared]:
         return workflow.start_activity_method(
@@ -41,7 +42,7 @@ async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepare
 async def launch_hosts(
     attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None
 ) -> list[Launched] | Interrupted:
-    """Start every rank; one answer per plan. ``rendezvous``: where the ranks meet, for more than one host."""
+    """Start every rank: one answer per plan. ``rendezvous``: where the ranks of several hosts meet."""
 
     def start(plan: HostPlan) -> workflow.ActivityHandle[Launched]:
         return workflow.start_activity_method(
@@ -58,9 +59,9 @@ async def launch_hosts(
 async def _on_all(
     attempt: Attempt, plans: list[HostPlan], start: Callable[[HostPlan], workflow.ActivityHandle[T]]
 ) -> list[T] | Interrupted:
-    """Results of the step on all hosts. After an interruption the compensation closes the attempt on each host.
+    """The results of a step on all hosts. After an interruption the compensation closes the attempt on each host.
 
-    Raises :class:`HostStepFailed` when the step failed for good on a host.
+    Raises :class:`HostStepFailed` if the step failed for good on a host.
     """
     everything = asyncio.gather(*[_on_host(plan, start, start(plan)) for plan in plans])
     await workflow.wait_condition(lambda: everything.done() or attempt.interrupted())
@@ -74,9 +75,9 @@ async def _on_all(
 async def _on_host(
     plan: HostPlan, start: Callable[[HostPlan], workflow.ActivityHandle[T]], asked: workflow.ActivityHandle[T]
 ) -> T:
-    """A step that no node worker took in time is asked for once more.
+    """Run a step on one host. If no node worker took it in time, ask once more.
 
-    The time runs on while Temporal or everything is down, and then ends before the node worker is back.
+    The time also runs while Temporal or everything is down, and may end before the node worker is back.
     """
     try:
         try:

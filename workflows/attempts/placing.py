@@ -18,7 +18,7 @@ from workflows.steps import database_step, until
 
 
 async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:
-    """The placement that is reserved now. After a conflict with another reservation the scheduler is asked again."""
+    """Ask the scheduler for a placement and reserve it. After a conflict with another reservation, ask again."""
     while True:
         placement = await _place(attempt, progress, timeline)
         if isinstance(placement, Interrupted):
@@ -39,7 +39,7 @@ async def place_and_reserve(attempt: Attempt, progress: JobProgress, timeline: J
 
 
 async def _place(attempt: Attempt, progress: JobProgress, timeline: JobTimeline) -> Placement | Interrupted:
-    """The scheduler's answer. GPUs and hosts that failed before are excluded for a few seconds at most."""
+    """Ask the scheduler. GPUs and hosts that failed before are excluded for a few seconds at most."""
     while not attempt.interrupted():
         attempt.place_again = False
         placing = workflow.start_activity_method(

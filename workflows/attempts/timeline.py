@@ -13,15 +13,17 @@ SHOWN_LINES = 30
 
 
 class JobTimeline:
+    """The job's state and history as markdown lines, which the Temporal UI shows."""
+
     def __init__(self, state: JobState) -> None:
         self.state = state
         self.attempt = 0
         """Number of the attempt that new lines belong to."""
         self.lines: list[str] = []
-        """Markdown, oldest first."""
+        """Lines in markdown, oldest first."""
 
     def enter(self, state: JobState, text: str = "") -> None:
-        """The job is in ``state`` now."""
+        """Set the state of the job, and add a line."""
         self.state = state
         self.note(f"**{state}** {text}".strip())
 

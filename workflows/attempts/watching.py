@@ -20,7 +20,7 @@ from workflows.steps import cut_summary, until
 
 
 async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgress) -> Ending:
-    """How the attempt ended. What it costs the job is counted in ``progress``."""
+    """Watch all ranks until the attempt ends. Returns how it ended. Counts what it costs the job in ``progress``."""
     spec = attempt.spec
     watches = [_start_watch(attempt, plan) for plan in plans]
 
@@ -47,7 +47,8 @@ async def watch_gang(attempt: Attempt, plans: list[HostPlan], progress: JobProgr
 
 
 def completed(attempt: Attempt, exits: list[HostExits]) -> Ending:
-    """Every host reported that its last process is gone, so no rank is left to stop."""
+    """How an attempt ends whose ranks all ended well. Every host reported that no process is left, so nothing must
+    be stopped."""
     attempt.may_run = False
     attempt.usage = {one.host: one.usage for one in exits}
     return Ending(state=JobState.COMPLETED, exit_code=0)

@@ -32,20 +32,21 @@ def find_cuda(more: Iterable[Path] = (), places: Iterable[str] = USUAL_PLACES) -
     for directory in [*more, *usual]:
         version = _version_of(directory)
         if version is not None:
-            # The link /usr/local/cuda moves; what it points to now is what this job is promised.
+            # The link /usr/local/cuda can change: the job gets what it points to now.
             found.setdefault(version, os.path.realpath(directory))
     return dict(sorted(found.items(), key=lambda item: cuda_pair(item[0])))
 
 
 def runs_on(driver: str | None, version: str, directory: str) -> bool:
-    """``driver``: the newest CUDA of the driver; None: not known, and then nothing is refused."""
+    """True if the driver runs this CUDA version. ``driver``: the newest CUDA of the driver. None: unknown, and any
+    version passes."""
     return driver is None or cuda_pair(version)[0] <= cuda_pair(driver)[0] or _compat(directory) is not None
 
 
 class CudaStage(Stage):
-    """Gives each rank the installation that it asked for. Jailed ranks see it read-only, as all of the system.
+    """Gives each rank the CUDA installation that it asked for. Jailed ranks see it read-only, like all of the system.
 
-    ``default``: ranks with GPUs that asked for none get the newest, without its libraries.
+    ``default``: ranks with GPUs that asked for no version get the newest, without its libraries.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CudaStage(Stage):
         self._driver_cuda = driver_cuda
 
     def prepare(self, plan: HostPlan) -> None:
-        """Raises :class:`PreflightFailed` when this host lacks the CUDA version that a program asked for."""
+        """Raise :class:`PreflightFailed` if this host lacks the CUDA version that a program asked for."""
         for program in plan.programs:
             if program.cuda is not None:
                 self._check(plan.host, program.cuda)
@@ -123,7 +124,8 @@ class CudaStage(Stage):
         }
 
     def _default_environ(self, program: Program, version: str | None) -> dict[str, str]:
-        """Nothing where the job brings its own; what the job finds without it, it still finds."""
+        """The variables for the default version. None if the job brings its own CUDA. Programs that the job finds
+        without them, it still finds."""
         if not self._default or version is None or program.env.keys() & {"CUDA_HOME", "CUDA_PATH"}:
             return {}
         directory = self._installations[version]
@@ -134,7 +136,8 @@ class CudaStage(Stage):
 
 
 def _version_of(directory: Path) -> str | None:
-    """By ``version.json`` (CUDA 11.1 and later), ``version.txt`` (before), or what ``nvcc`` says; None: no CUDA."""
+    """The CUDA version, from ``version.json`` (CUDA 11.1 and later), ``version.txt`` (before) or ``nvcc``. None: no
+    CUDA."""
     try:
         text = json.loads((directory / "version.json").read_text())["cuda"]["version"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -149,7 +152,7 @@ def _version_of(directory: Path) -> str | None:
 
 
 def _ask_nvcc(nvcc: Path) -> str:
-    """e.g. ``Cuda compilation tools, release 12.4, V12.4.131``."""
+    """The line of ``nvcc --version``, e.g. ``Cuda compilation tools, release 12.4, V12.4.131``."""
     if not os.access(nvcc, os.X_OK):
         return ""
     try:

@@ -29,7 +29,7 @@ _BUS_ID = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0
 
 
 class DriverFacts(NamedTuple):
-    """A host's GPUs as a source other than NVML tells of them: ``nvidia-smi``, or the driver's files in ``/proc``."""
+    """A host's GPUs, read without NVML: from ``nvidia-smi``, or from the driver's files in ``/proc``."""
 
     gpus: list[GpuInfo]
     driver_version: str | None = None
@@ -38,7 +38,7 @@ class DriverFacts(NamedTuple):
 
 
 def read_driver_facts(sysfs: Sysfs, *, nvidia_smi: str = "nvidia-smi", proc: Path = Path("/proc")) -> DriverFacts:
-    """From the first source that names a GPU; none: there is no GPU, or no driver."""
+    """The facts from the first source that lists a GPU. Without any GPU in them: there is no GPU, or no driver."""
     for source in (lambda: _from_nvidia_smi(nvidia_smi, sysfs), lambda: _from_proc(proc, sysfs)):
         found = source()
         if found.gpus:
@@ -61,7 +61,7 @@ def _from_nvidia_smi(program: str, sysfs: Sysfs) -> DriverFacts:
 
 
 def _gpu_of_xml(index: int, element: ElementTree.Element, sysfs: Sysfs) -> GpuInfo | None:
-    """None for a GPU that is known by nothing but its place: it is lost (``Unknown Error`` everywhere)."""
+    """One GPU. None for a GPU of which only the PCI address is known: it is lost (``Unknown Error`` everywhere)."""
     uuid = _text(element, "uuid")
     if uuid is None or not uuid.startswith("GPU-"):
         log.error("inventory.gpu_left_out", index=index, error=uuid or "it has no uuid")
@@ -85,7 +85,7 @@ def _from_proc(proc: Path, sysfs: Sysfs) -> DriverFacts:
     for index, path in enumerate(sorted(proc.glob("driver/nvidia/gpus/*/information"))):
         fields = dict(_fields(path))
         uuid, model = fields.get("GPU UUID", ""), fields.get("Model", "unknown")
-        if not uuid.startswith("GPU-") or "?" in uuid:  # "GPU-????????-…": the driver could not ask it
+        if not uuid.startswith("GPU-") or "?" in uuid:  # "GPU-????????-…": the driver could not read it from the GPU
             log.error("inventory.gpu_left_out", index=index, error=f"{path} names no GPU")
             continue
         gpus.append(_gpu_info(uuid, index, model, _bus_id(fields.get("Bus Location", path.parent.name)), sysfs))
@@ -104,7 +104,7 @@ def _fields(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _driver_version(proc: Path) -> str | None:
-    """``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  …``."""
+    """The version in a line like ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  …``."""
     try:
         text = (proc / "driver/nvidia/version").read_text()
     except OSError:
@@ -147,12 +147,12 @@ def _known_models() -> dict[str, GpuModel]:
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
-    """None for what the GPU or the driver does not have, too."""
+    """The text of an element. None also for a value that the GPU or the driver does not have."""
     text = (element.findtext(path) or "").strip()
     return None if text in ("", "N/A", "[N/A]", "Unknown Error", "[Unknown Error]", "GPU is lost") else text
 
 
 def _bus_id(text: str) -> str | None:
-    """sysfs' form, ``0000:1b:00.0``; nvidia-smi writes ``00000000:1B:00.0``."""
+    """The bus id as sysfs writes it, ``0000:1b:00.0``. nvidia-smi writes ``00000000:1B:00.0``."""
     found = _BUS_ID.search(text)
     return None if found is None else f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower()

@@ -15,12 +15,12 @@ import structlog
 log = structlog.get_logger(__name__)
 
 PROGRAMS = ("lstopo-no-graphics", "hwloc-ls", "lstopo")
-"""One program under the names that distributions give it."""
+"""The names that distributions give to the same program."""
 _TIMEOUT_S = 5.0
 
 
 def numa_nodes(programs: Sequence[str] = PROGRAMS) -> dict[str, int]:
-    """PCI bus id -> NUMA node, of the devices that are next to one node. Empty where hwloc is not installed."""
+    """PCI bus id -> NUMA node, for devices that are next to one node only. Empty if hwloc is not installed."""
     for program in programs:
         command = [program, "--of", "xml", "--whole-io"]
         try:
@@ -35,7 +35,7 @@ def numa_nodes(programs: Sequence[str] = PROGRAMS) -> dict[str, int]:
 
 def _devices(element: ElementTree.Element, nodeset: str | None) -> Iterator[tuple[str, int]]:
     for child in element.findall("object"):
-        near = child.get("nodeset", nodeset)  # bridges and devices have none of their own
+        near = child.get("nodeset", nodeset)  # bridges and devices have no nodeset of their own
         node = _only_node(near or "")
         if child.get("type") == "PCIDev" and node is not None:
             yield child.get("pci_busid", ""), node
@@ -43,9 +43,9 @@ def _devices(element: ElementTree.Element, nodeset: str | None) -> Iterator[tupl
 
 
 def _only_node(nodeset: str) -> int | None:
-    """The node of a set of one. Sets are hexadecimal, in words of 32 bits, e.g. ``0x00000001,0x00000000``."""
+    """The node, if the set has only one. Sets are hexadecimal words of 32 bits, e.g. ``0x00000001,0x00000000``."""
     try:
         bits = int("".join(word.removeprefix("0x").zfill(8) for word in nodeset.split(",")), 16)
-    except ValueError:  # empty, or "0xf...f": all there are
+    except ValueError:  # empty, or "0xf...f" for all nodes
         return None
     return bits.bit_length() - 1 if bits.bit_count() == 1 else None

@@ -29,10 +29,10 @@ log = structlog.get_logger(__name__)
 
 
 def read_inventory(nvml: NvmlLibrary, node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
-    """GPUs, their links and places. A GPU that does not answer is left out, and the log says so.
+    """Read the GPUs, their links and where they are. A GPU that does not answer is left out, and the log says so.
 
-    A simulated host's NUMA nodes and switches come from its machine description, since this
-    machine's ``/sys`` knows nothing of them (unless ``sysfs`` is given).
+    A simulated host's NUMA nodes and switches come from its machine description, because the ``/sys`` of this machine
+    does not have them (unless ``sysfs`` is given).
     """
     if nvml.described_machine is not None and sysfs is None:
         described = nvml.described_machine.inventory(node.name)
@@ -67,7 +67,7 @@ def read_inventory(nvml: NvmlLibrary, node: NodeSettings, sysfs: Sysfs | None = 
 def read_inventory_without_nvml(
     node: NodeSettings, sysfs: Sysfs | None = None, *, nvidia_smi: str = "nvidia-smi", proc: Path = Path("/proc")
 ) -> HostInventory:
-    """What other sources tell while NVML does not answer; see ``driver_files``. Links between GPUs are not known."""
+    """Read what other sources know while NVML does not answer; see ``driver_files``. Links between GPUs are unknown."""
     sysfs = sysfs or Sysfs(numa_nodes_elsewhere=hwloc.numa_nodes)
     facts = read_driver_facts(sysfs, nvidia_smi=nvidia_smi, proc=proc)
     inventory = HostInventory(
@@ -83,7 +83,7 @@ def read_inventory_without_nvml(
 
 
 def read_inventory_without_gpus(node: NodeSettings, sysfs: Sysfs | None = None) -> HostInventory:
-    """Of a host whose GPU support is switched off: CPUs, memory and network cards."""
+    """Read CPUs, memory and network cards of a host whose GPU support is switched off."""
     sysfs = sysfs or Sysfs()
     inventory = HostInventory(machine=sysfs.product_name() or _machine([]), gpus=[], nics=_nics([], sysfs))
     return inventory.model_copy(update=_host_facts(node, [], None))
@@ -107,7 +107,7 @@ def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None
         "mig_profiles": _mig_profiles(gpus),
         "labels": node.labels,
     }
-    # A simulated host plays the daemon: both modes can be tried on it.
+    # A simulated host acts as if it had the daemon, so both modes can be tried on it.
     facts["mps"] = node.gpus and (node.simulate is not None or shutil.which(MPS_PROGRAM) is not None)
     if node.nvlink_domain is not None or node.simulate is not None:
         facts["nvlink_domain"] = node.nvlink_domain
@@ -120,8 +120,8 @@ def _mig_profiles(gpus: list[GpuInfo]) -> dict[str, list[str]]:
 
 
 def _fabric_domain(nvml: NvmlLibrary, handles: list[Any]) -> str | None:
-    """``<cluster uuid>.<clique id>`` where the fabric manager has joined all GPUs to one NVLink domain (nvml.h,
-    ``nvmlDeviceGetGpuFabricInfoV``); hosts of one rack tell the same."""
+    """``<cluster uuid>.<clique id>`` if the fabric manager has joined all GPUs to one NVLink domain (nvml.h,
+    ``nvmlDeviceGetGpuFabricInfoV``). All hosts of a rack report the same."""
     domains: set[str | None] = set()
     for handle in handles:
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
@@ -151,7 +151,7 @@ def _nics(gpus: list[GpuInfo], sysfs: Sysfs) -> list[Nic]:
 
 
 def _common(a: list[str], b: list[str]) -> int:
-    """How many bridges two devices share, from the root port on."""
+    """How many bridges two devices have in common, counted from the root port."""
     return next((n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
 
 
@@ -190,7 +190,7 @@ def _switches(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]], sysfs: Sysfs) 
 
 
 def _nvlinks(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[NvLink], int | None]:
-    """Active links for each pair; through NVSwitch every pair of its GPUs has the smaller link count of the two."""
+    """Active links of each pair. Through NVSwitch a pair has the smaller link count of its two GPUs."""
     by_bus_id = {info.pci_bus_id: info.index for _, info in gpus}
     direct: Counter[tuple[int, int]] = Counter()
     to_switch: Counter[int] = Counter()
@@ -199,7 +199,7 @@ def _nvlinks(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[N
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
             state = _optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkState(h, n))
             if state is None:
-                break  # links are numbered from 0: there are no more
+                break  # links are numbered from 0, so there are no more
             if state != nvml.NVML_FEATURE_ENABLED:
                 continue
             versions.add(_optional(nvml, lambda h=handle, n=link: nvml.nvmlDeviceGetNvLinkVersion(h, n)))
@@ -209,7 +209,7 @@ def _nvlinks(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[N
             if peer is not None and info.index < peer:
                 direct[info.index, peer] += 1
             elif peer is None and kind in (nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH, None):
-                to_switch[info.index] += 1  # drivers before 470 do not name the kind: what is no GPU is a switch
+                to_switch[info.index] += 1  # drivers before 470 do not say what it is: anything but a GPU is a switch
     for position, (handle, info) in enumerate(gpus):
         for other, later in gpus[position + 1 :]:
             links = min(to_switch[info.index], to_switch[later.index])
@@ -229,7 +229,7 @@ def _nvlinks(nvml: NvmlLibrary, gpus: list[tuple[Any, GpuInfo]]) -> tuple[list[N
 
 
 def _reach_by_nvlink(nvml: NvmlLibrary, a: Any, b: Any) -> bool:
-    """Two GPUs on NVSwitches may still sit in different partitions."""
+    """True if NVLink connects the two. GPUs on the same NVSwitches may be in different partitions."""
     status = _optional(nvml, lambda: nvml.nvmlDeviceGetP2PStatus(a, b, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
     return status is None or status == nvml.NVML_P2P_STATUS_OK
 
@@ -246,7 +246,7 @@ def _cuda_version(nvml: NvmlLibrary) -> str | None:
 
 
 def _bus_id(pci: Any) -> str:
-    """sysfs' form, ``0000:1b:00.0``; NVML writes the domain with eight digits."""
+    """The bus id as sysfs writes it, ``0000:1b:00.0``. NVML writes the domain with eight digits."""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 

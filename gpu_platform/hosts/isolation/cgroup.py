@@ -19,48 +19,48 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 USED = ("memory", "pids", "cpuset", "devices", "freezer")
-"""Controllers that we look for; the last two exist in v1 only."""
+"""The controllers that we use. The last two exist only in v1."""
 
 _POLL_S = 0.005
 _GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV)
-"""No such cgroup, process, or cgroup any more."""
+"""There is no such cgroup or process, or the cgroup was removed meanwhile."""
 _SYS_CLONE3 = 435
-"""The same on every architecture."""
+"""The number of clone3(2), the same on every architecture."""
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 _python = ctypes.pythonapi
 _keeps_gil = ctypes.PyDLL(None, use_errno=True)
-"""A fork must not let go of the interpreter's lock, which the child could not take again."""
+"""Calls through it keep the interpreter's lock. A fork must not release it: the child could not take it again."""
 
 
 class Hierarchies(NamedTuple):
-    """Where cgroups are on this host. Survives JSON: the spawner gets it that way."""
+    """Where cgroups are mounted on this host. It can be sent as JSON: the spawner gets it like that."""
 
     unified: str | None
-    """Mount point of cgroup v2."""
+    """The mount point of cgroup v2. None: there is no v2."""
     v2: list[str]
     """Controllers of the v2 tree."""
     v1: dict[str, str]
     """Controller -> mount point of its v1 tree."""
 
     def has(self, controller: str) -> bool:
-        """True when the host offers the controller, in v2 or v1."""
+        """True if the host offers the controller, in v2 or v1."""
         return controller in self.v2 or controller in self.v1
 
 
 class Limits(NamedTuple):
-    """None: no limit."""
+    """The limits of a cgroup. None: no limit."""
 
     memory_bytes: int | None = None
     pids: int | None = None
-    """Tasks, so threads count."""
+    """The most tasks. Each thread is a task."""
     cpus: str | None = None
-    """A kernel list, e.g. ``0-31,64-95``."""
+    """The CPUs as a kernel list, e.g. ``0-31,64-95``."""
     mems: str | None = None
-    """NUMA nodes; follows ``cpus``."""
+    """The NUMA nodes of the memory, as a kernel list. They belong to ``cpus``."""
 
 
 def find_hierarchies(mountinfo: str = "/proc/self/mountinfo") -> Hierarchies:
-    """Read from proc(5) mountinfo."""
+    """Find them in mountinfo (proc(5))."""
     unified: str | None = None
     v1: dict[str, str] = {}
     with open(mountinfo) as file:
@@ -82,7 +82,7 @@ def find_hierarchies(mountinfo: str = "/proc/self/mountinfo") -> Hierarchies:
 
 
 class Cgroup:
-    """The cgroup called ``name`` (a relative path) in every tree that we use."""
+    """The cgroup ``name`` (a relative path) in every tree that we use."""
 
     def __init__(self, hierarchies: Hierarchies, name: str) -> None:
         self.hierarchies = hierarchies
@@ -98,7 +98,7 @@ class Cgroup:
         return Cgroup(self.hierarchies, f"{self.name}/{name}")
 
     def create(self, limits: Limits | None = None, *, domain: bool = False) -> None:
-        """Make it, and its parents. ``domain``: it will hold cgroups, not processes. May be repeated."""
+        """Make the cgroup and its parents. ``domain``: it will hold cgroups, not processes. It may be repeated."""
         if self.hierarchies.unified is not None:
             self._create_v2(domain)
         for mount_point in set(self.hierarchies.v1.values()):
@@ -109,10 +109,10 @@ class Cgroup:
             self._limit(limits)
 
     def fork(self) -> int:
-        """``os.fork()``, but the child is in this cgroup from its first instruction (clone3(2)) where there is v2.
+        """As ``os.fork()``, but with v2 the child is in this cgroup from its first instruction (clone3(2)).
 
-        Moving a process costs a grace period of the kernel's RCU, about 10 ms on an idle machine; being born
-        here costs nothing. The child must still :meth:`enter` what v1 trees there are.
+        Moving a process later costs a grace period of the kernel's RCU, about 10 ms on an idle machine. To start in the
+        cgroup costs nothing. The child must still :meth:`enter` the v1 trees.
         """
         if self.hierarchies.unified is None:
             return os.fork()
@@ -123,13 +123,13 @@ class Cgroup:
             os.close(fd)
 
     def enter(self) -> None:
-        """Bring the calling process, made by :meth:`fork`, into the v1 trees too."""
+        """Move the calling process, made by :meth:`fork`, into the v1 trees too."""
         for path in self._paths():
             if path != self.path or self.hierarchies.unified is None:
                 write_control(f"{path}/cgroup.procs", "0")
 
     def processes(self) -> set[int]:
-        """Pids of it and of all below it; zombies too."""
+        """Pids in the cgroup and in all cgroups below it, zombies included."""
         pids: set[int] = set()
         for directory in self._tree():
             try:
@@ -137,24 +137,24 @@ class Cgroup:
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-        pids.discard(0)  # a process of a pid namespace that is not ours to see
+        pids.discard(0)  # 0 is a process of a PID namespace that we cannot see
         return pids
 
     @property
     def is_empty(self) -> bool:
-        """No living process here or below; also when the cgroup does not exist."""
+        """True if no process lives here or below. Also True if the cgroup does not exist."""
         try:
             return "populated 0" in _read(f"{self.path}/cgroup.events")
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-            return not self.processes()  # v1 has no such file
+            return not self.processes()  # v1 has no file that says so
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes, also to those that fork meanwhile. They may take a moment to end."""
+        """Send SIGKILL to all processes, also to those that are forked meanwhile. They may need a moment to end."""
         try:
             write_control(f"{self.path}/cgroup.kill", "1")
-        except OSError as error:  # before Linux 5.14, or v1: hold them still, so that none escapes by forking
+        except OSError as error:  # before Linux 5.14, or with v1: freeze them first, so that none escapes by forking
             if error.errno not in _GONE:
                 raise
             with _suppress_gone():
@@ -163,10 +163,10 @@ class Cgroup:
                 with _suppress_gone():
                     os.kill(pid, signal.SIGKILL)
             with _suppress_gone():
-                self._freeze(False)  # v1 delivers the signal only now
+                self._freeze(False)  # v1 delivers the signal only after this
 
     def wait_empty(self, timeout_s: float) -> bool:
-        """Wait until no process is left in it. False when time is up before."""
+        """Wait until no process is left in it. False: the time was up first."""
         deadline = time.monotonic() + timeout_s
         try:
             events = os.open(f"{self.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
@@ -181,7 +181,7 @@ class Cgroup:
                     time.sleep(min(_POLL_S, remaining))
                 else:
                     with _suppress_gone():
-                        os.pread(events, 256, 0)  # from here on a change wakes the poll
+                        os.pread(events, 256, 0)  # after this read a change wakes the poll
                         poll = select.poll()
                         poll.register(events, select.POLLPRI)
                         if not self.is_empty:
@@ -192,7 +192,7 @@ class Cgroup:
                 os.close(events)
 
     def remove(self) -> bool:
-        """Remove it and all below it. False when something is left, because it was not empty."""
+        """Remove it and all cgroups below it. False: something is left, because it was not empty."""
         gone = True
         for path in self._paths():
             for directory in reversed(list(_walk(path))):
@@ -205,7 +205,7 @@ class Cgroup:
         return gone
 
     def out_of_memory_kills(self) -> int:
-        """How many processes of it the kernel has killed because it was at its memory limit."""
+        """How many of its processes the kernel killed because it was at its memory limit."""
         path = self._path_of("memory")
         name = "memory.events" if "memory" in self.hierarchies.v2 else "memory.oom_control"
         try:
@@ -215,7 +215,7 @@ class Cgroup:
         return int(fields.get("oom_kill", 0))
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far, by those that ended too; 0 on hosts with cgroup v1 alone."""
+        """CPU seconds used so far, ended processes included. 0 on hosts that have only cgroup v1."""
         try:
             fields = dict(line.split() for line in _read(f"{self.path}/cpu.stat").splitlines())
         except OSError:
@@ -223,11 +223,11 @@ class Cgroup:
         return int(fields.get("usage_usec", 0)) / 1e6
 
     def memory_bytes(self) -> int:
-        """Memory in use now."""
+        """Bytes of memory in use now."""
         return self._memory("memory.current", "memory.usage_in_bytes")
 
     def peak_memory_bytes(self) -> int:
-        """The most memory that was in use. Before Linux 5.19: what is in use now."""
+        """The most bytes of memory that were in use. Before Linux 5.19: what is in use now."""
         return self._memory("memory.peak", "memory.max_usage_in_bytes") or self.memory_bytes()
 
     def _memory(self, v2: str, v1: str) -> int:
@@ -250,7 +250,8 @@ class Cgroup:
                     write_control(f"{directory}/cgroup.subtree_control", wanted)
 
     def _fill_cpuset_v1(self) -> None:
-        """A new v1 cpuset has no CPUs and takes no process; each level gets its parent's."""
+        """Fill the cpuset. A new v1 cpuset has no CPUs and takes no process, so each level copies those of its
+        parent."""
         directory = self.hierarchies.v1["cpuset"]
         for part in self.name.split("/"):
             parent, directory = directory, os.path.join(directory, part)
@@ -262,7 +263,7 @@ class Cgroup:
         if limits.memory_bytes is not None and (path := self._path_of("memory")):
             if "memory" in self.hierarchies.v2:
                 write_control(f"{path}/memory.max", str(limits.memory_bytes))
-                write_control(f"{path}/memory.oom.group", "1")  # one process of a rank cannot go on without the others
+                write_control(f"{path}/memory.oom.group", "1")  # a rank cannot go on with only some of its processes
                 _write_if_there(f"{path}/memory.swap.max", "0")
             else:
                 write_control(f"{path}/memory.limit_in_bytes", str(limits.memory_bytes))
@@ -287,9 +288,9 @@ class Cgroup:
         return None if mount_point is None else os.path.join(mount_point, self.name)
 
     def _paths(self) -> list[str]:
-        """Its directory in each tree, the tree that tracks processes last.
+        """Its directory in each tree. The tree that tracks processes is last.
 
-        A process joins them in this order, so one that is in the last tree is in all.
+        A process joins the trees in this order. So a process that is in the last tree is in all of them.
         """
         others = {os.path.join(mount_point, self.name) for mount_point in self.hierarchies.v1.values()} - {self.path}
         return [*sorted(others), self.path]
@@ -310,7 +311,7 @@ def _walk(path: str) -> Iterator[str]:
 
 
 def _fork_into(cgroup_fd: int) -> int:
-    """``struct clone_args`` has flags, exit_signal and cgroup as its words 0, 4 and 10."""
+    """Fork into a cgroup. ``struct clone_args`` has flags, exit_signal and cgroup as its words 0, 4 and 10."""
     arguments = struct.pack("<11Q", _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
     _python.PyOS_BeforeFork()
     pid = _keeps_gil.syscall(_SYS_CLONE3, arguments, len(arguments))
@@ -325,7 +326,7 @@ def _fork_into(cgroup_fd: int) -> int:
 
 
 class _suppress_gone:
-    """``contextlib.suppress`` for what is gone already, without the import."""
+    """Ignores errors that say that the cgroup or process is gone. It does without the import of ``contextlib``."""
 
     def __enter__(self) -> None: ...
 
@@ -340,7 +341,7 @@ def _read(path: str) -> str:
 
 def write_control(path: str, text: str) -> None:
     """Write to a control file of a cgroup. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT: a control file exists or it does not
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # never O_CREAT: a control file cannot be made
     try:
         os.write(fd, text.encode())
     finally:
@@ -350,12 +351,12 @@ def write_control(path: str, text: str) -> None:
 def _write_if_there(path: str, text: str) -> None:
     try:
         write_control(path, text)
-    except FileNotFoundError:  # the kernel does not account swap
+    except FileNotFoundError:  # this kernel does not count swap
         return
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """``0-2,8`` -> ``{0, 1, 2, 8}``."""
+    """The numbers in a kernel list: ``0-2,8`` is ``{0, 1, 2, 8}``."""
     numbers: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         first, _, last = part.partition("-")
@@ -364,7 +365,7 @@ def parse_cpu_list(text: str) -> set[int]:
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """``[0, 1, 2, 8]`` -> ``0-2,8``."""
+    """The numbers as a kernel list: ``[0, 1, 2, 8]`` is ``0-2,8``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][1] + 1:

@@ -25,10 +25,10 @@ _RECORD = "cpus.json"
 
 
 class CpuBinding(Stage):
-    """Gives each rank CPUs of its own, next to its GPUs, when its job asked for CPUs."""
+    """Gives each rank CPUs of its own, next to its GPUs, if its job asks for CPUs."""
 
     def __init__(self, inventory: HostInventory, home: Path, *, sysfs: Sysfs | None = None) -> None:
-        # A simulated host's NUMA nodes are not this machine's.
+        # The NUMA nodes of a simulated host are not those of this machine.
         self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
         self._home = home
         self._sysfs = sysfs or Sysfs()
@@ -42,7 +42,7 @@ class CpuBinding(Stage):
                 self._taken[plan.key] = {int(rank): parse_cpu_list(cpus) for rank, cpus in record.items()}
 
     def prepare(self, plan: HostPlan) -> None:
-        """Choose CPUs for each rank, and write them down."""
+        """Choose CPUs for each rank, and write the choice to disk."""
         if not plan.limits.cpus:
             return
         with self._lock:
@@ -59,7 +59,7 @@ class CpuBinding(Stage):
         return Provision(rank_cpus={rank: (cpu_list(cpus), self._memory_nodes(cpus)) for rank, cpus in chosen.items()})
 
     def finish(self, plan: HostPlan) -> None:
-        """Give the CPUs of the attempt back."""
+        """Free the CPUs of the attempt."""
         with self._lock:
             self._taken.pop(plan.key, None)
 
@@ -67,7 +67,7 @@ class CpuBinding(Stage):
         used = Counter(cpu for ranks in self._taken.values() for cpus in ranks.values() for cpu in cpus)
         available = os.sched_getaffinity(0)
         each, more = divmod(min(plan.limits.cpus, len(available)), len(plan.ranks))
-        if each == 0:  # fewer CPUs than ranks: they share them
+        if each == 0:  # fewer CPUs than ranks, so the ranks share them
             near = self._near(gpu for uuid in plan.gpu_uuids if (gpu := self._gpus.get(uuid)) is not None)
             shared = self._best(available, used, near, more)
             return {spec.rank: shared for spec in plan.ranks}
@@ -97,7 +97,7 @@ class CpuBinding(Stage):
 
 
 def own_gpus(plan: HostPlan, spec: RankSpec, gpus: dict[str, GpuInfo]) -> list[GpuInfo]:
-    """The GPUs that the rank computes on: of those that it sees, its own, where there are as many ranks as GPUs."""
+    """The GPUs that the rank computes on. If there are as many ranks as visible GPUs, that is one for each rank."""
     beside = [rank for rank in plan.ranks if rank.gpu_uuids == spec.gpu_uuids]
     uuids = spec.gpu_uuids
     if len(beside) == len(uuids) > spec.local_rank:
@@ -106,7 +106,7 @@ def own_gpus(plan: HostPlan, spec: RankSpec, gpus: dict[str, GpuInfo]) -> list[G
 
 
 def nearest(gpus: Sequence[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | None]:
-    """(CPUs, memory nodes) next to these GPUs; None where the host does not say."""
+    """(CPUs, memory nodes) next to these GPUs, as kernel lists. None: the host does not report it."""
     nodes = sorted({gpu.numa_node for gpu in gpus if gpu.numa_node is not None})
     cpus = [text for node in nodes if (text := sysfs.cpus(node)) is not None]
     if not nodes or len(cpus) < len(nodes) or any(gpu.numa_node is None for gpu in gpus):
@@ -115,9 +115,9 @@ def nearest(gpus: Sequence[GpuInfo], sysfs: Sysfs) -> tuple[str | None, str | No
 
 
 def plain_affinity(plan: HostPlan, spec: RankSpec, provision: Provision, inventory: HostInventory) -> list[int] | None:
-    """CPUs that a rank without a jail is bound to; None: all.
+    """CPUs that a rank without a jail is bound to. None: all.
 
-    Ranks of simulated hosts are not bound: those hosts' NUMA nodes are not this machine's.
+    Ranks of simulated hosts are not bound: the NUMA nodes of those hosts are not those of this machine.
     """
     if inventory.simulated:
         return None

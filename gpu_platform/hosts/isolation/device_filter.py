@@ -22,11 +22,11 @@ from gpu_platform.hosts.isolation.cgroup import Cgroup, write_control
 MKNOD, READ, WRITE = 1, 2, 4
 _ACCESS = READ | WRITE
 _CHAR = 2
-"""BPF_DEVCG_DEV_CHAR."""
+"""The kernel's BPF_DEVCG_DEV_CHAR."""
 
 
 class Device(NamedTuple):
-    """A character device. Reading and writing it is admitted; making its node never is."""
+    """A character device that may be read and written. Making its node is never allowed."""
 
     major: int
     minor: int | None
@@ -39,15 +39,15 @@ HARMLESS = (
     Device(1, 7),  # full
     Device(1, 8),  # random
     Device(1, 9),  # urandom
-    Device(5, 0),  # tty: the caller's own
-    Device(5, 2),  # ptmx: of the private devpts
-    Device(136, None),  # its slaves
+    Device(5, 0),  # tty: the caller's own terminal
+    Device(5, 2),  # ptmx: makes terminals of the private devpts
+    Device(136, None),  # the slaves of these terminals
 )
 """Devices that every program expects, and that cannot harm other jobs."""
 
 
 def device_of(path: str) -> Device:
-    """Raises ``OSError``, or ``ValueError`` for what is no character device."""
+    """The device of a node. Raises ``OSError``, or ``ValueError`` if the file is no character device."""
     status = os.stat(path)
     if not stat.S_ISCHR(status.st_mode):
         raise ValueError(f"{path} is not a character device")
@@ -55,7 +55,7 @@ def device_of(path: str) -> Device:
 
 
 def admit_only(cgroup: Cgroup, devices: Sequence[Device]) -> None:
-    """From now on no process in or below ``cgroup`` can open any other device. Raises ``OSError``."""
+    """Let processes in and below ``cgroup`` open only these devices, from now on. Raises ``OSError``."""
     if cgroup.hierarchies.unified is not None and has_bpf():
         _attach(_load(program(devices)), cgroup.path)
     else:
@@ -63,12 +63,12 @@ def admit_only(cgroup: Cgroup, devices: Sequence[Device]) -> None:
 
 
 def is_supported(cgroup: Cgroup) -> bool:
-    """True when the kernel can filter devices: by eBPF in cgroup v2, or by the v1 devices controller."""
+    """True if the kernel can filter devices: by eBPF in cgroup v2, or by the devices controller of v1."""
     return (cgroup.hierarchies.unified is not None and has_bpf()) or "devices" in cgroup.hierarchies.v1
 
 
 def has_bpf() -> bool:
-    """True when the kernel accepts such a program from this process (root, CONFIG_CGROUP_BPF)."""
+    """True if the kernel accepts such a program from this process (root, CONFIG_CGROUP_BPF)."""
     try:
         os.close(_load(program(())))
     except OSError:
@@ -77,9 +77,9 @@ def has_bpf() -> bool:
 
 
 def program(devices: Sequence[Device]) -> bytes:
-    """The eBPF program: 1 when one of ``devices`` is to be read or written, else 0.
+    """The eBPF program. It returns 1 if one of ``devices`` is to be read or written, else 0.
 
-    Its context, ``struct bpf_cgroup_dev_ctx``, is three words: access << 16 | kind, major, minor.
+    Its context, ``struct bpf_cgroup_dev_ctx``, has three words: access << 16 | kind, major, minor.
     """
     code = [
         _instruction(0x61, 2, 1, 0, 0),  # r2 = word 0
@@ -90,14 +90,14 @@ def program(devices: Sequence[Device]) -> bytes:
         _instruction(0x61, 4, 1, 4, 0),  # r4 = major
         _instruction(0x61, 5, 1, 8, 0),  # r5 = minor
         _instruction(0xB7, 0, 0, 0, 0),  # r0 = 0
-        _instruction(0x15, 2, 0, 1, _CHAR),  # a character device? then over the next
+        _instruction(0x15, 2, 0, 1, _CHAR),  # if it is a character device, skip the next
         _instruction(0x95, 0, 0, 0, 0),  # refuse
-        _instruction(0x15, 3, 0, 1, 0),  # nothing but reading and writing? then over the next
+        _instruction(0x15, 3, 0, 1, 0),  # if there is only reading and writing, skip the next
         _instruction(0x95, 0, 0, 0, 0),  # refuse
     ]
     for device in devices:
         if device.minor is None:
-            code += [_instruction(0x55, 4, 0, 2, device.major)]  # another major: over the next two
+            code += [_instruction(0x55, 4, 0, 2, device.major)]  # if the major is another one, skip the next two
         else:
             code += [
                 _instruction(0x55, 4, 0, 3, device.major),
@@ -109,7 +109,7 @@ def program(devices: Sequence[Device]) -> bytes:
 
 
 def _instruction(code: int, target: int, source: int, offset: int, value: int) -> bytes:
-    """``struct bpf_insn``."""
+    """One ``struct bpf_insn``."""
     return struct.pack("<BBhi", code, target | source << 4, offset, value)
 
 
@@ -128,7 +128,7 @@ _PROG_LOAD, _PROG_ATTACH = 5, 8
 _PROG_TYPE_CGROUP_DEVICE = 15
 _ATTACH_CGROUP_DEVICE = 6
 _ALLOW_MULTI = 2
-"""BPF_F_ALLOW_MULTI: programs of outer cgroups stay in force beside ours."""
+"""BPF_F_ALLOW_MULTI: the programs of outer cgroups stay active beside ours."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -145,7 +145,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 
 
 def _load(code: bytes) -> int:
-    """A descriptor of the program."""
+    """Load the program. Returns its descriptor."""
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"Apache-2.0")
     attributes = struct.pack(

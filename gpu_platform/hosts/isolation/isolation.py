@@ -41,7 +41,7 @@ _JAIL_LACKS = ["network isolation: ranks use the host's network, and reach what 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _SECRETS = ("/etc/gpu-platform",)
 _HOST_RESERVE = 0.05
-"""Share of the host's memory that no rank gets, so that a memory bomb ends before the host does."""
+"""The share of the host's memory that no rank gets, so that a memory bomb ends before the host does."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Isolation:
 
     jailed: bool
     missing: list[str]
-    """Guarantees that ranks here do not have, for people."""
+    """What ranks here are not protected from, for people."""
     hierarchies: Hierarchies | None = None
 
     @property
     def kind(self) -> str:
-        """The name of it in the inventory: ``fenced`` for ranks in a jail, or ``plain-process``."""
+        """Its name in the inventory: ``fenced`` for ranks in a jail, or ``plain-process``."""
         return JAILED if self.jailed else PLAIN
 
 
 def choose_isolation(node: NodeSettings) -> Isolation:
     """Choose by the setting ``isolation`` and by what this machine can do.
 
-    Raises :class:`HostUnavailable` when it is ``required`` and impossible.
+    Raises :class:`HostUnavailable` if the setting says ``required`` and a jail is impossible.
     """
     if node.isolation == "plain" or (node.isolation == "auto" and node.simulate is not None):
         return Isolation(False, _PLAIN_LACKS)
@@ -90,7 +90,7 @@ def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
 
 @cache
 def _probe() -> tuple[list[str], Hierarchies | None]:
-    """Try what a jail needs. Returns why there can be none here (empty: there can), and where cgroups are."""
+    """Try everything that a jail needs. Returns why no jail is possible here (empty: it is), and where cgroups are."""
     if os.geteuid() != 0:
         return ["the node worker does not run as root"], None
     if not privileges.is_supported():
@@ -120,7 +120,7 @@ def _try_bubblewrap() -> str | None:
 
 
 class JailPlanner:
-    """Decides what the jail of an attempt is, and that of each of its ranks. Makes the orders for them."""
+    """Decides how the jail of an attempt looks, and that of each rank. Makes the orders for them."""
 
     def __init__(
         self,
@@ -138,12 +138,12 @@ class JailPlanner:
         self._home = home
         self._checkpoints = checkpoints
         self._dev = dev
-        # A simulated host's NUMA nodes are not this machine's.
+        # The NUMA nodes of a simulated host are not those of this machine.
         self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
         self._hidden = [str(settings.state_dir.resolve()), str(checkpoints), *_SECRETS]
 
     def check(self, plan: HostPlan) -> None:
-        """Raise :class:`PreflightFailed` for what a jail can never give."""
+        """Raise :class:`PreflightFailed` for a wish that no jail can fulfil."""
         account_of(self._node, plan.user)
         if plan.workdir is not None and self._is_hidden(os.path.realpath(plan.workdir)):
             raise PreflightFailed(
@@ -153,7 +153,7 @@ class JailPlanner:
             )
 
     def jail_order(self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> JailOrder:
-        """The order to make the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
+        """The order that makes the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         if (account := account_of(self._node, plan.user)) is not None:
             os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
@@ -177,7 +177,7 @@ class JailPlanner:
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
-        """What the jail of one rank is to be; see :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
+        """The order for the jail of one rank; see :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
         account = account_of(self._node, plan.user)
         memory = self._node.rank_memory_mib
         bound = provision.rank_cpus.get(spec.rank)
@@ -196,21 +196,22 @@ class JailPlanner:
         )
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
-        """What the account that the ranks run as adds to their environment."""
+        """The variables that depend on the account that the ranks run as."""
         account = account_of(self._node, plan.user)
         if account is None:
             return {}
         return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
 
     def _trees(self, provision: Provision) -> Hierarchies:
-        """Each v1 tree costs time: cpuset's is left out where there is nothing to bind to."""
+        """The trees that the jail uses. Each v1 tree costs time, so cpuset's is left out if there is nothing to bind
+        to."""
         if provision.rank_cpus or Sysfs().numa_nodes() > 1:
             return self._hierarchies
         v1 = {name: path for name, path in self._hierarchies.v1.items() if name != "cpuset"}
         return self._hierarchies._replace(v1=v1)
 
     def _device_nodes(self, nvml: NvmlLibrary, plan: HostPlan) -> list[str]:
-        """Nodes of the attempt's GPUs, and what CUDA needs beside them; none without GPUs."""
+        """Nodes of the attempt's GPUs, and those that CUDA needs beside them. Empty without GPUs."""
         if not plan.gpu_uuids:
             return []
         minors = [nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByUUID(uuid)) for uuid in plan.gpu_uuids]
@@ -226,9 +227,9 @@ class JailPlanner:
 
 
 def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
-    """The local account that a user's jailed ranks run as; None: the node worker's own.
+    """The local account that a user's jailed ranks run as. None: the node worker's own.
 
-    Raises :class:`PreflightFailed` when it does not exist.
+    Raises :class:`PreflightFailed` if the account does not exist.
     """
     name = node.users.get(user, node.users.get("*"))
     if name is None:

@@ -33,13 +33,13 @@ _GONE_PATIENCE_S = 10.0
 
 
 def cgroup_name(home: str, host: str, job_id: str, attempt: int) -> str:
-    """Unique on this machine, which may run several simulated hosts and several platforms."""
+    """A name that is unique on this machine, which may run several simulated hosts and several platforms."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:8]
     return f"{CGROUP_ROOT}/{digest}.{host}.{job_id}.{attempt}"
 
 
 class Jail:
-    """The jail, now or earlier, around the attempt of ``attempt_dir``."""
+    """The jail around the attempt of ``attempt_dir``. It may be gone already."""
 
     def __init__(self, attempt_dir: str, record: dict[str, Any]) -> None:
         self._attempt_dir = attempt_dir
@@ -49,7 +49,7 @@ class Jail:
 
     @classmethod
     def of(cls, attempt_dir: str) -> Jail | None:
-        """The jail of the attempt, by its record. None: none was made."""
+        """The jail of the attempt, from its record. None: none was made."""
         record = records.read_record(os.path.join(attempt_dir, records.JAIL))
         return None if record is None else cls(attempt_dir, record)
 
@@ -67,15 +67,15 @@ class Jail:
         return os.path.isdir(self.cgroup.path)
 
     def rank_pids(self) -> set[int]:
-        """Pids of all ranks' processes, wherever they went and whatever they call themselves."""
+        """Pids of all processes of all ranks, whatever they did to hide."""
         return self.cgroup.processes() - self.cgroup.child(_HOLDER).processes()
 
     def kill(self) -> None:
-        """SIGKILL to everything in it, at once."""
+        """Send SIGKILL to all processes in it, at once."""
         self.cgroup.kill()
 
     def remove(self) -> bool:
-        """Kill what is left and remove the cgroups. False when something does not die."""
+        """Kill what is left and remove the cgroups. False: a process does not die."""
         self.cgroup.kill()
         deadline = time.monotonic() + _GONE_PATIENCE_S
         empty = self.cgroup.wait_empty(_GONE_PATIENCE_S)
@@ -88,7 +88,7 @@ class Jail:
 
 
 def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> None:
-    """Make the jail unless it is there already.
+    """Make the jail unless it exists.
 
     ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
     """
@@ -127,7 +127,7 @@ def _create(order: JailOrder) -> None:
 
 @contextmanager
 def jail_lock(attempt_dir: str) -> Iterator[None]:
-    """Held while the jail of the attempt is made."""
+    """The lock that is held while the jail of the attempt is made."""
     os.makedirs(attempt_dir, exist_ok=True)
     fd = os.open(os.path.join(attempt_dir, records.JAIL_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -138,9 +138,9 @@ def jail_lock(attempt_dir: str) -> Iterator[None]:
 
 
 class RankJail:
-    """The cgroup of one rank in its attempt's jail, and the way into the jail. For supervisors.
+    """The cgroup of one rank in its attempt's jail, and how to enter the jail. For supervisors.
 
-    ``join``: the cgroup must be there already. So nothing new is made for an attempt that ends meanwhile.
+    ``join``: the cgroup must exist. So nothing is made for an attempt that ends meanwhile.
     """
 
     def __init__(self, attempt_dir: str, order: RankJailOrder, *, join: bool = False) -> None:
@@ -151,7 +151,7 @@ class RankJail:
             raise OSError(3, "the jail is gone", attempt_dir)
         self._holder_fd = holder
         self.root = f"/proc/{process.pid}/root"
-        """The file system that the rank sees."""
+        """The file system that the rank sees, as a path of the host."""
         self.user: tuple[int | None, int | None] = order.uid, order.gid
         self.cgroup = jail.cgroup.child(f"rank-{order.rank}")
         if not join:

@@ -32,7 +32,7 @@ class LeaseTerms(NamedTuple):
     path: str
     term: int
     ends_rank: bool
-    """The rank is ended when the lease ends. False for jobs with ``fencing: relaxed``."""
+    """The rank ends when the lease ends. False for jobs with ``fencing: relaxed``."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -40,7 +40,7 @@ class LeaseTerms(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> LeaseTerms:
-        """Raises :class:`BadOrder`."""
+        """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = _Fields("the lease of a rank", value)
         terms = cls(
             path=fields.path("path"), term=fields.take("term", _is_int, "a number"), ends_rank=fields.flag("ends_rank")
@@ -50,7 +50,7 @@ class LeaseTerms(NamedTuple):
 
 
 class RankJailOrder(NamedTuple):
-    """What the jail of one rank is: its cgroup's limits, and the account that it runs as."""
+    """How the jail of one rank looks: the limits of its cgroup, and the account that it runs as."""
 
     rank: int
     limits: Limits
@@ -64,7 +64,7 @@ class RankJailOrder(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> RankJailOrder:
-        """Raises :class:`BadOrder`."""
+        """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = _Fields("the jail of a rank", value)
         order = cls(
             rank=fields.count("rank"),
@@ -86,9 +86,9 @@ class RankOrder(NamedTuple):
     workdir: str | None
     host: str
     log_file_bytes: int
-    """The log is cut into files of this size, ..."""
+    """The log is cut into files of this size."""
     log_files: int
-    """... and so many of them are kept."""
+    """How many files of the log are kept."""
     lease: LeaseTerms | None = None
     """None: the rank runs without a lease."""
     jail: RankJailOrder | None = None
@@ -97,7 +97,8 @@ class RankOrder(NamedTuple):
     """CPUs that a plain process is bound to. None: all."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent, and kept in ``order.json``. The jail is called ``fence`` there, as in earlier releases."""
+        """The values as they are sent, and kept in ``order.json``. The jail is called ``fence`` there, as in earlier
+        releases."""
         order: dict[str, Any] = {"kind": "rank", **self._asdict(), "log": [self.log_file_bytes, self.log_files]}
         for name in ("log_file_bytes", "log_files", "jail"):
             del order[name]
@@ -107,7 +108,7 @@ class RankOrder(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> RankOrder:
-        """Raises :class:`BadOrder`."""
+        """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = _Fields("the order of a rank", value)
         fields.kind("rank")
         attempt_dir = fields.path("attempt_dir")
@@ -133,7 +134,7 @@ class RankOrder(NamedTuple):
 
     @classmethod
     def read(cls, record: dict[str, Any]) -> RankOrder:
-        """From ``order.json``, which may be of another release: fields that this one does not know are left out.
+        """Read ``order.json``, which another release may have written: unknown fields are ignored.
 
         Raises :class:`BadOrder`.
         """
@@ -151,7 +152,7 @@ class JailOrder(NamedTuple):
     devices: list[Device]
     mounts: Mounts
     limits: Limits
-    """Of all ranks together."""
+    """The limits of all ranks together."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -167,7 +168,7 @@ class JailOrder(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> JailOrder:
-        """Raises :class:`BadOrder`."""
+        """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = _Fields("the order of a jail", value)
         fields.kind("fence")
         devices = fields.take("devices", lambda found: _is_list(found, _is_device), "a list of [major, minor]")
@@ -197,7 +198,7 @@ class ExecOrder(NamedTuple):
     rows: int
     columns: int
     term: str | None
-    """``TERM`` of the program. None: as the rank has it."""
+    """The variable ``TERM`` of the program. None: that of the rank."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -205,7 +206,7 @@ class ExecOrder(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> ExecOrder:
-        """Raises :class:`BadOrder`."""
+        """Read what :meth:`to_json` made. Raises :class:`BadOrder`."""
         fields = _Fields("the order of a command", value)
         name = fields.text("id")
         if not name.isalnum():
@@ -225,7 +226,7 @@ class ExecOrder(NamedTuple):
 
 
 def parse_order(value: object) -> RankOrder | JailOrder:
-    """An order to the spawner. Raises :class:`BadOrder`."""
+    """Read an order to the spawner. Raises :class:`BadOrder`."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind == "rank":
         return RankOrder.parse(value)
@@ -252,7 +253,7 @@ class _Fields:
         return found
 
     def maybe(self, name: str, take: Callable[[str], _T]) -> _T | None:
-        """None when the field is null or missing."""
+        """Take a field that may be null or missing: then None."""
         if self._left.get(name) is None:
             self._left.pop(name, None)
             return None

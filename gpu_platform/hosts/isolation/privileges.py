@@ -26,7 +26,7 @@ _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _X32_BIT = 0x4000_0000
 _CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 _CLONE_NEW_ANY = 0x7E02_0000
-"""All CLONE_NEW… flags of clone(2): a user namespace of its own would give a rank every capability inside it."""
+"""All CLONE_NEW… flags of clone(2). A rank with its own user namespace would have every capability in it."""
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -79,16 +79,15 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 def drop_privileges(uid: int | None = None, gid: int | None = None) -> None:
     """Drop the privileges of this process and of every program that it executes, for ever.
 
-    Call it last before ``execve``. Raises ``OSError``.
-
-    With ``uid`` and ``gid`` it becomes that user first, with its groups.
+    With ``uid`` and ``gid`` it becomes that user first, with the user's groups. Call it last before ``execve``. Raises
+    ``OSError``.
     """
     if uid is not None and gid is not None:
         os.setgroups(_groups(uid, gid))
         os.setresgid(gid, gid, gid)
     capability = 0
     while _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
-        capability += 1  # EINVAL behind the last that this kernel knows
+        capability += 1  # EINVAL comes after the last capability that this kernel knows
     if capability == 0:
         _fail("prctl(PR_CAPBSET_DROP)")
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -112,13 +111,13 @@ def refuse_dangerous_calls() -> None:
 
 
 def is_supported() -> bool:
-    """True when the system call filter knows this machine's architecture."""
+    """True if the system call filter knows this machine's architecture."""
     return platform.machine() in _ARCHITECTURES
 
 
 @cache
 def _filter(machine: str) -> bytes:
-    """Classic BPF over ``struct seccomp_data``: number at 0, architecture at 4, arguments from 16."""
+    """The filter in classic BPF over ``struct seccomp_data``: number at 0, architecture at 4, arguments from 16."""
     column = list(_ARCHITECTURES).index(machine)
     numbers = sorted(row[column] for row in _REFUSED.values() if row[column] is not None)  # type: ignore[type-var]
     refuse, allow = 0x0005_0000 | errno.EPERM, 0x7FFF_0000
@@ -126,12 +125,14 @@ def _filter(machine: str) -> bytes:
     code = [
         _statement(0x20, 4),
         _jump(0x15, _ARCHITECTURES[machine], 1, 0),
-        _statement(0x06, refuse),  # 32-bit calls on a 64-bit kernel would pass under other numbers
+        _statement(0x06, refuse),  # 32-bit calls on a 64-bit kernel have other numbers and would pass
         _statement(0x20, 0),
         _jump(0x35, _X32_BIT, 0, 1),
         _statement(0x06, refuse),
         _jump(0x15, _CLONE3, 0, 1),
-        _statement(0x06, unknown),  # its flags lie in memory, out of sight; libraries then use clone
+        _statement(
+            0x06, unknown
+        ),  # clone3's flags are in memory, where the filter cannot read them; libraries then use clone
         _jump(0x15, _CLONE[machine], 0, 4),
         _statement(0x20, 16),
         _jump(0x45, _CLONE_NEW_ANY, 0, 1),
@@ -145,7 +146,7 @@ def _filter(machine: str) -> bytes:
 
 
 def _statement(code: int, value: int) -> bytes:
-    """``struct sock_filter``."""
+    """One ``struct sock_filter``."""
     return struct.pack("<HBBI", code, 0, 0, value)
 
 
@@ -155,7 +156,7 @@ def _jump(code: int, value: int, if_true: int, if_false: int) -> bytes:
 
 def _groups(uid: int, gid: int) -> list[int]:
     try:
-        import pwd  # only where a user was configured: the spawner stays small
+        import pwd  # imported only if an account is configured: the spawner stays small
 
         return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:

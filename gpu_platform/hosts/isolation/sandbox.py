@@ -25,26 +25,26 @@ _CAPABILITIES = "nvidia-caps"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
-"""Never writable, whatever a job names as its working directory."""
+"""Directories that are never writable, whatever a job names as its working directory."""
 
 
 class Mounts(NamedTuple):
-    """Absolute paths. Survives JSON."""
+    """What a sandbox shows. Paths are absolute. It can be sent as JSON."""
 
     writable: list[str]
     hidden: list[str]
     """Directories that appear empty."""
     readable: list[str]
-    """Shown, read-only, although below something hidden."""
+    """Directories that are shown read-only although they are below a hidden one."""
     devices: list[str]
-    """Device nodes of the granted GPUs; each appears as ``/dev/<its name>``, a capability below ``nvidia-caps``."""
+    """Device nodes of the attempt's GPUs. Each appears as ``/dev/<its name>``, a capability below ``nvidia-caps``."""
     tmp_mib: int
     shm: str | None = None
-    """What appears as ``/dev/shm``; None: an empty one of its own."""
+    """The directory that appears as ``/dev/shm``. None: an empty one of its own."""
 
 
 def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) -> list[str]:
-    """Everything read-only, then what differs, outer directories first so that none covers an inner one."""
+    """The command line: all read-only, then the exceptions, outer directories first so that none hides an inner one."""
     shm = ["--perms", "1777", "--tmpfs", "/dev/shm"] if mounts.shm is None else ["--bind", mounts.shm, "/dev/shm"]
     tmp = ["--perms", "1777", "--size", str(mounts.tmp_mib << 20), "--tmpfs"]
     places: list[tuple[str, list[str]]] = [
@@ -61,7 +61,11 @@ def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) 
         program,
         *("--unshare-pid", "--unshare-ipc", "--new-session", "--cap-drop", "ALL"),
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
-        *("--ro-bind", "/proc/sys", "/proc/sys"),  # bwrap leaves it; uid 0 may write there without any capability
+        *(
+            "--ro-bind",
+            "/proc/sys",
+            "/proc/sys",
+        ),  # bwrap leaves it writable, and uid 0 may write there without any capability
         *(word for path in mounts.devices for word in ("--dev-bind", path, _place_of_node(path))),
         *(*shm, "--remount-ro", "/dev"),
         *(word for _, words in places for word in words),
@@ -77,43 +81,44 @@ def _place_of_node(path: str) -> str:
 
 
 def _bind(path: str, option: str) -> list[str]:
-    """With its parents, which bwrap would make for root alone where they are in a new tmpfs."""
+    """The options that bind ``path`` and its parents. In a new tmpfs bwrap would make the parents for root alone."""
     return ["--perms", "0755", "--dir", os.path.dirname(path), option, path, path]
 
 
 def may_be_writable(path: str) -> bool:
-    """False for the root and for directories of the system, which a job never may write."""
+    """False for the root directory and the directories of the system: no job may ever write there."""
     path = os.path.realpath(path)
     return path != "/" and not any(path == system or path.startswith(f"{system}/") for system in _SYSTEM)
 
 
 def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
-    """Returns the process that holds the namespaces, once all is mounted. It is pid 1 in there.
+    """Start the sandbox. Returns the process that holds the namespaces, after all is mounted. It is pid 1 inside.
 
-    Raises ``OSError`` with bubblewrap's own words. The caller does not wait for it: it ends with the attempt.
+    Raises ``OSError`` with the message of bubblewrap. The caller does not wait for the process: it ends with the
+    attempt.
     """
     program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
     if program is None:
         raise FileNotFoundError(2, "bubblewrap is not installed", "bwrap")
-    # bwrap says nothing when it has mounted everything, but it then reads from "block-fd" and closes it: we see
+    # bwrap sends no message after it has mounted everything, but then it reads from "block-fd" and closes it. So we see
     # the other end of a socket close.
     ready, blocks = socket.socketpair()
     info, tells = os.pipe()
-    ready.send(b"1")  # the one byte that it reads
+    ready.send(b"1")  # bwrap reads this byte
     pid = cgroup.fork()
     if pid == 0:
         _become_bwrap(bwrap_command(program, mounts, info_fd=tells, ready_fd=blocks.fileno()), log_path, tells, blocks)
     os.close(tells)
     blocks.close()
-    # While bwrap works, pay for the wait that the kernel's first move of a process between v1 cgroups costs (10 ms):
-    # the moves of the ranks, soon after, are then free. Nothing to do where all is v2.
+    # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
+    # of the ranks, soon after, take no time. With v2 alone this does nothing.
     cgroup.enter()
     with open(info, "rb") as file, ready:
         text = file.read()
         ready.settimeout(_MOUNT_TIMEOUT_S)
         try:
             is_ready = ready.recv(1) == b""
-        except OSError:  # it ended without having read our byte, or hangs on a dead network file system
+        except OSError:  # bwrap ended without reading our byte, or hangs on a dead network file system
             is_ready = False
     holder = read_stat(json.loads(text)["child-pid"]) if text and is_ready else None
     if holder is None or holder.zombie:
@@ -140,12 +145,12 @@ def _become_bwrap(command: list[str], log_path: str, tells: int, blocks: socket.
 
 
 def share_pids(holder_fd: int) -> None:
-    """Children that this process forks from now on are born into the sandbox's PID namespace."""
+    """Put children that this process forks from now on into the PID namespace of the sandbox."""
     _setns(holder_fd, _CLONE_NEWPID)
 
 
 def keep_own_pids() -> None:
-    """Undoes :func:`share_pids`. Until then the kernel gives this process no threads (clone(2), EINVAL)."""
+    """Undo :func:`share_pids`. Before that the kernel lets this process start no threads (clone(2), EINVAL)."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _setns(own, _CLONE_NEWPID)
@@ -154,7 +159,7 @@ def keep_own_pids() -> None:
 
 
 def enter(holder_fd: int) -> None:
-    """This process sees the sandbox's files and IPC. It must have one thread."""
+    """Let this process see the sandbox's files and IPC. It must have only one thread."""
     _setns(holder_fd, _CLONE_NEWNS | _CLONE_NEWIPC)
 
 

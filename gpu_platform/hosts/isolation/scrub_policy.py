@@ -30,13 +30,16 @@ log = structlog.get_logger(__name__)
 ScrubPolicy = Literal["never", "between_namespaces", "always"]
 
 _CLEAN = ""
-"""Recorded in place of a namespace once the memory was overwritten and verified."""
+"""Recorded instead of a namespace after the memory was overwritten and verified."""
 _NO_CUDA = "CUDA cannot be used here"
 
 
 class Scrubber:
-    """``reset`` resets a GPU that nothing uses: that clears its memory too, and is done where there is no CUDA.
-    ``on_failure`` gets the GPU and what is wrong with it."""
+    """Decides when the memory of a GPU must be overwritten, and has it done.
+
+    ``reset`` resets a GPU that nothing uses, which also clears its memory. It is called if CUDA cannot be used.
+    ``on_failure`` gets the GPU and what is wrong with it.
+    """
 
     def __init__(
         self,
@@ -54,9 +57,9 @@ class Scrubber:
         self._on_failure = on_failure
 
     def before(self, gpu_uuid: str, namespace: str | None) -> None:
-        """The GPU goes to ``namespace`` (None: parts of it to several), and nobody is on it.
+        """Make the GPU clean for ``namespace`` (None: shares of it go to several). Nothing may run on it.
 
-        Raises :class:`PreflightFailed` if an earlier tenant's data cannot be removed.
+        Raises :class:`PreflightFailed` if the data of an earlier tenant cannot be removed.
         """
         if not self._has_memory:
             return
@@ -68,16 +71,16 @@ class Scrubber:
             self._write(gpu_uuid, namespace)
 
     def after(self, gpu_uuid: str) -> None:
-        """Its last job has ended. A failure is reported: it must not keep the job from ending."""
+        """Clean the GPU after its last job ended. A failure is only reported, so that the job can end."""
         owner = self._owner(gpu_uuid) if self._has_memory else _CLEAN
         if owner != _CLEAN and self._policy(owner) == "always":
             try:
                 self._clean(gpu_uuid)
             except PlatformError:
-                return  # reported, and still on record: nobody gets the GPU before it is clean
+                return  # reported, and the record stays: nobody gets the GPU before it is clean
 
     def after_instance(self, gpu_uuid: str, instance_uuid: str, namespace: str) -> None:
-        """A MIG instance is to be destroyed."""
+        """Clean a MIG instance that will be destroyed."""
         if not self._has_memory or self._policy(namespace) == "never":
             return
         problem = self._overwrite(instance_uuid)
@@ -102,7 +105,7 @@ class Scrubber:
         return None
 
     def _overwrite(self, device: str) -> str | None:
-        """Why it failed, or None. ``device``: a GPU's uuid, or a MIG device's."""
+        """Overwrite the memory. Returns why it failed, or None. ``device``: the uuid of a GPU or MIG device."""
         environ = os.environ | {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         command = [
             sys.executable,
@@ -129,7 +132,7 @@ class Scrubber:
         return self._node.scrub_namespaces.get(namespace or "", self._node.scrub)
 
     def _owner(self, gpu_uuid: str) -> str | None:
-        """Whose data the GPU holds: a namespace, ``_CLEAN``, or None: not known, so another tenant's."""
+        """Whose data is on the GPU: a namespace, or ``_CLEAN``. None: unknown, so it counts as another tenant's."""
         record = records.read_record(str(self._record(gpu_uuid)))
         return None if record is None else record["namespace"]
 

@@ -14,15 +14,16 @@ import sys
 import time
 
 DONE, DIRTY, NO_CUDA, FAILED = 0, 3, 4, 5
-"""Overwritten and verified; a byte was not zero after it; CUDA cannot be used here; CUDA reported an error."""
+"""Exit codes: overwritten and verified; a byte was not zero afterwards; CUDA cannot be used here; CUDA reported an
+error."""
 
 _SMALLEST = 2 << 20
-"""Bytes; CUDA hands out device memory in pages of this size."""
+"""Bytes of a page: CUDA allocates device memory in pages of this size."""
 _WINDOW = 32 << 20
-"""Bytes that are read back at once."""
+"""Bytes that are read back at the same time."""
 _OUT_OF_MEMORY = 2
 _UNUSABLE = (3, 34, 100, 999)
-"""CUDA_ERROR_NOT_INITIALIZED, STUB_LIBRARY, NO_DEVICE, UNKNOWN (as ``cuInit`` says it without a driver)."""
+"""CUDA_ERROR_NOT_INITIALIZED, STUB_LIBRARY, NO_DEVICE, and UNKNOWN (which ``cuInit`` returns without a driver)."""
 
 
 class CudaError(Exception):
@@ -34,7 +35,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The few calls of libcuda.so.1 that it takes. Raises ``OSError`` when there is no such library."""
+    """The functions of libcuda.so.1 that are needed here. Raises ``OSError`` if there is no such library."""
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         self._library = ctypes.CDLL(library)
@@ -47,13 +48,13 @@ class Cuda:
         self._call("cuCtxSetCurrent", context)
 
     def memory(self) -> tuple[int, int]:
-        """(free, total), bytes."""
+        """(free bytes, all bytes)."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def allocate(self, size: int) -> int | None:
-        """A device address; None when there is not so much in one piece."""
+        """The address of ``size`` bytes on the device. None: there is no free piece of this size."""
         address = ctypes.c_uint64()
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
@@ -68,11 +69,12 @@ class Cuda:
         self._call("cuMemsetD32_v2", ctypes.c_uint64(address), ctypes.c_uint(0), ctypes.c_size_t(size // 4))
 
     def wait(self) -> None:
-        """Wait until the GPU has done what was asked."""
+        """Wait until the GPU has finished all work."""
         self._call("cuCtxSynchronize")
 
     def host_buffer(self, size: int) -> int:
-        """The address of memory that the device copies into at full speed (page-locked); ordinary if there is none."""
+        """The address of page-locked memory, to which the device copies at full speed. If there is none: ordinary
+        memory."""
         address = ctypes.c_void_p()
         with contextlib.suppress(CudaError, AttributeError):
             self._call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
@@ -86,7 +88,7 @@ class Cuda:
         self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(buffer), ctypes.c_uint64(address), ctypes.c_size_t(size))
 
     def free(self, address: int) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def _call(self, name: str, *arguments: object) -> None:
@@ -95,7 +97,7 @@ class Cuda:
 
 
 def take_all(cuda: Cuda) -> list[tuple[int, int]]:
-    """Allocate everything: pieces (address, bytes), the largest that there are, down to one page."""
+    """Allocate all memory, the largest pieces first, down to one page. Returns (address, bytes) of each piece."""
     pieces: list[tuple[int, int]] = []
     size = cuda.memory()[0] // _SMALLEST * _SMALLEST
     while size >= _SMALLEST:
@@ -109,7 +111,10 @@ def take_all(cuda: Cuda) -> list[tuple[int, int]]:
 
 
 def first_dirty_byte(cuda: Cuda, pieces: list[tuple[int, int]], every: int) -> int | None:
-    """The address of a byte that is not zero in every ``every``-th window, the last of each piece included."""
+    """The address of a byte that is not zero. None: all is clean.
+
+    It checks every ``every``-th window, and the last window of each piece.
+    """
     buffer, zeros = cuda.host_buffer(_WINDOW), bytes(_WINDOW)
     differ = ctypes.CDLL(None).memcmp
     differ.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -125,7 +130,7 @@ def first_dirty_byte(cuda: Cuda, pieces: list[tuple[int, int]], every: int) -> i
 
 
 def main() -> int:
-    """``argv[1]``: every how-many-th window is verified; 1 is all of them."""
+    """Scrub the GPU that this process sees. ``argv[1]`` = n: every n-th window is verified; 1 verifies all."""
     began = time.monotonic()
     try:
         cuda = Cuda()

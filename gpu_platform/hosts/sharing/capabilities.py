@@ -19,9 +19,9 @@ _MAJOR_NAME = "nvidia-caps"
 
 
 def instance_nodes(gpu_minor: int, gi: int, ci: int, *, dev: Path, proc: Path = Path("/proc")) -> list[str]:
-    """Nodes of the two capabilities, made where the driver's udev rules have not made them.
+    """The device nodes of the two capabilities of a MIG instance. Makes them if the driver's udev rules did not.
 
-    Raises :class:`HostUnavailable` when the driver does not name them.
+    Raises :class:`HostUnavailable` if the driver does not list them.
     """
     instance = proc / f"driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi}"
     return [_node(file, dev, proc) for file in (instance / "access", instance / f"ci{ci}/access")]

@@ -12,7 +12,7 @@ _SETTINGS: dict[TimeSlice, int] = {"default": 0, "short": 1, "medium": 2, "long"
 
 
 def set_exclusive(nvml: NvmlLibrary, gpu_uuid: str, exclusive: bool) -> None:
-    """EXCLUSIVE_PROCESS or DEFAULT. Changes nothing where the GPU cannot, or we may not (no root)."""
+    """Set the compute mode to EXCLUSIVE_PROCESS or DEFAULT. Does nothing if the GPU or our rights do not allow it."""
     wanted = nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
     try:
         device = nvml.nvmlDeviceGetHandleByUUID(gpu_uuid)

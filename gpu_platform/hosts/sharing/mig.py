@@ -13,17 +13,17 @@ from gpu_platform.hosts.nvml.gpu_signals import unsupported
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 
 _ENTIRE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
-"""Compute slices -> NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE, the one that fills such a GPU instance."""
+"""Compute slices -> NVML_COMPUTE_INSTANCE_PROFILE_<n>_SLICE, the profile that fills such a GPU instance."""
 _PLAIN_PROFILES = (0, 1, 2, 3, 4, 5, 6, 9)
 """NVML_GPU_INSTANCE_PROFILE_<n>_SLICE, and 1_SLICE_REV2: one slice with twice the memory."""
 _MEDIA_PROFILES = (7, 8)
-"""NVML_GPU_INSTANCE_PROFILE_<n>_SLICE_REV1: the names that end in ``+me``."""
+"""NVML_GPU_INSTANCE_PROFILE_<n>_SLICE_REV1: profiles whose names end in ``+me``."""
 _MAX_INSTANCES = 8
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance as the driver has it. ``start`` and ``size`` in memory slices."""
+    """A GPU instance as the driver reports it. ``start`` and ``size`` count memory slices."""
 
     gi: int
     start: int
@@ -34,7 +34,7 @@ class Instance:
 
 
 def mode(nvml: NvmlLibrary, gpu_uuid: str) -> bool | None:
-    """True when MIG is on now. None: the GPU has no MIG."""
+    """True if MIG is on now. None: the GPU has no MIG."""
     try:
         return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByUUID(gpu_uuid))[0])
     except unsupported(nvml):
@@ -42,9 +42,9 @@ def mode(nvml: NvmlLibrary, gpu_uuid: str) -> bool | None:
 
 
 def set_mode(nvml: NvmlLibrary, gpu_uuid: str, on: bool) -> bool:
-    """Ask for it. False: a reset of the GPU is needed to make it so (Ampere; Hopper and later switch at once).
+    """Switch MIG on or off. False: the GPU must be reset first (Ampere; Hopper and later switch at once).
 
-    Raises :class:`HostUnavailable` when something uses the GPU, :class:`PreflightFailed` when the driver refuses.
+    Raises :class:`HostUnavailable` if something uses the GPU, :class:`PreflightFailed` if the driver refuses.
     """
     try:
         nvml.nvmlDeviceSetMigMode(nvml.nvmlDeviceGetHandleByUUID(gpu_uuid), int(on))
@@ -54,12 +54,12 @@ def set_mode(nvml: NvmlLibrary, gpu_uuid: str, on: bool) -> bool:
 
 
 def instances(nvml: NvmlLibrary, gpu_uuid: str) -> list[Instance]:
-    """All that exist on the GPU, whoever made them; none while MIG is off, or when the GPU must be reset."""
+    """All instances of the GPU, whoever made them. Empty while MIG is off, or if the GPU must be reset."""
     try:
         if not mode(nvml, gpu_uuid):
             return []
     except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired):
-        return []  # a reset or a reboot, whichever comes, removes them
+        return []  # the next reset or reboot removes them
     device = nvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
     uuids = _device_uuids(nvml, device)
     found: list[Instance] = []
@@ -72,8 +72,10 @@ def instances(nvml: NvmlLibrary, gpu_uuid: str) -> list[Instance]:
 
 
 def create(nvml: NvmlLibrary, gpu_uuid: str, profile: str, start: int, size: int) -> Instance:
-    """Make the instance and its compute instance. Raises :class:`PreflightFailed` (``kind="hardware"``)
-    when the GPU has no such profile or the place is taken."""
+    """Make a GPU instance and its compute instance.
+
+    Raises :class:`PreflightFailed` (``kind="hardware"``) if the GPU has no such profile or the place is taken.
+    """
     device = nvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
     info = _profile(nvml, device, profile, start, size)
     if info is None:
@@ -96,7 +98,7 @@ def create(nvml: NvmlLibrary, gpu_uuid: str, profile: str, start: int, size: int
 
 
 def destroy(nvml: NvmlLibrary, gpu_uuid: str, gi: int) -> None:
-    """Remove the instance and what is in it; nothing happens if it is gone, or the GPU is.
+    """Remove the instance and its compute instance. Does nothing if the instance or the GPU is gone.
 
     Raises :class:`HostUnavailable` while something uses it.
     """
@@ -117,7 +119,7 @@ def destroy(nvml: NvmlLibrary, gpu_uuid: str, gi: int) -> None:
 
 
 def _profile(nvml: NvmlLibrary, device: Any, name: str, start: int, size: int) -> Any:
-    """The profile of this shape. By its shape, since drivers disagree about names (3g.40gb was 3g.39gb in R535)."""
+    """The profile with this shape. The name does not decide: drivers disagree (3g.40gb was 3g.39gb in R535)."""
     slices = int(name.split("g.")[0])
     kinds = _MEDIA_PROFILES if name.endswith("+me") else _PLAIN_PROFILES
     for info in _profiles(nvml, device, kinds):
@@ -136,7 +138,7 @@ def _profiles(
     for kind in kinds:
         try:
             found.append(nvml.nvmlDeviceGetGpuInstanceProfileInfo(device, kind, version=1))
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):  # not a profile of this GPU
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):  # this GPU has no such profile
             continue
     return found
 

@@ -17,11 +17,11 @@ from gpu_platform.hosts.system.process_tree import boot_id
 
 @dataclass(frozen=True)
 class MigInstanceRecord:
-    """One instance that is wanted (``gi`` is None), or that was made."""
+    """An instance that was made, or (``gi`` is None) that is about to be made."""
 
     attempt: str
     position: int
-    """Which of the attempt's GPUs."""
+    """The position of the GPU in the attempt's list."""
     start: int
     size: int
     namespace: str
@@ -31,20 +31,20 @@ class MigInstanceRecord:
     gi: int | None = None
 
     def is_made(self, instance: Instance) -> bool:
-        """True when ``instance`` is this one. Before its id is known, its place identifies it."""
+        """True if ``instance`` is the one that this record means. Before its id is known, its place identifies it."""
         if self.gi is not None:
             return instance.gi == self.gi
         return (instance.start, instance.size) == (self.start, self.size) and instance.gi not in self.before
 
 
 class MigInstanceRecords:
-    """The records of one GPU. They hold for one boot, as MIG instances do."""
+    """The records of one GPU. They are valid for one boot, as MIG instances are."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def entries(self) -> list[MigInstanceRecord]:
-        """All records of this GPU; none after a reboot."""
+        """All records of this GPU. Empty after a reboot."""
         record = records.read_record(str(self._path))
         if record is None or record["boot_id"] != boot_id():
             return []
@@ -55,11 +55,11 @@ class MigInstanceRecords:
         return next((e for e in self.entries() if (e.attempt, e.position) == (attempt, position)), None)
 
     def put(self, entry: MigInstanceRecord) -> None:
-        """Replaces the record of the same attempt and position."""
+        """Write a record. It replaces the record of the same attempt and position."""
         self._write([*self._others(entry), entry])
 
     def made(self, entry: MigInstanceRecord, gi: int) -> None:
-        """Note that the instance was made, and its id."""
+        """Note that the instance was made, with its id."""
         self.put(replace(entry, gi=gi))
 
     def drop(self, entry: MigInstanceRecord) -> None:

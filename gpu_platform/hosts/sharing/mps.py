@@ -25,14 +25,17 @@ from gpu_platform.hosts.system.tools import run_tool
 PROGRAM = "nvidia-cuda-mps-control"
 _MARK = "GPU_PLATFORM_MPS_DAEMON"
 _MAX_PATH = 80
-"""The sockets below have names of up to 27 bytes, and their path may have 108 (unix(7))."""
+"""The sockets below it have names of up to 27 bytes, and the whole path may have 108 (unix(7))."""
 _PIPES, _LOGS = "nvidia-mps", "nvidia-log"
 _QUIT_S, _KILL_S = 5.0, 5.0
 
 
 class MpsDaemon:
-    """The daemon of one GPU. ``directory`` is its own; ``jailed``: so are its clients, and then both see one private
-    directory as ``/dev/shm``: CUDA exchanges shared memory there, and the sockets find place in it too."""
+    """The MPS control daemon of one GPU, with ``directory`` to itself.
+
+    ``jailed``: its clients are in a jail. Then daemon and clients see one private directory as ``/dev/shm``: CUDA
+    exchanges shared memory there, and the sockets are in it too.
+    """
 
     def __init__(self, directory: Path, gpu_uuid: str, *, jailed: bool = False) -> None:
         self._name = os.fsencode(directory)
@@ -41,23 +44,23 @@ class MpsDaemon:
         self.shm = f"/dev/shm/gpu-platform-mps-{digest}" if jailed else None
         self._root = Path(self.shm or directory)
         self._seen = Path("/dev/shm") if jailed else directory
-        """The root, as daemon and clients see it."""
+        """The root directory, as daemon and clients see it."""
 
     @property
     def is_started(self) -> bool:
-        """True when the daemon was started and not stopped since."""
+        """True if the daemon was started and has not been stopped."""
         return self._root.exists()
 
     @property
     def writable(self) -> list[str]:
-        """What clients must be able to write beside :attr:`shm`."""
+        """Paths that clients must be able to write, besides :attr:`shm`."""
         return [] if self.shm else [str(self._root)]
 
     def start(self, uid: int | None = None, gid: int | None = None) -> None:
         """Start the daemon unless it runs. Raises :class:`HostUnavailable`.
 
-        Raises :class:`PreflightFailed` when it serves another account: an MPS server serves one user at a time, so
-        the second user would wait for the first.
+        Raises :class:`PreflightFailed` if it runs for another account: an MPS server serves one user at a time, so the
+        second user would wait for the first.
         """
         owner = os.geteuid() if uid is None else uid
         if running := self.processes():
@@ -73,17 +76,17 @@ class MpsDaemon:
             raise HostUnavailable(
                 f"MPS needs a path of at most {_MAX_PATH} bytes for its sockets: state_dir is too long ({self._seen})"
             )
-        shutil.rmtree(self._root, ignore_errors=True)  # what a killed daemon left in it
+        shutil.rmtree(self._root, ignore_errors=True)  # files that a killed daemon left
         for directory in (self._root, self._root / _PIPES, self._root / _LOGS):
             directory.mkdir(parents=True, mode=0o700)
             if uid is not None and gid is not None:
                 os.chown(directory, uid, gid)
-        self._control("-d", uid=uid, gid=gid)  # it makes itself a daemon, and lives on when the node worker does not
+        self._control("-d", uid=uid, gid=gid)  # it becomes a daemon, which survives the node worker
         if not self.processes():
             raise HostUnavailable(f"the MPS daemon of GPU {self._gpu_uuid} ended at once: {self._log_tail()}")
 
     def stop(self) -> None:
-        """Ask the daemon to quit, and kill it and its servers if they do not. Nothing happens if it does not run."""
+        """Ask the daemon to quit, and kill it and its servers if they do not. Does nothing if it does not run."""
         running = self.processes()
         if running:
             owner = os.stat(f"/proc/{running[0].pid}")
@@ -106,7 +109,7 @@ class MpsDaemon:
         return sorted(found, key=lambda process: (process.started, process.pid))
 
     def client_environ(self, grant: ShareGrant) -> dict[str, str]:
-        """The GPU is device 0 for the client, whatever it is called on the host."""
+        """The variables of a client. For the client the GPU is device 0, whatever its index on the host is."""
         return {
             "CUDA_MPS_PIPE_DIRECTORY": str(self._seen / _PIPES),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(grant.percent),

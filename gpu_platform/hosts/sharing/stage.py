@@ -33,9 +33,12 @@ _ONE_DEVICE = (ShareMode.MIG, ShareMode.MPS)
 
 
 class Sharing(Stage):
-    """``reset`` resets a GPU that nothing uses (MIG mode of Ampere). ``scrubber`` is called where a GPU, or a part of
-    it, changes hands: before anything else has a context on it. ``dev`` and ``proc`` are where device nodes and the
-    driver's files are."""
+    """Sets up the shares of GPUs: MIG instances, MPS daemons and time slices.
+
+    ``reset`` resets a GPU that nothing uses (MIG mode of Ampere). ``scrubber`` is called when a GPU or a share of it
+    goes to another tenant, before anything else uses it. ``dev`` and ``proc`` are where device nodes and the driver's
+    files are.
+    """
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class Sharing(Stage):
         self._proc = proc
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._clients: defaultdict[str, dict[str, ShareMode | None]] = defaultdict(dict)
-        """GPU -> attempts on it, and how each shares it. None: it has the whole GPU."""
+        """GPU -> attempts on it, and how each of them shares it. None: it holds the whole GPU."""
 
     def recover(self, attempts: Sequence[HostPlan]) -> None:
-        """Note who has which GPU, and undo what was left of attempts that are gone."""
+        """Note which attempt holds which GPU, and undo what is left of attempts that are gone."""
         for plan in attempts:
             for uuid, grant in _grants(plan):
                 self._clients[uuid][str(plan.key)] = None if grant is None else grant.mode
@@ -72,7 +75,7 @@ class Sharing(Stage):
                 self._clear(uuid)
 
     def prepare(self, plan: HostPlan) -> None:
-        """Make of each GPU what the plan grants. Raises :class:`PreflightFailed` or :class:`HostUnavailable`."""
+        """Set up each GPU as the plan says. Raises :class:`PreflightFailed` or :class:`HostUnavailable`."""
         _check_ranks(plan)
         for position, (uuid, grant) in enumerate(_grants(plan)):
             with self._locks[uuid]:
@@ -86,7 +89,9 @@ class Sharing(Stage):
                         self._give_instance(uuid, plan, position, grant)
                     case ShareGrant(mode=ShareMode.MPS):
                         self._enter(uuid, plan)
-                        set_exclusive(self._nvml, uuid, True)  # for the daemon: a program that evades it gets nothing
+                        set_exclusive(
+                            self._nvml, uuid, True
+                        )  # for the daemon: a program that goes around it gets no GPU
                         if self._nvml.runs_cuda:
                             self._start_daemon(uuid, plan)
                     case _:
@@ -95,7 +100,7 @@ class Sharing(Stage):
                         self._slice_time(uuid)
 
     def provides(self, plan: HostPlan) -> Provision:
-        """What ranks need to find their shares: device names, device nodes, and the way to the MPS daemon."""
+        """What ranks need to find their shares: device names, device nodes, and where the MPS daemon is."""
         if not plan.shares:
             return Provision()
         names: list[str] = []
@@ -132,10 +137,11 @@ class Sharing(Stage):
         daemon = self._daemon(uuid)
         return {process.pid for process in daemon.processes()} if daemon.is_started else set()
 
-    # -- what a GPU becomes; its lock is held ------------------------------------------------------
+    # -- setting up one GPU, with its lock held ----------------------------------------------------
 
     def _check_other_attempts(self, uuid: str, plan: HostPlan, grant: ShareGrant | None) -> None:
-        """The database never grants a share twice. But an earlier attempt may still be ending on this host."""
+        """Raise if another attempt uses the share. The database never grants a share twice, but an attempt may still
+        be ending here."""
         mode = None if grant is None else grant.mode
         for key, other in self._clients[uuid].items():
             if key != str(plan.key) and (mode is None or other is not mode):
@@ -147,14 +153,14 @@ class Sharing(Stage):
                 )
 
     def _enter(self, uuid: str, plan: HostPlan) -> None:
-        """For the first attempt on a GPU: switch MIG off, and scrub the data of an earlier tenant."""
+        """Prepare a GPU for its first attempt: switch MIG off, and scrub the data of an earlier tenant."""
         if len(self._clients[uuid]) == 1:
             self._set_mig_mode(uuid, False)
             self._scrubber.before(uuid, plan.namespace)
 
     def _give_whole(self, uuid: str, plan: HostPlan) -> None:
         self._enter(uuid, plan)
-        # More ranks than GPUs share them on purpose.
+        # More ranks than GPUs: they share the GPUs on purpose.
         set_exclusive(self._nvml, uuid, self._node.exclusive_process and len(plan.ranks) <= len(plan.gpu_uuids))
 
     def _give_instance(self, uuid: str, plan: HostPlan, position: int, grant: ShareGrant) -> None:
@@ -181,11 +187,11 @@ class Sharing(Stage):
         account = account_of(self._node, plan.user) if self._jailed else None
         try:
             self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
-        except HostUnavailable as error:  # another host may do better; trying again here would not
+        except HostUnavailable as error:  # another host may be able to; trying again here would not help
             raise PreflightFailed(error.message, kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid) from error
 
     def _set_mig_mode(self, uuid: str, on: bool) -> None:
-        """Nothing if it is so, or the GPU knows no MIG and none is wanted."""
+        """Switch MIG on or off. Does nothing if it is so already, or if the GPU has no MIG and none is needed."""
         is_on = mig.mode(self._nvml, uuid)
         if is_on is on or (is_on is None and not on):
             return
@@ -251,12 +257,12 @@ class Sharing(Stage):
 
     def _capability_nodes(self, uuid: str, instance: mig.Instance) -> list[str]:
         if not self._nvml.has_device_nodes or not self._jailed or instance.ci is None:
-            return []  # a plain process opens what its user may; a simulated GPU has no nodes
+            return []  # a plain process may open what its user may; a simulated GPU has no nodes
         minor = self._nvml.nvmlDeviceGetMinorNumber(self._nvml.nvmlDeviceGetHandleByUUID(uuid))
         return instance_nodes(minor, instance.gi, instance.ci, dev=self._dev, proc=self._proc)
 
     def _sliced(self, uuid: str) -> Path:
-        """Exists while the GPU's time slices are not the driver's own."""
+        """The file that exists while the GPU's time slices are not the driver's default."""
         return self._home / "time-slices" / uuid
 
     def _instance_records(self, uuid: str) -> MigInstanceRecords:
@@ -271,7 +277,7 @@ def _grants(plan: HostPlan) -> Iterator[tuple[str, ShareGrant | None]]:
 
 
 def _own_positions(plan: HostPlan, spec: RankSpec) -> list[int]:
-    """Positions of the plan's GPUs that the rank sees. Only its own, where CUDA can show a process one device."""
+    """Positions of the plan's GPUs that the rank sees. Only its own, if CUDA can show a process only one device."""
     positions = [plan.gpu_uuids.index(uuid) for uuid in spec.gpu_uuids]
     if len(positions) > 1 and any(plan.shares[position].mode in _ONE_DEVICE for position in positions):
         return [positions[spec.local_rank]]
@@ -279,7 +285,7 @@ def _own_positions(plan: HostPlan, spec: RankSpec) -> list[int]:
 
 
 def _check_ranks(plan: HostPlan) -> None:
-    """A rank that would see several shares must have one of its own: there are as many ranks beside it as shares."""
+    """Raise if a rank would see several shares. There must be as many ranks as shares, so that each has its own."""
     modes = {grant.mode for grant in plan.shares} & set(_ONE_DEVICE)
     for spec in plan.ranks if modes else ():
         beside = [rank for rank in plan.ranks if rank.gpu_uuids == spec.gpu_uuids]
@@ -293,10 +299,10 @@ def _check_ranks(plan: HostPlan) -> None:
 
 @contextlib.contextmanager
 def _logged(event: str, *, gpu: str) -> Iterator[None]:
-    """Log an error and go on: the same is tried again when the GPU is granted next."""
+    """Log an error and go on. The same is tried again when the GPU is granted the next time."""
     try:
         yield
     except PlatformError as error:
         log.warning(event, gpu=gpu, error=error.message)
-    except Exception as error:  # NVML's own, of a GPU that is lost
+    except Exception as error:  # e.g. an NVML error of a lost GPU
         log.warning(event, gpu=gpu, error=str(error))

@@ -25,11 +25,11 @@ class Lease(NamedTuple):
     leased_until_s: float
     """No rank is started after this time."""
     term: int
-    """Term of the host when the lease was given. It grows each time that the host is declared LOST."""
+    """The host's term when the lease was given. It grows each time that the host is declared LOST."""
 
 
 def lease_path(home: str) -> str:
-    """``home``: see ``paths.node_dir``."""
+    """The file of the lease. ``home``: see ``paths.node_dir``."""
     return os.path.join(home, FILE)
 
 
@@ -47,7 +47,8 @@ def read_lease(path: str) -> Lease | None:
 
 
 def why_not_start(path: str, term: int) -> str | None:
-    """Why a rank that was planned in ``term`` of this host must not start now. ``term`` 0: in no certain one."""
+    """Why a rank that was planned in ``term`` of this host must not start now. None: it may. ``term`` 0 is not
+    checked."""
     lease = read_lease(path)
     now = records.boot_clock_s()
     if lease is not None and may_start(now, lease.leased_until_s, lease.term, term):
@@ -58,7 +59,7 @@ def why_not_start(path: str, term: int) -> str | None:
 
 
 def may_start_later(path: str, term: int) -> bool:
-    """True when a rank that was planned in ``term`` may start later, after the host's lease is renewed."""
+    """True if a rank that was planned in ``term`` may start after the host's lease is renewed."""
     lease = read_lease(path)
     if lease is None:
         return True
@@ -66,6 +67,6 @@ def may_start_later(path: str, term: int) -> bool:
 
 
 def ends_in_s(path: str) -> float:
-    """Seconds until ranks must end; 0.0 when they must end now."""
+    """Seconds until ranks must end. 0.0: they must end now."""
     lease = read_lease(path)
     return 0.0 if lease is None else max(0.0, lease.run_until_s - records.boot_clock_s())

@@ -20,7 +20,7 @@ from gpu_platform.domain.jobs.attempt import AttemptKey
 
 
 def node_dir(state_dir: Path, host: str) -> Path:
-    """The own directory of a host, called ``home`` elsewhere."""
+    """The host's own directory. Elsewhere it is called ``home``."""
     return state_dir / "nodes" / host
 
 
@@ -30,19 +30,20 @@ def control_dir(node_dir: Path) -> Path:
 
 
 def attempt_dir(home: Path, key: AttemptKey) -> Path:
-    """``home`` is :func:`node_dir`."""
+    """The directory of an attempt's records. ``home`` is :func:`node_dir`."""
     return home / "jobs" / check_job_id(key.job_id) / str(key.attempt)
 
 
 def check_job_id(job_id: str) -> str:
-    """Job ids come from outside: raises :class:`NotFound` for one that is not a plain name."""
+    """Return ``job_id``, which comes from outside. Raises :class:`NotFound` if it is not a plain name."""
     if "/" in job_id or "\0" in job_id or job_id in ("", ".", ".."):
         raise NotFound(f"there is no job {job_id!r}")
     return job_id
 
 
 def checkpoint_dir(root: Path, key: AttemptKey) -> Path:
-    """Where the attempt saves its work. ``root`` is best shared by all hosts: see ``NodeSettings.checkpoint_root``."""
+    """The directory where the attempt writes its checkpoints. All hosts should share ``root``: see
+    ``NodeSettings.checkpoint_root``."""
     return root / key.job_id / str(key.attempt)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Container
 from gpu_platform.domain.errors import HostUnavailable
 
 _PORTS = range(20_000, 32_000)
-"""Below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one meanwhile."""
+"""These are below Linux' ephemeral ports (32768 and up), so that no outgoing connection takes one."""
 _TRIES = 200
 
 

@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 
 
 class Process(NamedTuple):
-    """A process: its pid and its start time, since the kernel uses pids again."""
+    """A process: its pid and its start time, because the kernel uses pids again."""
 
     pid: int
     started: int
-    """Clock ticks since boot."""
+    """When it started, in clock ticks since boot."""
 
 
 class Stat(NamedTuple):
@@ -38,20 +38,23 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int | Literal["self"]) -> Stat | None:
-    """``"self"`` gives the pid that ``/proc`` shows, also to a process of an inner PID namespace."""
+    """Read ``/proc/<pid>/stat``. None: there is no such process.
+
+    ``"self"`` gives the pid that ``/proc`` shows, even to a process of an inner PID namespace.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     pid = int(text[: text.index(b" ")])
-    # The name stands in brackets and may itself contain brackets and spaces.
+    # The name is in brackets and may itself contain brackets and spaces.
     fields = text[text.rindex(b")") + 2 :].split()
     return Stat(Process(pid, int(fields[19])), int(fields[1]), fields[0] in (b"Z", b"X"))
 
 
 def is_alive(process: Process) -> bool:
-    """True while exactly this process runs."""
+    """True while exactly this process runs, not another one with the same pid."""
     stat = read_stat(process.pid)
     return stat is not None and stat.process == process and not stat.zombie
 
@@ -63,7 +66,7 @@ def all_processes() -> dict[int, Stat]:
 
 
 def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
-    """True when the process was started with all of these ``NAME=value`` in its environment."""
+    """True if the process was started with all of these ``NAME=value`` in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environ = b"\0" + file.read()
@@ -75,7 +78,7 @@ def has_environ(pid: int, entries: Iterable[bytes]) -> bool:
 def descendants(
     roots: Iterable[int], table: dict[int, Stat], also: Callable[[int], bool] = lambda pid: False
 ) -> set[Process]:
-    """Living processes below ``roots`` (without them), and those that ``also`` picks, with all below them."""
+    """Living processes below ``roots``, without the roots; also those that ``also`` picks, and all below them."""
     roots = set(roots)
     children: dict[int, list[int]] = {}
     for pid, stat in table.items():
@@ -92,19 +95,19 @@ def descendants(
 
 
 def open_process(process: Process) -> int | None:
-    """A pidfd of exactly this process, or None if it is gone. It becomes readable when the process ends."""
+    """A pidfd of exactly this process. None: it is gone. The pidfd becomes readable when the process ends."""
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    if not is_alive(process):  # checked after opening: from here on the pid cannot mean another process
+    if not is_alive(process):  # checked after opening: now the pid cannot belong to another process
         os.close(fd)
         return None
     return fd
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """False if it was gone already."""
+    """Send the signal to exactly this process. False: it was gone already."""
     fd = open_process(process)
     if fd is None:
         return False

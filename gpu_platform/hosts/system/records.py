@@ -50,23 +50,26 @@ JAIL_LOCK = "fence.lock"
 
 _CLAIM_BYTES = 200
 _FLOCK = "hhqqi4x"
-"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+"""The fields of struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 FORMAT = 1
-"""Of all records. Older ones are read for ever: ranks outlive the release that started them. Records from before
-there was this number have none."""
+"""The format of all records. Older ones must stay readable: ranks outlive the release that started them. Records
+from before this number existed have none."""
 
 
 def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int = 0o644) -> None:
-    """Replace ``path`` at once: readers see the old record or the new one, never half of one."""
+    """Replace ``path`` at once: readers see the old record or the new one, never half of one.
+
+    ``durable``: the record is on disk when this returns.
+    """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
-            while left:  # a disk that is nearly full takes a part, and says so only the next time
+            while left:  # a disk that is nearly full takes only a part, and the next write says so
                 left = left[os.write(fd, left) :]
             if durable:
                 os.fsync(fd)
@@ -86,8 +89,8 @@ def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int 
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """None: there is none, or a power cut left nothing that can be read of one that was not durable. No rank that it
-    told of lives then."""
+    """Read a record. None: there is none, or a power cut destroyed one that was not durable. Then no rank of it
+    lives."""
     try:
         with open(path, "rb") as file:
             text = file.read()
@@ -95,7 +98,7 @@ def read_record(path: str) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(text)
-    except ValueError:  # JSON, or not even text
+    except ValueError:  # it is no JSON, or not even text
         return None
     if not isinstance(record, dict):
         return None
@@ -105,10 +108,10 @@ def read_record(path: str) -> dict[str, Any] | None:
 
 
 def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
-    """The locked descriptor, or None when a living supervisor (or helper) has the claim.
+    """Take the lock of a rank. Returns its descriptor. None: a living supervisor (or helper) has it.
 
-    It must reach no other program: the lock lives as long as any copy of the descriptor
-    (open file description locks, fcntl(2)).
+    No other program may inherit the descriptor: the lock lives as long as any copy of it (open file description locks,
+    fcntl(2)).
     """
     fd = os.open(os.path.join(rank_dir, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -120,7 +123,7 @@ def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
 
 
 def write_claimant(claim: int, claimant: dict[str, Any]) -> None:
-    """One write of one size: never read half-written."""
+    """Write who holds the claim. It is one write of one size, so that nobody reads half of it."""
     os.pwrite(claim, json.dumps(claimant).ljust(_CLAIM_BYTES).encode(), 0)
 
 
@@ -138,5 +141,5 @@ def is_claimed(rank_dir: str, name: str = CLAIM) -> bool:
 
 
 def boot_clock_s() -> float:
-    """Seconds since boot, suspended time included: one clock for all processes, untouched by clock changes."""
+    """Seconds since boot, suspended time included. All processes share this clock, and nobody can set it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -12,9 +12,10 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 class Sysfs:
-    """``root`` is ``/sys``, or a copy of one. Everything unknown is None.
+    """Reads facts of the machine. ``root`` is ``/sys``, or a copy of one. None: unknown.
 
-    ``numa_nodes_elsewhere``: PCI bus id -> NUMA node, asked at most once, for what the kernel does not know.
+    ``numa_nodes_elsewhere``: PCI bus id -> NUMA node, for devices that the kernel does not know. It is asked at most
+    once.
     """
 
     def __init__(
@@ -24,17 +25,17 @@ class Sysfs:
         self._ask_elsewhere = numa_nodes_elsewhere
 
     def numa_node(self, bus_id: str) -> int | None:
-        """None as well for -1, the kernel's "not known" (machines without NUMA, most VMs)."""
+        """The device's NUMA node. None also for -1, the kernel's "not known" (machines without NUMA, most VMs)."""
         number = _read_int(self._root / "bus/pci/devices" / bus_id / "numa_node")
         return self._elsewhere.get(bus_id) if number is None or number < 0 else number
 
     @cached_property
     def _elsewhere(self) -> Mapping[str, int]:
-        # On a machine of one node there is nothing to find out.
+        # A machine with one node needs no other source.
         return self._ask_elsewhere() if self._ask_elsewhere is not None and self.numa_nodes() > 1 else {}
 
     def socket(self, numa_node: int) -> int | None:
-        """The physical package of the node's first CPU; None for a node without CPUs."""
+        """The physical package of the node's first CPU. None: the node has no CPUs."""
         cpus = _read(self._root / f"devices/system/node/node{numa_node}/cpulist")
         if not cpus:
             return None
@@ -55,14 +56,14 @@ class Sysfs:
         return sorted(int(path.name.removeprefix("node")) for path in found)
 
     def core(self, cpu: int) -> int:
-        """The first CPU of the same core, by which its threads are known; itself where the kernel does not say."""
+        """The first CPU of the same core, which identifies the core. ``cpu`` itself if the kernel does not say."""
         siblings = _read(self._root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         return int(re.split(r"[-,]", siblings)[0]) if siblings else cpu
 
     def pcie_switch(self, bus_id: str) -> str | None:
-        """The uppermost bridge between the device and its root port, that is the switch's upstream port.
+        """The highest bridge between the device and its root port, which is the upstream port of the switch.
 
-        None when the device sits on the root port itself.
+        None if the device is directly on the root port.
         """
         bridges = self.bridges(bus_id)
         return bridges[1] if len(bridges) >= 2 else None
@@ -73,7 +74,7 @@ class Sysfs:
         return [part for part in Path(path).parts if _BUS_ID.fullmatch(part)][:-1]
 
     def network_cards(self) -> list[tuple[str, str, str]]:
-        """(name, ``infiniband`` or ``ethernet``, bus id) of each card's function; not what is virtual."""
+        """(name, ``infiniband`` or ``ethernet``, bus id) of each card's function. Virtual devices are left out."""
         found: dict[str, tuple[str, str, str]] = {}
         for kind, directory in (("infiniband", "class/infiniband"), ("ethernet", "class/net")):
             for path in sorted((self._root / directory).glob("*")):
@@ -84,14 +85,14 @@ class Sysfs:
         return sorted(found.values())
 
     def nvswitches(self) -> int:
-        """NVIDIA's PCI functions of the class "bridge, other" (0x0680)."""
+        """How many NVSwitches there are: NVIDIA's PCI functions of the class "bridge, other" (0x0680)."""
         return sum(
             _read(path / "vendor") == "0x10de" and (_read(path / "class") or "").startswith("0x0680")
             for path in (self._root / "bus/pci/devices").glob("*")
         )
 
     def product_name(self) -> str | None:
-        """What the maker calls the machine (DMI), e.g. ``DGXH100``; None in most virtual machines."""
+        """The name that the maker gives the machine (DMI), e.g. ``DGXH100``. None in most virtual machines."""
         name = _read(self._root / "class/dmi/id/product_name")
         return name if name and "DGX" in name.upper() else None
 

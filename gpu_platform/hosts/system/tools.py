@@ -12,9 +12,14 @@ _TIMEOUT_S = 20.0
 
 
 def run_tool(command: Sequence[str], *, environ: Mapping[str, str] | None = None, say: str = "") -> str:
-    """Its output. Raises :class:`HostUnavailable` with its own words when it fails, hangs or is not installed."""
+    """Run a command and return its output.
+
+    Raises :class:`HostUnavailable`, with the command's own message, if it fails, hangs or is not installed.
+    """
     try:
-        with tempfile.TemporaryFile() as output:  # not a pipe: a daemon that it leaves behind may keep it open
+        with (
+            tempfile.TemporaryFile() as output
+        ):  # not a pipe: a daemon that the command leaves behind may keep a pipe open
             done = subprocess.run(
                 list(command),
                 env=environ,

@@ -24,7 +24,7 @@ class DirectoryWatch:
         self._poll.register(self._fd, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """True when something came since the last call."""
+        """Wait for a file. True: one came since the last call. False: the time was up."""
         if not self._poll.poll(timeout_s * 1000):
             return False
         os.read(self._fd, 65536)

@@ -88,7 +88,7 @@ def resources_of(
 
 
 class Backfill:
-    """Knows for each host when it could take a slice of a gang. Updated where hosts changed."""
+    """Knows for each host when it could take a slice of a gang. Only hosts that changed are computed again."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
@@ -132,7 +132,7 @@ class Backfill:
             if chosen is None:
                 return None
             start = float(ready_at[chosen].max())
-            # A host that is free before a reservation begins may not be free when the last host is.
+            # A host that is free before a reservation begins may be taken again when the last host becomes free.
             early = [
                 host_index for host_index in chosen.tolist() if host_index in usable and ready_at[host_index] < start
             ]
@@ -273,5 +273,5 @@ def _by_host(reservations: Iterable[PlannedReservation]) -> dict[int, list[_Book
 class _ReadyTimes:
     seen: int = 0
     ready_at: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """By host index. Infinity: no time is known. Minus infinity: at once."""
+    """By host index. Infinity: no time is known. Minus infinity: now."""
     gpus: GpuSets = field(default_factory=lambda: np.zeros(0, np.uint64))

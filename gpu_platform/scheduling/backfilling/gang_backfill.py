@@ -46,7 +46,7 @@ class GangBackfill:
             return self._at(row, ended, ends[number], others, is_promised)
 
         low, high = 0, len(ends)
-        while low < high:  # what fits early also fits when more jobs have ended
+        while low < high:  # what fits early also fits after more jobs have ended
             middle = (low + high) // 2
             low, high = (low, middle) if at(middle, ()) is not None else (middle + 1, high)
         for number in range(low, len(ends)):  # but a reservation may begin in between

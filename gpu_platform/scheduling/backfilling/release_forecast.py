@@ -23,7 +23,7 @@ from gpu_platform.topology.subsets import best_subset
 Times = NDArray[np.float64]
 MAX_SHAPES = 64
 HOLDERS = 5
-"""How many jobs are named."""
+"""How many blocking jobs a reason names."""
 TRIES = 4
 
 
@@ -32,7 +32,7 @@ class HostAvailability:
     """When hosts can serve one shape of request. Arrays by host index."""
 
     usable: GpuSets
-    """The GPUs that may serve once nobody has them."""
+    """The GPUs that may serve once no job has them."""
     at: Times
     """When a host has enough usable GPUs, connected or not. Minus infinity: now. Infinity: nobody knows."""
     seen: int = 0
@@ -40,12 +40,12 @@ class HostAvailability:
     """Host index -> (version of the snapshot, jobs that must end there): see :meth:`ReleaseForecast.holders`."""
 
     def copy(self) -> HostAvailability:
-        """Return a copy without the remembered jobs."""
+        """Return a copy without the remembered blockers."""
         return HostAvailability(self.usable.copy(), self.at.copy(), self.seen)
 
 
 class ReleaseForecast:
-    """When each GPU becomes free. Updated where hosts changed."""
+    """When each GPU becomes free. Only hosts that changed are computed again."""
 
     def __init__(self, framework: Framework, snapshot: Snapshot, running_jobs: RunningJobs) -> None:
         self._framework, self._snapshot, self._running_jobs = framework, snapshot, running_jobs
@@ -128,7 +128,7 @@ class ReleaseForecast:
             impossible = [host_index for host_index, holders in found.items() if holders is None]
             if not impossible:
                 return self._describe({host_index: holders for host_index, holders in found.items() if holders})
-            rank[impossible] = math.inf  # without the GPUs whose holder is unknown, the others are not connected
+            rank[impossible] = math.inf  # the GPUs with a known holder are not connected without those of unknown jobs
         return [], 0
 
     def first_fit(
@@ -175,7 +175,8 @@ class ReleaseForecast:
                 of_gpu.setdefault(position, set()).add(key)
 
         def enough(ended: Sequence[AttemptId]) -> bool:
-            """A GPU that several share is free once all of them have ended."""
+            """Tell whether the host has enough once these jobs have ended. A shared GPU is free once all its jobs
+            have ended."""
             freed = sum(1 << position for position, holders in of_gpu.items() if holders.issubset(ended))
             return _best(machine, free | freed, request) != 0
 
@@ -248,7 +249,7 @@ class WhatIf:
         return None
 
     def take(self, gpus: Mapping[int, int], until: float) -> None:
-        """Assume that a job has these GPUs until then."""
+        """Assume that a job has these GPUs until ``until``."""
         for host_index, chosen in gpus.items():
             self.ends[host_index, members(chosen)] = until
         hosts = np.array(sorted(gpus), np.intp)
@@ -278,7 +279,7 @@ class WhatIf:
 
 
 def refresh_availability(available: HostAvailability, ends: Times, hosts: HostIndices, count: int) -> None:
-    """Compute again when ``hosts`` have ``count`` usable GPUs."""
+    """Compute again for ``hosts``: when each has ``count`` usable GPUs."""
     width = ends.shape[1]
     if count > width:
         available.at[hosts] = math.inf

@@ -18,11 +18,11 @@ class ChangeKind(IntEnum):
     """The kind of a change. A coarser kind includes the finer ones."""
 
     USE = 0
-    """Somebody took or released GPUs: jobs start and end."""
+    """GPUs were taken or released: jobs start and end."""
     HEALTH = 1
     """Hosts or GPUs stopped working, or work again."""
     FACTS = 2
-    """Machines changed, or their place in the fabric is not known any more."""
+    """A machine changed, or its place in the fabric became unknown."""
 
 
 class HostArrays:

@@ -13,7 +13,7 @@ AttemptId = tuple[str, int]
 
 
 class RunningJobs:
-    """One entry per (job id, attempt)."""
+    """The running jobs, one entry per (job id, attempt)."""
 
     def __init__(self) -> None:
         self._rows: dict[AttemptId, RunningRow] = {}

@@ -70,7 +70,7 @@ class GpuFlags:
 
 
 class SharedGpuArrays:
-    """The arrays over hosts and GPU positions."""
+    """The shared GPUs of all hosts, as arrays over hosts and GPU positions."""
 
     def __init__(self) -> None:
         self.partly = np.zeros(0, np.uint64)

@@ -44,7 +44,7 @@ SavedHostState = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promise
 
 
 class Snapshot(HostArrays):
-    """Other code reads the arrays and writes only through the methods.
+    """The cluster as the scheduler sees it. Other code reads the arrays and writes only through the methods.
 
     ``version`` grows with every change. ``changed_at[kind]`` holds, for each host, the version of its last change of
     that kind.
@@ -114,7 +114,7 @@ class Snapshot(HostArrays):
         return self._fabric.name(int(self.domains[level][host_index]))
 
     def host_row(self, host: str) -> HostRow:
-        """Return what the store last said of the host."""
+        """Return the host as the store last reported it."""
         return self._rows[self._index_of_host[host]]
 
     def being_reset(self, hosts: HostIndices) -> list[str]:

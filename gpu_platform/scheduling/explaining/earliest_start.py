@@ -20,7 +20,7 @@ from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.rounds import SchedulerState
 
 MAX_SPARED = 64
-"""For at most so many jobs it is tried whether each of them could stay."""
+"""For at most this many jobs it is checked whether each of them could stay."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EarliestStart:
     start: float | None
     """Seconds on the clock of ``Scheduler.decide``. None: a job that must end first has no time limit."""
     holders: list[BlockingJob]
-    """The jobs that must end first; none of them can be spared. Those that end first are named."""
+    """The jobs that must end first. None of them can be spared. Those that end first are named."""
     more_holders: int
 
 
@@ -42,7 +42,7 @@ def find_earliest_start(row: QueueRow, state: SchedulerState, now: float) -> Ear
     low, high = 0, len(running)
     if _hosts_without(row, running, state) is None:
         return None
-    while low < high:  # what fits early also fits when more jobs have ended
+    while low < high:  # what fits early also fits after more jobs have ended
         middle = (low + high) // 2
         low, high = (low, middle) if _hosts_without(row, running[:middle], state) is not None else (middle + 1, high)
     hosts = _hosts_without(row, running[:low], state) or frozenset()

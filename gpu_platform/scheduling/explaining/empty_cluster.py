@@ -23,7 +23,7 @@ _MANY_CPUS, _MUCH_MIB = 4096, 2**31 - 1
 
 
 class EmptyCluster:
-    """The registered hosts, as if they were ready and empty.
+    """The registered hosts, as if they were READY and empty.
 
     ``incomplete``: hosts with missing GPUs -> their inventory with those GPUs. The GPUs may come back, but it is not
     known how they are connected. So such a host is assumed to hold whatever its number of GPUs allows.

@@ -26,7 +26,7 @@ from gpu_platform.scheduling.placing.framework import CODES, FITS, NamedFilter
 from gpu_platform.scheduling.queueing.quota import QuotaDenial
 
 NAMED = 3
-"""How many GPUs are named when there are several."""
+"""How many GPUs a reason names if there are several."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _phrase(count: HostCount, candidates: Candidates) -> str:
 
 
 def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], left: int) -> str:
-    """Return the best that ``hosts`` have of what ``code`` is about."""
+    """Return the best that ``hosts`` have of what ``code`` counts."""
     if code is ReasonCode.HOST_NOT_READY:
         return _not_ready(snapshot, hosts)
     if code in _BEST_FACT:
@@ -166,7 +166,7 @@ def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
 
 
 def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:
-    """Say what must happen, when the machines themselves would be enough."""
+    """Say what must happen, if the machines themselves would be enough."""
     if int(together(request, snapshot, candidates.after_use).sum()) >= request.hosts:
         if int(candidates.fits.sum()) >= request.hosts:
             if request.required_level is None:
@@ -197,7 +197,7 @@ def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candid
 def _counts_of_site_filters(
     candidates: Candidates, hosts: NDArray[np.bool_] | NDArray[np.intp]
 ) -> list[tuple[NamedFilter, int]]:
-    """Which filters of other packages rejected how many of ``hosts``."""
+    """Return how many of ``hosts`` each filter of another package rejected."""
     numbers = candidates.offers.code[hosts].tolist()
     counted = [(step, numbers.count(len(CODES) + place)) for place, step in enumerate(candidates.site_filters)]
     return [(step, count) for step, count in counted if count]
@@ -270,7 +270,7 @@ def _gpus(count: int) -> str:
 
 
 def _asked(request: ResourceRequest) -> str:
-    """Of each host."""
+    """Say what is asked of each host."""
     return _gpus(request.gpus_per_host) if request.gpus_per_host else describe_host_resources(request)
 
 
@@ -291,7 +291,8 @@ def _cuda_versions(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
 
 
 def _least_taken(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
-    """Return how many percent the emptiest shared GPU has left. For MIG there may be no place in spite of it."""
+    """Return how many percent the emptiest shared GPU has left. With MIG there may still be no place for the
+    instance."""
     shared = snapshot.shared
     taken = np.where(shared.percent[hosts] > 0, shared.percent[hosts], np.int16(100))
     return f"{100 - min(int(taken.min()), 100)} %"

@@ -29,9 +29,9 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 SLICE, IDLE_SLICE = 8, 256
-"""How many jobs are looked at during a decision, and when there is nothing to decide."""
+"""How many jobs are looked at during a decision, and how many if there is nothing to decide."""
 RATE_PER_S, BURST = 256.0, 64.0
-"""How many are looked at per second during decisions in the long run, and at once."""
+"""How many jobs are looked at per second during decisions: on average, and at once."""
 PREEMPTION_FORECAST_LIMIT = 400
 """With more hosts and running jobs than this, the next preemption is computed only for a job about which somebody
 asks.
@@ -92,7 +92,7 @@ class WaitingReasons:
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round)
 
     def why(self, row: QueueRow, last_round: SchedulingRound, now: float) -> Reason:
-        """Return the reason of one waiting job, not of its class, as things are now."""
+        """Return the reason of one waiting job, not of its class, at this moment."""
         estimates = self._begin(last_round, now)
         while estimates.get(row) is None and estimates.advance(1):
             pass
@@ -147,7 +147,7 @@ class WaitingReasons:
             able = state.candidates.of(row).after_use
             update["holders"], update["more_holders"] = self.forecast.holders(row, able)
         if any(claim.job_id == row.job_id for claim in last_round.claims):
-            # Dates from time limits do not count: jobs were told to stop for it.
+            # Dates from time limits do not count: jobs are being preempted for it.
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
         return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
 

@@ -26,7 +26,7 @@ from gpu_platform.scheduling.queueing.quota import QuotaDenial
 from gpu_platform.scheduling.rounds import SchedulerState
 
 AHEAD = 256
-"""For how many jobs in order an estimate is made. For those behind them nothing is known."""
+"""For how many jobs in order an estimate is made. The jobs behind them get none."""
 
 
 @dataclass(frozen=True)

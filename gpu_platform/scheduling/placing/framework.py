@@ -37,14 +37,14 @@ _LEVEL_NUMBER = {level: number for number, level in enumerate(HOST_LEVELS)}
 
 @dataclass(frozen=True)
 class FilterText:
-    """How the reasons name hosts that a filter of another package rejects."""
+    """How the reasons speak about hosts that a filter of another package rejects."""
 
     rejected: str
-    """Follows the number of hosts, e.g. ``in maintenance``."""
+    """It follows the number of hosts, e.g. ``in maintenance``."""
     asked: str
-    """The filter's demand on a host, e.g. ``a host that is not in maintenance``."""
+    """What the filter asks of a host, e.g. ``a host that is not in maintenance``."""
     next_step: str
-    """The change after which it would let more through, e.g. ``the maintenance must end``."""
+    """What must change before it lets more through, e.g. ``the maintenance must end``."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,12 @@ class NamedFilter(Filter, Protocol):
     """A filter of another package."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The plugin's name in the policy."""
+
     @property
-    def text(self) -> FilterText: ...
+    def text(self) -> FilterText:
+        """How reasons speak about hosts that it rejects."""
 
 
 class Score(Protocol):

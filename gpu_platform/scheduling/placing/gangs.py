@@ -107,7 +107,7 @@ class GangPlacer:
             return None
         hardest = sorted(groups, key=lambda group: self._hardest_first_key(group, wanted[groups.index(group)]))
         placed = self._on_one_host(groups, attempt, lookup, anywhere) if len(groups) == 1 else None
-        # For equal slices ``choose`` keeps the hosts together.
+        # For equal slices ``choose_hosts`` keeps the hosts together.
         for hosts in self._domains(groups, wanted) if placed is None and not row.is_plain else ():
             placed = self._place_all(hardest, attempt, lookup, hosts & anywhere)
             if placed is not None:
@@ -142,7 +142,7 @@ class GangPlacer:
                 return group
         return None
 
-    # -- seating ---------------------------------------------------------------------------------
+    # -- placing the groups ----------------------------------------------------------------------
 
     def _place_all(
         self, order: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
@@ -236,7 +236,7 @@ class GangPlacer:
             for domain in able[np.lexsort((first_name[able], room[able]))][:MAX_DOMAINS].tolist():
                 yield numbers == domain
 
-    # -- what comes of it ------------------------------------------------------------------------
+    # -- the result ------------------------------------------------------------------------------
 
     def _merge_placements(self, groups: list[GroupRequest], placed: dict[str | None, list[Placement]]) -> Placement:
         named = [(group.name, placement) for group in groups for placement in placed[group.name]]

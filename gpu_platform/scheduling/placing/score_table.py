@@ -38,7 +38,7 @@ def _of_hosts(
     others = hosts[hosts != winner]
     total = offers.score[others]
     if len(others) > SHOWN:
-        # Keep all that are as good as the last one shown: among equals the name decides.
+        # Keep all that are as good as the last one that is shown: among equals the name decides.
         others = others[total >= np.partition(total, -SHOWN)[-SHOWN]]
         total = offers.score[others]
     best = others[np.lexsort((snapshot.by_name[others], -total))[: SHOWN - 1]]

@@ -17,7 +17,7 @@ from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import domains_of
 
 MAX_MIXED = 64
-"""How many hosts are looked at when no host can take exactly the GPUs that are left over."""
+"""How many hosts are looked at if no host can take exactly the GPUs that are left over."""
 
 CandidateLookup = Callable[[QueueRow], Candidates]
 """Finds the candidates for a plain request."""
@@ -112,9 +112,8 @@ def _fewest(
 
 
 def _mixed(total: int, order: HostIndices, fits: dict[int, NDArray[np.bool_]]) -> dict[int, int] | None:
-    """Find sizes that add up exactly, on the fewest hosts. Needed where, say, rings of two and four exist but none of
-    three.
-    """
+    """Find sizes that add up exactly, on the fewest hosts. Needed e.g. if rings of two and four GPUs exist but none
+    of three."""
     never = len(order) + 1
     fewest = np.full(total + 1, never)
     fewest[0] = 0

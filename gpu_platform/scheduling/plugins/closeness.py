@@ -11,11 +11,11 @@ from gpu_platform.scheduling.placing.framework import Offers
 from gpu_platform.topology.subsets import HOST_LEVELS
 
 FASTEST_GB_S = 900.0
-"""18 NVLinks of generation 5."""
+"""The bandwidth of 18 NVLinks of generation 5."""
 
 
 class TopologyScore:
-    """1 for NVLink inside one NUMA node, down to 0.2 for GPUs on several sockets."""
+    """Rates how close the GPUs are: 1 for NVLink inside one NUMA node, down to 0.2 for GPUs on several sockets."""
 
     name = "topology"
 
@@ -26,7 +26,7 @@ class TopologyScore:
 
 
 class BandwidthScore:
-    """Logarithmic: twice the bandwidth gives the same gain on old and new machines."""
+    """Rates the bandwidth on a logarithmic scale: twice the bandwidth gains the same on old and new machines."""
 
     name = "bandwidth"
 

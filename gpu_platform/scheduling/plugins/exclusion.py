@@ -14,10 +14,10 @@ class ExclusionFilter:
 
     code = ReasonCode.EXCLUDED
     can_change_by = ChangeKind.HEALTH
-    """HEALTH, not FACTS: the platform excludes for a while. It never means that a job is too large for the cluster."""
+    """HEALTH, not FACTS: an exclusion ends after a while. It never means that a job is too large for the cluster."""
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only where the job has exclusions."""
+        """Applies only if the job has exclusions."""
         return bool(query.excluded)
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

@@ -13,9 +13,8 @@ from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class GpuFactFilter:
-    """One requirement on the GPU itself, named by ``code``: see ``capacity.mismatch``. Checked once per machine type,
-    not per host.
-    """
+    """Checks one requirement on the GPU itself, named by ``code``: see ``capacity.mismatch``. It is checked once per
+    machine type, not per host."""
 
     can_change_by = ChangeKind.FACTS
 
@@ -23,7 +22,7 @@ class GpuFactFilter:
         self.code = code
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only where the request names this requirement."""
+        """Applies only if the request names this requirement."""
         return bool(_ASKED[self.code](query.request))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -37,13 +36,13 @@ class GpuFactFilter:
 
 
 class CudaFilter:
-    """The host has the CUDA installation. Hosts do not report installations that their driver cannot run."""
+    """Keeps hosts that have the CUDA version. Hosts do not report versions that their driver cannot run."""
 
     code = ReasonCode.NO_CUDA
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only where the request names a CUDA version."""
+        """Applies only if the request names a CUDA version."""
         return query.request.cuda is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -58,7 +57,7 @@ class GpuCountFilter:
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for requests with GPUs."""
+        """Applies only to requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

@@ -21,13 +21,15 @@ from gpu_platform.topology.machine import Machine
 from gpu_platform.topology.subsets import best_subset
 
 TYPICAL_SIZES: Mapping[int, float] = {1: 0.5, 2: 0.15, 4: 0.15, 8: 0.2}
-"""GPUs per host -> how often. From the multi-GPU jobs in the traces that Weng et al. publish. Set your own."""
+"""GPUs per host -> how often jobs ask for them. From the multi-GPU jobs in the traces that Weng et al. publish. Set
+your own."""
 
 _STEEP_GPUS = 4.0
 
 
 class FragmentationScore:
-    """1 where the host becomes less fragmented, 0.5 where nothing changes, 0 where all that is left becomes useless."""
+    """Rates how much the job fragments a host: 1 if it becomes less fragmented, 0.5 if nothing changes, 0 if all
+    that is left becomes useless."""
 
     name = "fragmentation"
 

@@ -146,7 +146,7 @@ def _closest(
         first_name = np.full(len(size), len(snapshot), np.int64)
         np.minimum.at(first_name, domain, name)
         sizes.append(-size[domain])
-        # A host that is alone in its domain does not come first for that.
+        # A host that is alone in its domain gets no advantage from that.
         firsts.append(np.where(size == 1, -1, first_name)[domain])
     nested = [key for pair in zip(firsts, sizes, strict=True) for key in pair]
     # A host without a known leaf may be in an NVLink rack, so the NVLink domain counts first.

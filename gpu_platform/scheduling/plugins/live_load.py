@@ -14,7 +14,7 @@ NO_PENALTY_BELOW_C, FULL_PENALTY_FROM_C = 30.0, 90.0
 
 
 class UtilisationScore:
-    """The least loaded host first: 1 if its GPUs are idle, 0 if all of them work."""
+    """Prefers the least loaded host: 1 if its GPUs are idle, 0 if all of them work."""
 
     name = "utilisation"
 
@@ -25,7 +25,7 @@ class UtilisationScore:
 
 
 class ThermalScore:
-    """Cool hosts first: 1 if the hottest GPU has 30 °C, 0 at 90 °C. An unknown temperature counts as cool."""
+    """Prefers cool hosts: 1 if the hottest GPU has 30 °C, 0 at 90 °C. An unknown temperature counts as cool."""
 
     name = "thermal"
 
@@ -38,7 +38,7 @@ class ThermalScore:
 
 
 class RoundRobinScore:
-    """The host that was chosen least often first."""
+    """Prefers the host that was chosen least often."""
 
     name = "round_robin"
 
@@ -49,7 +49,7 @@ class RoundRobinScore:
 
 
 class HistoryScore:
-    """Hosts first where jobs ran faster than expected, on this kind of GPU under this leaf. 0.5: as expected."""
+    """Prefers hosts where jobs ran faster than expected, on this kind of GPU under this leaf. 0.5: as expected."""
 
     name = "history"
 
@@ -60,13 +60,13 @@ class HistoryScore:
 
 
 class TemperatureFilter:
-    """A GPU above the temperature limit gets no work until it has cooled down."""
+    """Removes GPUs above the temperature limit until they have cooled down."""
 
     code = ReasonCode.TOO_HOT
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for requests with GPUs."""
+        """Applies only to requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

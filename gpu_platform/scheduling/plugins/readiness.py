@@ -10,13 +10,13 @@ from gpu_platform.scheduling.placing.framework import HostQuery
 
 
 class HostReadyFilter:
-    """The host is READY."""
+    """Keeps hosts that are READY."""
 
     code = ReasonCode.HOST_NOT_READY
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Always."""
+        """Applies always."""
         return True
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -24,13 +24,13 @@ class HostReadyFilter:
 
 
 class HealthyGpuFilter:
-    """The GPU is in working order."""
+    """Keeps GPUs in working order: not DEGRADED, RESETTING or OFFLINE."""
 
     code = ReasonCode.UNHEALTHY
     can_change_by = ChangeKind.HEALTH
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for requests with GPUs."""
+        """Applies only to requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -38,13 +38,13 @@ class HealthyGpuFilter:
 
 
 class FreeGpuFilter:
-    """The GPU is free in the store, and no proposal holds it. For a share, a GPU that is shared already passes, too."""
+    """Keeps GPUs that are free in the store and in no proposal. For a share, GPUs that are shared already pass, too."""
 
     code = ReasonCode.BUSY
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for requests with GPUs."""
+        """Applies only to requests with GPUs."""
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

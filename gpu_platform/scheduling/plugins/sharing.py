@@ -21,13 +21,13 @@ _MIG, _MPS, _TIME_SLICE = (MODES.index(mode) for mode in (ShareMode.MIG, ShareMo
 
 
 class SharingSupportedFilter:
-    """The GPU's model has the MIG profile; for other shares, the host supports the mode."""
+    """Keeps GPUs whose model has the MIG profile. For other shares: GPUs of hosts that support the mode."""
 
     code = ReasonCode.SHARING_UNSUPPORTED
     can_change_by = ChangeKind.FACTS
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for shares."""
+        """Applies only to shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -40,13 +40,13 @@ class SharingSupportedFilter:
 
 
 class SameTenantFilter:
-    """A GPU that is shared already must have the same mode and, without MIG, the same namespace."""
+    """Removes shared GPUs with another mode or, without MIG, another namespace."""
 
     code = ReasonCode.SHARED_BY_ANOTHER
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for shares."""
+        """Applies only to shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -60,13 +60,13 @@ class SameTenantFilter:
 
 
 class ShareCapacityFilter:
-    """The GPU has enough left: percent and memory, or a place for the MIG instance."""
+    """Keeps GPUs that have enough left: percent and memory, or a place for the MIG instance."""
 
     code = ReasonCode.TOO_LITTLE_SHARE
     can_change_by = ChangeKind.USE
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only for shares."""
+        """Applies only to shares."""
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
@@ -78,7 +78,10 @@ class ShareCapacityFilter:
 
 
 class HostCapacityFilter:
-    """The host has enough CPUs, or memory. ``can_change_by`` FACTS: of all that it has; USE: of what is not taken."""
+    """Keeps hosts with enough CPUs, or memory.
+
+    ``can_change_by`` FACTS: it counts all that the host has. USE: it counts what no job holds.
+    """
 
     def __init__(self, code: ReasonCode, can_change_by: ChangeKind, reserve: int = 0) -> None:
         """``reserve``: CPUs or MiB that no job gets."""
@@ -86,7 +89,7 @@ class HostCapacityFilter:
         self._of_memory = code is ReasonCode.RAM
 
     def applies_to(self, query: HostQuery) -> bool:
-        """Only where the request asks for CPUs, or for memory."""
+        """Applies only if the request asks for CPUs, or for memory."""
         return self._asked(query) > 0
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:

@@ -30,9 +30,9 @@ class TypicalTask:
     """What jobs are expected to ask of one host, and how often."""
 
     gpus: int = 1
-    """0: CPUs and memory only."""
+    """GPUs that it asks for. 0: CPUs and memory only."""
     percent: int = _WHOLE
-    """How many percent of each GPU."""
+    """Percent of each GPU."""
     cpus: int = 0
     ram_mib: int = 0
     weight: float = 1.0
@@ -93,7 +93,7 @@ class StrandedGpus:
         cpus: NDArray[np.int64],
         ram_mib: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """Return the stranded GPUs as things are now. Remembered until the host changes."""
+        """Return the stranded GPUs before the job is placed. Remembered until the host changes."""
         if len(self._known) < len(snapshot):
             self._known, self._seen = np.zeros(len(snapshot)), np.full(len(snapshot), -1, np.int64)
         changed = snapshot.changed_at[ChangeKind.USE][hosts]

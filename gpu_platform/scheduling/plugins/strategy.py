@@ -15,7 +15,7 @@ _LARGEST_LEFT = 32.0
 
 
 class ResourcesScore:
-    """The fraction of a host's free GPUs that the job would use. 1 is an exact fit."""
+    """Rates the fraction of a host's free GPUs that the job would use. 1 is an exact fit."""
 
     name = "resources"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 DETERMINISTIC_LIMIT = 0.5
-"""For all solutions together, in the solver's own unit. About the same as seconds."""
+"""The limit for all solutions together, in the solver's own unit. It is about the same as seconds."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class MoveSet:
 
     jobs: tuple[int, ...]
     is_optimal: bool
-    """True: the model has no cheaper set. False: the solver's time was up."""
+    """True: no cheaper set solves the model. False: the solver's time was up."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class HostModel:
     """One host as the solver sees it."""
 
     free: int
-    """GPUs that nobody has."""
+    """GPUs that no job has."""
     freed: dict[int, int]
     """Job -> GPUs that it would leave on this host."""
 
@@ -41,7 +41,7 @@ class JobModel:
     """One job as the solver sees it."""
 
     cost: float
-    """GPU-seconds; rounded to whole ones."""
+    """GPU-seconds, rounded to whole seconds."""
     hosts: int
     """How many hosts it needs elsewhere. 0: only its GPUs are counted."""
     gpus_per_host: int
@@ -56,7 +56,8 @@ class MoveModel:
     hosts: list[HostModel]
     jobs: list[JobModel]
     minimal_sets: dict[int, list[tuple[int, ...]]] | None
-    """Host -> sets of jobs without which it could take a slice of the gang. None: the gang is not of equal slices."""
+    """Host -> the smallest sets of jobs that must leave so that it can take a slice of the gang. None: the gang has
+    no equal slices."""
     domains: list[int]
     """The domain of each host. All hosts of the gang must be in one domain."""
     gang_hosts: int

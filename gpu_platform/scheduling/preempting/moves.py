@@ -31,24 +31,24 @@ from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.preempting.victim_trials import SliceVictimTrial
 
 MAX_TRIES = 64
-"""How many sets are tried before the gang goes on waiting."""
+"""How many sets of jobs are tried before the gang goes on waiting."""
 MAX_PAIRS = 4_000
-"""Jobs times hosts. Up to this size the whole cluster is solved, in about a second."""
+"""Jobs times hosts. Up to this size the whole cluster goes into the model, which takes about a second."""
 MAX_TARGETS = 40
 """In a larger cluster, how many hosts may take moved jobs: those with the most free GPUs."""
 MAX_SUBSETS_OF = 8
-"""If a host has at most so many jobs, every subset of them is looked at."""
+"""If a host has at most this many jobs, every subset of them is looked at."""
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """When ``jobs`` are moved, the gang gets ``placement``."""
+    """The gang gets ``placement`` once ``jobs`` are moved."""
 
     jobs: tuple[RunningRow, ...]
     lost_gpu_s: float
     placement: Placement
     is_smallest: bool
-    """False: there may be a smaller set, because not all hosts were looked at, or the solver's time was up."""
+    """False: there may be a smaller set, because not all hosts were looked at or the solver's time was up."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,8 @@ class MovePlanner:
     def _minimal_sets(
         self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
     ) -> dict[int, list[tuple[int, ...]]]:
-        """Return host index -> the minimal sets of jobs without which the host could take a slice. (): it can take
-        one now.
-        """
+        """Return host index -> the smallest sets of jobs that must leave so that the host can take a slice. (): none
+        must."""
         trial = SliceVictimTrial(row, self._snapshot, self._framework, ())
         minimal_sets: dict[int, list[tuple[int, ...]]] = {}
         for host_index in range(len(self._snapshot)):

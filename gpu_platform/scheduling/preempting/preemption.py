@@ -24,7 +24,7 @@ _BORROWED, _BORROWED_IN_PART = -(10**6), 1 - 10**6
 """Priorities below all others."""
 
 Cost = tuple[float, int]
-"""(lost GPU-seconds, number of victims). Priorities are compared before."""
+"""(lost GPU-seconds, number of victims). Priorities are compared first."""
 
 
 class PreemptionReason(StrEnum):
@@ -40,7 +40,7 @@ class PreemptionReason(StrEnum):
 
 @dataclass(frozen=True)
 class Preemption:
-    """The ``victims`` (job id, attempt) are to be stopped so that the job can start."""
+    """The ``victims`` (job id, attempt) must be stopped so that the job can start."""
 
     job_id: str
     attempt: int
@@ -206,7 +206,7 @@ def eligible_victims(
     borrowed, rest = [], []
     for job in old_enough:
         if not job.gpu_uuids:
-            rest.append(job)  # a guarantee is about GPUs: a job without GPUs borrows nothing
+            rest.append(job)  # a guarantee counts GPUs, so a job without GPUs borrows nothing
         elif len(job.gpu_uuids) <= left.get(job.namespace, 0):
             left[job.namespace] -= len(job.gpu_uuids)
             borrowed.append((job, _BORROWED))

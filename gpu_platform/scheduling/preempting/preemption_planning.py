@@ -34,16 +34,16 @@ from gpu_platform.scheduling.preempting.recovery import recover
 from gpu_platform.scheduling.rounds import SchedulerState, SchedulingRound, WaitingEntry
 
 PREEMPTORS = 8
-"""For how many waiting classes of jobs others might be stopped in one decision."""
+"""For how many classes of waiting jobs other jobs may be stopped in one decision."""
 PREEMPT_AGAIN_S = 5.0
-"""How often to look again. Jobs reach their guaranteed run time without any other change."""
+"""Seconds until the next look. Jobs reach their guaranteed run time without any other change."""
 CLAIM_S = 600.0
 """How long a claim lasts. Moved jobs need their grace to write a checkpoint."""
 HEAL_PATIENCE_S = 30.0
 """A reset with its check takes less than this. Moving other jobs costs them their grace and unsaved work."""
 
 GATHER_S = 2.0
-"""After several hosts were lost, jobs of low priority wait so long for the lost jobs to come back into the queue."""
+"""After several hosts were lost, jobs of low priority wait this long, until the lost jobs are back in the queue."""
 RETURN_S = 30.0
 """A job that lost its hosts is in the queue again within this time, or has ended."""
 
@@ -61,10 +61,10 @@ class _Displaced:
     """A job that lost hosts or GPUs."""
 
     not_before: float = -math.inf
-    """Other jobs are moved for it only from then on. Its own GPUs may be repaired sooner."""
+    """Other jobs are moved for it only after this time, because its own GPUs may be repaired sooner."""
     gpus: set[str] = field(default_factory=set)
     seen: float = -math.inf
-    """When it last held something or waited. Between the two it does neither."""
+    """When it last held something or waited. In between it does neither."""
 
 
 class PreemptionPlanner:
@@ -74,7 +74,7 @@ class PreemptionPlanner:
         self._state, self._proposals = state, proposals
         self._move_planner = MovePlanner(state.snapshot, state.framework, state.candidates, state.gangs)
         self._being_preempted: set[AttemptId] = set()
-        """Jobs that were told to stop and still hold GPUs."""
+        """Jobs that were ordered to stop and still hold GPUs."""
         self._displaced: dict[str, _Displaced] = {}
         """Jobs that lost hosts or GPUs and have no new place yet."""
         self._claims: dict[str, _ClaimWithDeadline] = {}
@@ -90,7 +90,7 @@ class PreemptionPlanner:
         """What is left of the budget for the jobs that are displaced now."""
 
     def mark_preempting(self, key: AttemptId) -> None:
-        """Note that the job was told to stop before, by another leader."""
+        """Note that another leader ordered the job to stop."""
         self._being_preempted.add(key)
 
     def hosts_lost(self, jobs: Iterable[RunningRow], now: float) -> None:
@@ -188,10 +188,10 @@ class PreemptionPlanner:
             if at is not None:
                 chances.append((at, entry.turn, row.job_id))
         at, _, job_id = min(chances, default=(now, 0.0, ""))
-        return (job_id, at) if at > now else None  # now: this decision deals with it
+        return (job_id, at) if at > now else None  # if it is now, this decision handles it
 
     def _running(self) -> tuple[list[RunningRow], list[RunningRow]]:
-        """Return the jobs that stay, and the jobs that were told to stop."""
+        """Return the jobs that stay, and the jobs that were ordered to stop."""
         running = [row for row in self._state.running_jobs if (row.job_id, row.attempt) not in self._proposals]
         being_preempted = [row for row in running if (row.job_id, row.attempt) in self._being_preempted]
         return [row for row in running if (row.job_id, row.attempt) not in self._being_preempted], being_preempted
@@ -238,7 +238,7 @@ class PreemptionPlanner:
                 self._claim_without(row, (*being_preempted, *victims), now)
                 return [Preemption(row.job_id, row.attempt, _keys(victims))]
             if victims is not None and being_preempted:
-                return []  # it only waits for the jobs that were told to stop
+                return []  # it only waits for jobs that were ordered to stop
         return None
 
     def _allowed(self, row: QueueRow, ended: Iterable[RunningRow]) -> bool:

@@ -18,9 +18,9 @@ from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.topology.subsets import best_subset
 
 EXACT_UP_TO = 12
-"""With at most so many possible victims, every set of them is considered (4,096)."""
+"""With at most this many possible victims, every set of them is tried (4,096 sets)."""
 GANG_EXACT_UP_TO = 6
-"""The same, where the check of each set means to place a whole gang."""
+"""The same, if the check of each set must place a whole gang."""
 
 
 def victim_trial(
@@ -44,7 +44,7 @@ def victim_trial(
 
 
 class VictimTrial(Protocol):
-    """Tells whether a gang would fit without some of the running jobs."""
+    """Tells whether a gang would fit if some of the running jobs had ended."""
 
     exact_up_to: int
     one_host: bool
@@ -67,7 +67,7 @@ class VictimTrial(Protocol):
 
 
 class SliceVictimTrial:
-    """For equal slices of whole GPUs. Looks at each host alone, and does not change the snapshot."""
+    """The trial for equal slices of whole GPUs. It looks at each host alone and does not change the snapshot."""
 
     exact_up_to = EXACT_UP_TO
 
@@ -130,7 +130,10 @@ class SliceVictimTrial:
 
 
 class GangVictimTrial:
-    """For rank groups, totals and shares. Tries to place the whole gang in a statement in which the jobs have ended."""
+    """The trial for rank groups, totals and shares.
+
+    It tries to place the whole gang in a statement in which the jobs have ended.
+    """
 
     exact_up_to = GANG_EXACT_UP_TO
     one_host = False
@@ -168,7 +171,7 @@ class GangVictimTrial:
 
 
 class QuotaVictimTrial:
-    """Another trial with quotas: they must allow the gang as well. So ending a job may help wherever it runs."""
+    """Adds quotas to another trial: they must also allow the gang. So ending a job may help wherever it runs."""
 
     one_host = False
 

@@ -17,7 +17,7 @@ from gpu_platform.domain.placing.quota import Quotas
 FairShareKey = tuple[tuple[float, str], ...]
 """Sorts jobs by fair share. One (use per weight, name) for each level of the tree, from the top."""
 HALF_LIVES = 8
-"""After so many half-lives use counts less than half a percent. Nobody needs to remember it."""
+"""After this many half-lives, use counts less than half a percent and can be forgotten."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need,
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
 """(fair share, queue order). Smaller is served first."""
 ALL_BLOCKED = -1.0
-"""A time limit below all others: no job of the need can start in this round, whatever its limit."""
+"""A time limit below all others: no job of the need can start in this round."""
 
 
 @dataclass

@@ -40,7 +40,7 @@ class _Kind(IntEnum):
     FAILURE = 3
     ARRIVAL = 4
     WAKE = 5
-    """Nothing happens, but time alone may change the decision."""
+    """Nothing happens, but the decision may change because time has passed."""
 
 
 _Event = tuple[float, _Kind, int, object]
@@ -60,10 +60,10 @@ def simulate(
 ) -> SimulationRun:
     """Run ``trace`` on ``hosts`` until every job has ended that can end, or until ``until_s``.
 
-    ``start``: the cluster at second 0, with the same ``hosts``. Default: empty. ``failures``: in order of time; may
-    be endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this time. None: it begins again,
-    unless it says how often it saves. ``max_restarts``: after failures, per job, as ``JobSpec.max_hardware_retries``.
-    ``clock`` (seconds) measures decisions.
+    ``start``: the cluster at second 0, with the same ``hosts``. Default: empty. ``failures``: in order of time; may be
+    endless. ``checkpoint_s``: a stopped job resumes from the last multiple of this time. None: it starts from the
+    beginning, unless it says how often it saves. ``max_restarts``: after failures, per job, as
+    ``JobSpec.max_hardware_retries``. ``clock`` (seconds) measures decisions.
     """
     simulation = _Simulation(trace, hosts, policy, iter(failures), until_s, checkpoint_s, max_restarts, clock)
     if start is not None:
@@ -102,7 +102,7 @@ class _Simulation:
         ]
         self._numbers = len(self._events)
         self._unfinished = len(trace.jobs)
-        """Jobs that still change by themselves: not arrived yet, or running with an end."""
+        """How many jobs still change by themselves: they have not arrived yet, or run with an end."""
         self._waiting: dict[str, int] = {}
         """Job -> the number of GPUs that it asks for."""
         self._wanted = 0
@@ -243,7 +243,7 @@ class _Simulation:
         record.end_s = self._now
 
     def _preempt(self, preemption: Preemption) -> None:
-        """Victims stop their work now, and leave after their grace."""
+        """Stop the work of the victims now. They leave after their grace."""
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
             assert record.attempt == attempt, "only jobs that run are told to make room"
@@ -291,7 +291,7 @@ class _Simulation:
         record.lost_gpu_seconds += (ran_s - kept_s) * record.gpus_held
 
     def _stop(self, record: SimulatedJob, finite: bool | None = None) -> None:
-        """Free what the job holds. ``finite``: would it have ended by itself?"""
+        """Free what the job holds. ``finite``: it would have ended by itself."""
         lasts_s = min(record.left_s, record.job.time_limit_s or math.inf)
         self._unfinished -= lasts_s < math.inf if finite is None else finite
         del self._running[record.job.id]
@@ -358,7 +358,7 @@ def _queue_row(job: TraceJob) -> QueueRow:
 
 
 class _AdmissionCheck:
-    """Refuses, as the platform does, what the empty cluster could never hold."""
+    """Refuses, as the platform does, jobs that the empty cluster could never hold."""
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
         self._inventories = [host.inventory for host in hosts]

@@ -34,7 +34,7 @@ class HeldPeriod:
     end_s: float
     gpu_uuids: list[str]
     gpu_fraction: float = 1.0
-    """How much of each GPU."""
+    """The fraction of each GPU that it held."""
 
 
 @dataclass(slots=True)
@@ -43,13 +43,13 @@ class SimulatedJob:
 
     job: TraceJob
     request: QueueRow
-    """Its row in the queue whenever it waits."""
+    """Its row in the queue while it waits."""
     outcome: JobOutcome = JobOutcome.NOT_ARRIVED
     attempt: int = 0
     first_start_s: float | None = None
     end_s: float | None = None
     held_periods: list[HeldPeriod] = field(default_factory=list)
-    """One for each attempt that was placed."""
+    """One period for each attempt that was placed."""
     lost_gpu_seconds: float = 0.0
     """GPU-seconds whose work had to be done again."""
     preemptions: int = 0
@@ -66,12 +66,12 @@ class SimulatedJob:
     """Seconds of work that are still to do."""
     gpu_uuids: list[str] = field(default_factory=list)
     gpu_fraction: float = 1.0
-    """How much of each of ``gpu_uuids``."""
+    """The fraction of each of ``gpu_uuids`` that it holds."""
     since_s: float = 0.0
     being_preempted: bool = False
-    """It was told to stop, does no more work, and still holds its GPUs."""
+    """It was ordered to stop, does no more work, and still holds its GPUs."""
     preempted_at_s: float = 0.0
-    """When it was told to stop, if it is being preempted."""
+    """When it was ordered to stop, if it is being preempted."""
     failed_at_s: float | None = None
     """When a failure stopped it, if it waits because of that."""
 

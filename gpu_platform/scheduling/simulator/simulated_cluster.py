@@ -22,15 +22,16 @@ from gpu_platform.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class _SimulatedAllocation:
-    """What one job has."""
+    """What one job holds."""
 
     grants: dict[str, ShareGrant | None]
-    """GPU -> the share of it. None: all of it."""
+    """GPU -> the share of it. None: the whole GPU."""
     host_use: tuple[HostUse, ...]
 
 
 class SimulatedCluster:
-    """Checks what the database would check: GPUs that are taken or broken cannot be taken."""
+    """The simulated hosts and GPUs. It checks what the database would check: GPUs that are taken or broken cannot be
+    taken."""
 
     def __init__(self, hosts: Sequence[HostRow], scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -39,15 +40,15 @@ class SimulatedCluster:
         self._memory_mib = {gpu.uuid: gpu.memory_mib for host in hosts for gpu in host.inventory.gpus}
         self._uuid_of = {place: uuid for uuid, place in self._gpus.items()}
         self._holders: dict[str, dict[str, None]] = {}
-        """GPU -> the jobs that have it, or a share of it."""
+        """GPU -> the jobs that hold it, or a share of it."""
         self._use: dict[str, GpuUse] = {}
-        """How much of each shared GPU is taken."""
+        """The sum of the shares of each shared GPU."""
         self._host_use: dict[str, HostUse] = {}
         self._holds: dict[str, _SimulatedAllocation] = {}
         self._broken: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._closed: set[str] = set()
-        """Hosts that took no work at the start. They never do."""
+        """Hosts that took no work at the start. They take none in the whole simulation."""
         self._down: Counter[str] = Counter()
         self._free = {host.name: len(host.inventory.gpus) for host in hosts}
         self._hosts_by_free = np.bincount(list(self._free.values()), minlength=MAX_GPUS + 1)
@@ -58,7 +59,7 @@ class SimulatedCluster:
         """GPUs that are broken or on a lost host."""
 
     def report_all(self) -> None:
-        """Tell a new scheduler all hosts and GPUs."""
+        """Give all hosts and GPUs to a new scheduler."""
         for host in self._hosts.values():
             self._scheduler.upsert_host(host)
         self._scheduler.upsert_gpus(
@@ -66,7 +67,7 @@ class SimulatedCluster:
         )
 
     def adopt(self, state: ClusterState) -> None:
-        """Take over which jobs hold what, and what is broken. The scheduler knows it already."""
+        """Take over which jobs hold what, and what is broken. The scheduler has it already."""
         for job in state.running:
             grants_of_gpus: Iterable[ShareGrant | None] = job.shares or [None] * len(job.gpu_uuids)
             grants = dict(zip(job.gpu_uuids, grants_of_gpus, strict=True))
@@ -86,11 +87,11 @@ class SimulatedCluster:
 
     @property
     def hosts_by_free(self) -> NDArray[np.int64]:
-        """Element f: how many hosts have f GPUs that could be given to a job now."""
+        """Return an array whose element f says how many hosts have f GPUs that a job could get now."""
         return self._hosts_by_free
 
     def take(self, job_id: str, namespace: str, placement: Placement) -> None:
-        """Give a job everything in the placement. Raises AssertionError if any of it is not free."""
+        """Give a job all that is in the placement. Raises AssertionError if any of it is not free."""
         grants: dict[str, ShareGrant | None] = {}
         amounts: dict[str, HostUse] = {}
         for host_slice in placement.slices:
@@ -122,7 +123,7 @@ class SimulatedCluster:
             self._host_use[use.host] = _plus(self._host_use.get(use.host), use)
 
     def give_back(self, job_id: str) -> None:
-        """Free everything that the job has."""
+        """Free all that the job holds."""
         hold = self._holds.pop(job_id)
         for uuid, grant in hold.grants.items():
             holders = self._holders[uuid]
@@ -139,7 +140,7 @@ class SimulatedCluster:
         self._tell(hold.grants)
 
     def gpu_fraction_of(self, job_id: str) -> float:
-        """Return how much of each of its GPUs the job has, on average."""
+        """Return the mean fraction of each of its GPUs that the job holds."""
         grants = self._holds[job_id].grants
         return sum(map(_gpu_fraction, grants.values())) / len(grants)
 
@@ -154,7 +155,7 @@ class SimulatedCluster:
         return {job for uuid in uuids for job in self._holders.get(uuid, ())}
 
     def repair(self, host: str, gpu: int | None) -> None:
-        """Undo one :meth:`fail`. What failed twice works again after two repairs."""
+        """Undo one :meth:`fail`. Hardware that failed twice works again after two repairs."""
         uuids = self._affected_gpus(host, gpu)
         if gpu is None:
             self._lost[host] -= 1

@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 class Timeline:
-    """The quantities ``names``, recorded together whenever something changed."""
+    """The values of the quantities ``names`` over time. All are recorded together whenever one changes."""
 
     def __init__(self, *names: str) -> None:
         self._at = array("d")

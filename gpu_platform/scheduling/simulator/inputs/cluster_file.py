@@ -26,17 +26,17 @@ from gpu_platform.domain.states import HostState
 from gpu_platform.topology.description import load_description, simulated_uuid
 
 UNLIMITED = 10**9
-"""CPUs and MiB of a host for which none are given."""
+"""CPUs and MiB of a host if the file gives none."""
 
 
 class HostGroup(BaseModel):
-    """``count`` equal hosts, called ``<name>-0000``, ``<name>-0001``, …"""
+    """``count`` equal hosts with the names ``<name>-0000``, ``<name>-0001``, …"""
 
     model_config = ConfigDict(extra="forbid")
 
     count: Annotated[int, Field(ge=1, le=100_000)]
     name: str | None = None
-    """Default: the machine's, or the model's."""
+    """Default: the name of the machine or of the GPU model."""
     machine: str | None = None
     gpus: Annotated[int | None, Field(ge=1, le=64)] = None
     model: str = "GPU"
@@ -44,7 +44,7 @@ class HostGroup(BaseModel):
     compute_capability: str = "9.0"
     cpus: Annotated[int | None, Field(ge=1)] = None
     ram_mib: Annotated[int | None, Field(ge=1)] = None
-    """``cpus`` and ``ram_mib`` of a host; default: the machine's, or enough for anything."""
+    """``cpus`` and ``ram_mib`` of a host. Default: those of the machine, or enough for any job."""
 
     @model_validator(mode="after")
     def _says_what_it_is(self) -> Self:
@@ -53,7 +53,7 @@ class HostGroup(BaseModel):
         return self
 
     def inventory(self, host: str) -> HostInventory:
-        """Raises NotFound for an unknown machine."""
+        """Return the inventory of a host of this name. Raises NotFound for an unknown machine."""
         if self.machine is not None:
             found = load_description(self.machine).inventory(host)
             own = {"cpus": self.cpus or found.cpus or UNLIMITED, "ram_mib": self.ram_mib or found.ram_mib or UNLIMITED}
@@ -89,7 +89,7 @@ class ClusterFile(BaseModel):
     leaves_per_spine: Annotated[int | None, Field(ge=1)] = None
 
     def rows(self) -> list[HostRow]:
-        """All hosts, READY. Raises NotFound for an unknown machine."""
+        """Return all hosts, READY. Raises NotFound for an unknown machine."""
         return [
             HostRow(name, HostState.READY, group.inventory(name), *self._switches(number))
             for number, (name, group) in enumerate(self._named())
@@ -111,7 +111,7 @@ class ClusterFile(BaseModel):
 
 
 def read_nodes(name: str, lines: Iterable[str]) -> list[HostRow]:
-    """A table of hosts as Alibaba publishes it; those without GPUs are left out.
+    """Read a table of hosts as Alibaba publishes it. Hosts without GPUs are left out.
 
     Either ``openb_node_list_*.csv`` (columns sn, gpu, model, cpu_milli, memory_mib), or the list of
     cluster-trace-v2026-spot-gpu (node_name, gpu_capacity_num, gpu_model, cpu_num). Raises InvalidRequest.

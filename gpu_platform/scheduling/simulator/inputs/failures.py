@@ -17,7 +17,7 @@ DAY_S = 86_400.0
 
 
 class Outage(BaseModel):
-    """One failure. One line of our failure file is this as JSON."""
+    """One failure. A failure file has one of these per line, as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,7 +64,7 @@ def read_failures(name: str, lines: Iterable[str], hosts: Sequence[HostRow]) -> 
 
 
 def _infinite_hbd(events: list[dict[str, object]], hosts: Sequence[HostRow]) -> Iterator[Outage]:
-    """github.com/stepfun-ai/InfiniteHBD-Trace: fault_start and fault_end of servers, times in days."""
+    """Read github.com/stepfun-ai/InfiniteHBD-Trace: fault_start and fault_end of servers, times in days."""
     ours: dict[str, str] = {}
     begun: dict[tuple[str, str], list[float]] = {}
     for event in events:

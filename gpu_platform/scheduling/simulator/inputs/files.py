@@ -31,7 +31,8 @@ def load_trace(path: Path, host_size: int = 8) -> Trace:
 
 
 def load_cluster(path: Path) -> list[HostRow]:
-    """A :class:`ClusterFile` in YAML, or a published table of hosts (``.csv``). Raises NotFound and InvalidRequest."""
+    """Read a :class:`ClusterFile` in YAML, or a published table of hosts (``.csv``). Raises NotFound and
+    InvalidRequest."""
     with _open(path) as file:
         if ".csv" in path.suffixes:
             return read_nodes(path.name, file)
@@ -59,10 +60,10 @@ def load_failures(path: Path, hosts: Sequence[HostRow]) -> list[Outage]:
 def load_policy(
     name: str, overrides: Iterable[str] = (), default: Mapping[str, Any] | None = None
 ) -> tuple[str, Policy]:
-    """(what to call it, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
+    """Return (its name, policy) from a YAML file of :class:`Policy`'s fields, or from the name of a queue order.
 
-    ``default``: the fields of the policy with that name, which another queue order is to replace.
-    ``overrides``: ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
+    ``default``: the fields of the policy with that name; another queue order replaces its order. ``overrides``:
+    ``key=value`` or ``weights.topology=3``, values in YAML. Raises NotFound and InvalidRequest.
     """
     path = Path(name)
     if path.is_file():

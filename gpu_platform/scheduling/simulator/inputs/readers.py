@@ -29,7 +29,7 @@ Row = dict[str, str]
 
 
 def read_trace(name: str, lines: Iterable[str], host_size: int = 8) -> Trace:
-    """Read any known format. ``host_size``: GPUs of a host, where the trace tells only a total.
+    """Read a trace in any known format. ``host_size``: GPUs of a host, if the trace has only a total.
 
     Raises InvalidRequest with the line that cannot be read.
     """
@@ -48,7 +48,7 @@ def read_trace(name: str, lines: Iterable[str], host_size: int = 8) -> Trace:
 
 
 class _Rows:
-    """Rows of a table; an error inside the loop over them names the line."""
+    """The rows of a table. An error inside the loop over them names the line."""
 
     def __init__(self, name: str, rows: csv.DictReader[str]) -> None:
         self._name = name
@@ -75,7 +75,8 @@ def _json_lines(name: str, lines: Iterable[str]) -> Iterator[TraceJob]:
 
 
 def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
-    """Tasks without a GPU are left out. A task that was never scheduled lasts from creation to deletion."""
+    """Read an openb trace. Tasks without a GPU are left out. A task that was never scheduled lasts from creation to
+    deletion."""
     left_out = shared = several = 0
 
     def convert(row: Row) -> TraceJob | None:
@@ -117,7 +118,7 @@ def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
 
 
 def _philly(name: str, rows: _Rows, host_size: int) -> Trace:
-    """A virtual cluster becomes a namespace; the earliest submission is second 0."""
+    """Read a Philly trace. A virtual cluster becomes a namespace; the earliest submission is second 0."""
     numbers = iter(range(10**9))
     jobs = list(
         rows.jobs(
@@ -135,7 +136,7 @@ def _philly(name: str, rows: _Rows, host_size: int) -> Trace:
 
 
 def _kalos(name: str, rows: _Rows, host_size: int) -> Trace:
-    """A worker is a host's share; a job lasts its iterations times the time of one."""
+    """Read a Kalos trace. A worker is one host slice; a job lasts as long as all its iterations take."""
 
     def convert(row: Row) -> TraceJob:
         workers, each = int(row["gpu_workers"]), int(float(row["gpu_per_worker"]))

@@ -17,11 +17,11 @@ class SimulationStart:
     """Jobs and hosts at second 0."""
 
     state: ClusterState
-    """Times are in seconds since the snapshot was taken."""
+    """The snapshot. Its times are in seconds since it was taken."""
     records: list[SimulatedJob]
     """All jobs that run or wait."""
     notes: list[str]
-    """What had to be assumed."""
+    """What was assumed because the snapshot does not say it."""
 
     @classmethod
     def of(cls, state: ClusterState, lasting_s: float | None = None) -> SimulationStart:

@@ -16,7 +16,8 @@ WHOLE_GPU_MILLI = 1000
 
 
 class TraceJob(BaseModel):
-    """One line of our own trace format is this as JSON; ``gpus`` is what a submission says."""
+    """One job of a trace. A trace in our own format has one of these per line, as JSON; ``gpus`` is what a
+    submission says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,7 +25,7 @@ class TraceJob(BaseModel):
     submit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Seconds since the trace began."""
     duration_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """How long it works if nothing stops it."""
+    """How many seconds it works if nothing stops it."""
     gpus: ResourceRequest = ResourceRequest(gpus_per_host=1)
     namespace: str = "default"
     user: str = "anonymous"
@@ -33,9 +34,9 @@ class TraceJob(BaseModel):
     """An attempt that runs longer is ended."""
     preemptible: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    """When it is told to stop, it keeps its GPUs so long, and does no more work."""
+    """When it must stop, it keeps its GPUs for this many seconds and does no more work."""
     checkpoint_s: Annotated[float | None, Field(gt=0)] = None
-    """How often it saves its work, to resume from there. None: as the simulation says for all jobs."""
+    """How often it saves its work, in seconds, to resume from there. None: as the simulation says for all jobs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Trace:
 
     name: str
     jobs: list[TraceJob]
-    """By time of arrival, then in the order of the file."""
+    """The jobs by time of arrival, then in the order of the file."""
     notes: list[str] = field(default_factory=list)
     """What was left out or changed when the file was read. Shown with every report."""
 
@@ -71,8 +72,10 @@ class Trace:
 
 
 def gang(gpus: int, host_size: int) -> ResourceRequest:
-    """Return so many GPUs as a gang: one host if they fit, else the fewest hosts with equal slices. No topology is
-    asked for, because old traces have none.
+    """Return a request for this many GPUs as a gang: on one host if they fit, else on the fewest hosts with equal
+    slices.
+
+    It asks for no topology level, because old traces have none.
     """
     hosts = -(-gpus // host_size)
     while gpus % hosts:

@@ -23,14 +23,14 @@ MAX_NAMESPACES = 20
 
 @dataclass(frozen=True)
 class ReportMetric:
-    """A line of the comparison: how to read it from a report, how to write it, which end is good."""
+    """A line of the comparison: how to read it from a report, how to write it, and whether more or less is better."""
 
     name: str
     meaning: str
     value: Callable[[SimulationReport], float]
     text: Callable[[float], str]
     better: int = 0
-    """1: more is better, -1: less; 0: neither."""
+    """1: more is better. -1: less is better. 0: neither."""
 
 
 def _percent(value: float) -> str:
@@ -104,7 +104,7 @@ def metrics_of(reports: Sequence[SimulationReport]) -> list[ReportMetric]:
 
 
 def best_of(metric: ReportMetric, reports: Sequence[SimulationReport]) -> set[int]:
-    """Which of several reports are best at it; none if all are alike."""
+    """Return which of several reports are best at the metric. Empty if all are equal."""
     texts = [metric.text(metric.value(report)) for report in reports]
     if not metric.better or len(set(texts)) < 2:
         return set()
@@ -113,7 +113,7 @@ def best_of(metric: ReportMetric, reports: Sequence[SimulationReport]) -> set[in
 
 
 def html_page(trace: str, cluster: str, notes: Iterable[str], reports: Sequence[SimulationReport]) -> str:
-    """Reports on one trace and cluster, side by side."""
+    """Return a page that shows reports on one trace and cluster side by side."""
     title = f"{trace} on {cluster}"
     jobs = sum(reports[0].jobs.values())
     return _PAGE.format(
@@ -150,7 +150,7 @@ def _comparison(reports: Sequence[SimulationReport]) -> str:
 
 def _charts(reports: Sequence[SimulationReport]) -> Iterable[str]:
     def line(i: int, x: Sequence[float], y: Sequence[float]) -> LineSeries:
-        # The first are the widest, so that lines that coincide are all seen.
+        # The first lines are the widest, so that lines at the same place are all seen.
         return LineSeries(reports[i].policy, x, y, i, width=1.6 + 1.3 * (len(reports) - 1 - i))
 
     def series(pick: Callable[[SimulationReport], Sequence[float]]) -> list[LineSeries]:
@@ -190,7 +190,7 @@ def _chart(title: str, draw: Callable[[str], str]) -> str:
 
 
 def _namespaces(reports: Sequence[SimulationReport]) -> str:
-    """Who waited how long under which policy; the largest namespaces first."""
+    """Show how long each namespace waited under each policy, the largest namespaces first."""
     if len(reports[0].namespaces) < 2:
         return ""
     shown = sorted(reports[0].namespaces, key=lambda share: (-share.gpu_hours, share.namespace))[:MAX_NAMESPACES]

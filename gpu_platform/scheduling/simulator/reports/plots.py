@@ -103,7 +103,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The plane of a chart: from data to pixels."""
+    """The area of a chart. It turns data into pixels."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -152,7 +152,7 @@ class _Frame:
 
 
 def _marks(highest: float) -> list[float]:
-    """Round numbers from 0 to at least ``highest``, four to six of them."""
+    """Return round numbers from 0 to at least ``highest``, four to six of them."""
     if highest <= 0:
         return [0.0, 1.0]
     power = 10.0 ** math.floor(math.log10(highest / 4))

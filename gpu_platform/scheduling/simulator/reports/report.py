@@ -12,7 +12,7 @@ from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob, 
 
 BUCKETS = 240
 SLOWDOWN_BOUND_S = 10.0
-"""Shorter jobs count as this long. Otherwise their slowdown would hide that of all others (Feitelson)."""
+"""Shorter jobs count as this long. Otherwise their slowdown would hide that of all other jobs (Feitelson)."""
 SIZES = ((1, 1), (2, 8), (9, 64), (65, None))
 """Classes of jobs by their number of GPUs."""
 
@@ -44,7 +44,7 @@ class SizeClass(_Data):
     """Waiting times of the jobs of one size."""
 
     gpus: str
-    """E.g. ``9-64``."""
+    """The numbers of GPUs, e.g. ``9-64``."""
     jobs: int
     waiting_s: Distribution
 
@@ -57,7 +57,7 @@ class NamespaceShare(_Data):
     gpu_hours: float
     waiting_s: Distribution
     served: float
-    """Of the time between submission and end of its jobs, weighted by GPUs, the fraction in which they ran."""
+    """The fraction of the time between submission and end in which its jobs ran, weighted by GPUs."""
 
 
 class TimeSeries(_Data):
@@ -73,13 +73,13 @@ class TimeSeries(_Data):
 
 
 class SimulationReport(_Data):
-    """One policy on one trace. Ratios are 0 to 1."""
+    """The result of one policy on one trace. Ratios are 0 to 1."""
 
     policy: str
     gpus: int
     begin_s: float
     end_s: float
-    """The end of the last job, or where the simulation was told to stop."""
+    """When the last job ended, or when the simulation was stopped."""
     jobs: dict[JobOutcome, int]
     """How many jobs had which outcome. Every job of the trace counts once."""
     utilisation: float
@@ -89,11 +89,11 @@ class SimulationReport(_Data):
     fragmentation: float
     """While jobs waited: the mean fraction of free GPUs that a random job of the trace could not use."""
     waiting_s: Distribution
-    """From submission to the first start, of jobs that started."""
+    """From submission to the first start, for jobs that started."""
     completion_s: Distribution
-    """From submission to the end, of jobs that completed."""
+    """From submission to the end, for jobs that completed."""
     slowdown: float
-    """Mean of completion over run time, bounded."""
+    """The mean of completion time divided by run time, bounded."""
     by_size: list[SizeClass]
     preemptions: int
     moves: int
@@ -101,18 +101,18 @@ class SimulationReport(_Data):
     failures: int
     restarts: int
     recovery_s: Distribution
-    """From a failure that stopped a job until it ran again."""
+    """From a failure that stopped a job until the job ran again."""
     lost_gpu_hours: float
     """Work that was done and had to be done again."""
     fairness: float
-    """Jain's index of the namespaces' ``served``: 1 if all are served alike, 1/n if one is."""
+    """Jain's index of the namespaces' ``served``: 1 if all are served equally, 1/n if only one is served."""
     namespaces: list[NamespaceShare]
     levels: dict[str, int]
     """How close together the GPUs of jobs with several GPUs were: jobs by topology level."""
     decision_ms: Distribution | None = None
-    """Wall-clock time of a decision on the machine that simulated. Only this differs between runs."""
+    """Wall-clock time of a decision on this machine. Nothing else differs between two equal runs."""
     waiting_quantiles_s: list[float]
-    """0 % to 100 % in steps of 1 %."""
+    """The quantiles from 0 % to 100 % in steps of 1 %."""
     completion_quantiles_s: list[float]
     series: TimeSeries
 
@@ -171,7 +171,7 @@ def _useful(record: SimulatedJob) -> float:
 
 
 def _ran_before(run: SimulationRun, record: SimulatedJob) -> bool:
-    """Tell whether it ran when the simulation began. Then it is not known how long it had waited."""
+    """Tell whether it ran already when the simulation began. Then nobody knows how long it had waited."""
     return record.first_start_s is not None and record.first_start_s < run.begin_s
 
 
@@ -242,7 +242,7 @@ def _series(run: SimulationRun) -> TimeSeries:
 
 
 def _jain(values: Sequence[float]) -> float:
-    """Jain, Chiu, Hawe: A Quantitative Measure of Fairness (DEC-TR-301, 1984)."""
+    """Return Jain's index: Jain, Chiu, Hawe: A Quantitative Measure of Fairness (DEC-TR-301, 1984)."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
