@@ -14,21 +14,25 @@ from gpu_platform.store.jobs import jobs
 
 
 class AdmissionResult(BaseModel):
+    """Whether a job was admitted. ``failure``: why it was refused."""
+
     admitted: bool
     withdrawn: bool = False
-    """The submission was withdrawn before its user was told that it was accepted."""
+    """The submission was withdrawn before its user got an answer."""
     failure: Failure | None = None
 
 
 class AdmissionActivities:
+    """The first step of a job: the check whether it may wait."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @activity.defn
     def admit_job(self, job_id: str) -> AdmissionResult:
-        """PENDING -> QUEUED, or the reason why not.
+        """Bring the job from PENDING to QUEUED, or say why it is refused.
 
-        Raises :class:`Unavailable`, to be tried again, when the database lost the job: the leader restores it.
+        Raises :class:`Unavailable`, so that it is tried again, if the database lost the job: the leader restores it.
         """
         try:
             jobs.admit_job(self._store, job_id, utc_now())

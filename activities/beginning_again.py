@@ -15,27 +15,33 @@ from gpu_platform.store.restoring import orphans
 
 
 class TakenOverJob(BaseModel):
-    """The job's state."""
+    """How far a job got whose workflow was lost."""
 
     state: JobState
     progress: JobProgress
     placement: Placement | None = None
-    """The placement of ``progress.attempt``, whose ranks may run."""
+    """The placement of ``progress.attempt``. Its ranks may still run."""
     failure: Failure | None = None
-    """The failure of a job that is FAILED."""
+    """The failure of the job, if it is FAILED."""
     closed_attempt: int = 0
-    """This attempt and those before it can never reserve again."""
+    """This attempt and all before it can never reserve anything again."""
 
 
 class TakeoverActivities:
+    """The step with which a new workflow takes over the job of a lost one."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @activity.defn
     def begin_again(self, job_id: str) -> TakenOverJob:
+        """Close the lost workflow's attempts in the database, and read how far the job got.
+
+        A job that is not there was withdrawn: it counts as CANCELLED.
+        """
         try:
             job, closed = orphans.begin_again(self._store, job_id, utc_now())
-        except NotFound:  # withdrawn: nobody was told that it was accepted
+        except NotFound:  # withdrawn before its user got an answer
             return TakenOverJob(state=JobState.CANCELLED, progress=JobProgress())
         return TakenOverJob(
             state=job.state,

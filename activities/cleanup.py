@@ -18,7 +18,7 @@ from gpu_platform.store.restoring import orphans
 
 
 class Orphan(BaseModel):
-    """Holdings of an attempt that no workflow drives."""
+    """The hosts on which an attempt holds something although no workflow drives it."""
 
     hosts: list[str] = []
     driven: str = ""
@@ -26,7 +26,7 @@ class Orphan(BaseModel):
 
 
 class CleanupActivities:
-    """``in_thread`` runs a blocking call."""
+    """The database steps of CleanupWorkflow. ``in_thread`` runs a blocking call in a thread."""
 
     def __init__(self, store: Store, workflows: JobWorkflowsView, *, in_thread: InThread = asyncio.to_thread) -> None:
         self._store = store
@@ -35,6 +35,7 @@ class CleanupActivities:
 
     @activity.defn
     async def find_orphan(self, key: AttemptKey) -> Orphan:
+        """Find what the attempt still holds, unless a workflow drives it."""
         driven = await self._driven(key)
         if driven:
             return Orphan(driven=driven)
@@ -43,9 +44,9 @@ class CleanupActivities:
 
     @activity.defn
     async def end_orphan(self, request: CleanupInput) -> bool:
-        """Release the attempt's GPUs and end its job; the hosts confirmed that its ranks are gone.
+        """Release the attempt's GPUs and end its job. The hosts have confirmed that its ranks are gone.
 
-        False: left alone, since somebody drives it by now, or another attempt of the job holds GPUs.
+        False: nothing was done, because a workflow drives it by now, or another attempt of the job holds GPUs.
         """
         if await self._driven(request.key):
             return False
@@ -64,7 +65,7 @@ class CleanupActivities:
         view = await self._workflows.look(key.job_id)
         row: orphans.JobRow | None = await self._in_thread(orphans.job_row, self._store, key.job_id)
         if row is not None and row.attempt > key.attempt:
-            return ""  # the job is at a later attempt: whoever drives it gave this one back, or never will
+            return ""  # the job is at a later attempt: its workflow released this one, or it never will
         if view.life is WorkflowLife.OPEN:
             return f"the workflow of {key.job_id} is open"
         if view.life is WorkflowLife.UNKNOWN and row is not None and not row.state.is_terminal:

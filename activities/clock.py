@@ -6,4 +6,5 @@ from datetime import UTC, datetime
 
 
 def utc_now() -> datetime:
+    """The time now, with the time zone UTC."""
     return datetime.now(UTC)

@@ -16,18 +16,19 @@ HOST_REMOVED = "HostRemoved"
 
 
 def job_not_ours(error: PlatformError) -> ApplicationError:
-    """The job's row is gone, or ended without this workflow: trying again cannot help."""
+    """The error for a job whose row is gone or that ended without this workflow: trying again cannot help."""
     return ApplicationError(error.message, type=NOT_OURS, non_retryable=True)
 
 
 def workflow_is_older(key: AttemptKey) -> ApplicationError:
-    """Temporal's database was restored to an older point. The workflow begins again from its job's row."""
+    """The error for a workflow that Temporal's database restored at an older point. It takes over again from its
+    job's row."""
     return ApplicationError(f"attempt {key} has gone on", type=WORKFLOW_IS_OLDER, non_retryable=True)
 
 
 @contextmanager
 def host_may_be_removed() -> Iterator[None]:
-    """Around a step of a repair: an operator may have removed the host, with its GPUs."""
+    """Wraps a step of a repair. If an operator removed the host with its GPUs, the step fails with ``HOST_REMOVED``."""
     try:
         yield
     except NotFound as error:

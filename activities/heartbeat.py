@@ -17,7 +17,7 @@ DETAILS_EVERY = 3
 
 
 async def heartbeating(work: Awaitable[T], details: Callable[[], BaseModel] | None = None) -> T:
-    """The result of ``work``. Cancelling the activity cancels it.
+    """Wait for ``work`` and send heartbeats meanwhile. Returns its result. Cancelling the activity cancels ``work``.
 
     ``details``: what the Temporal UI shows of the activity while it is pending.
     """

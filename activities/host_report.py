@@ -13,12 +13,16 @@ from gpu_platform.store.hosts import hosts
 
 
 class HostReportActivities:
+    """Takes a host's report that came through Temporal."""
+
     def __init__(self, store: Store, lease_ttl_s: float) -> None:
         self._store = store
         self._lease_ttl_s = lease_ttl_s
 
     @activity.defn
     def report_host(self, report: HostReport) -> LeaseAnswer:
+        """Write the report and return the leader's answer. Fails for good if the report is invalid or older than
+        another one."""
         try:
             return hosts.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
         except (InvalidRequest, StaleReport) as error:

@@ -16,17 +16,20 @@ from gpu_platform.domain.texts import counted
 from gpu_platform.observability import get_logger
 
 TASK_TIMEOUT = timedelta(seconds=5)
-"""A control worker that dies in the middle of a task holds the job up for so long; Temporal's own default is 10 s."""
+"""If a control worker dies in the middle of a task, the job waits this long. Temporal's default is 10 s."""
 
 log = get_logger(__name__)
 
 
 class JobStarter:
+    """Starts workflows of jobs, for the service and for the leader alike."""
+
     def __init__(self) -> None:
         self._registered = False
 
     def forget_registration(self) -> None:
-        """Temporal was away, so it may come back with another database: look again before the next start."""
+        """Check the search attributes again before the next start: Temporal was away and may have another database
+        now."""
         self._registered = False
 
     async def start_job(
@@ -37,10 +40,10 @@ class JobStarter:
         signal: tuple[str, Interrupt] | None = None,
         rpc_timeout: timedelta | None = None,
     ) -> None:
-        """Start the job's workflow. With a ``signal`` (name, argument) a workflow that is open gets it instead.
+        """Start the job's workflow. With a ``signal`` (name, argument) an open workflow gets the signal instead.
 
-        Raises :class:`WorkflowAlreadyStartedError` when the job has a workflow that is open, or one that is closed
-        and known, and :class:`RPCError` while Temporal is away.
+        Raises :class:`WorkflowAlreadyStartedError` if the job has an open workflow, or a closed one that Temporal
+        knows, and :class:`RPCError` while Temporal is away.
         """
         try:
             await self._register_once(client)
@@ -71,7 +74,7 @@ class JobStarter:
         )
 
     async def _register_once(self, client: Client) -> None:
-        """A Temporal that nobody prepared refuses workflows with our search attributes: add them before the first."""
+        """Add our search attributes before the first start: a Temporal without them refuses the workflows."""
         if self._registered:
             return
         try:

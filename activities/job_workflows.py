@@ -22,7 +22,7 @@ from gpu_platform.store.restoring.orphans import HeldAttempt
 PLACE = "place_gang"
 """The activity that waits for the scheduler's answer."""
 InThread = Callable[..., Awaitable[Any]]
-"""Runs a blocking call, as ``asyncio.to_thread`` does."""
+"""Runs a blocking call in a thread, as ``asyncio.to_thread`` does."""
 
 
 class CleanupInput(BaseModel):
@@ -34,15 +34,18 @@ class CleanupInput(BaseModel):
     message: str
     """The reason, which becomes the job's failure."""
     state: JobState = JobState.FAILED
-    """CANCELLED when a person asked for it meanwhile."""
+    """The job's last state. CANCELLED if a user asked for it meanwhile."""
     actor: str = "cleanup"
 
 
 class WorkflowLife(Enum):
+    """Whether a job's workflow is open, as far as Temporal knows."""
+
     OPEN = auto()
     CLOSED = auto()
     UNKNOWN = auto()
-    """Never started, started this moment, or lost with Temporal's database: one answer does not tell which."""
+    """It was never started, is being started now, or was lost with Temporal's database. One answer does not show
+    which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +56,42 @@ class WorkflowView:
     ended: str = ""
     """How it closed, e.g. ``terminated``."""
     waits_for_placement: bool = False
-    """It waits for the scheduler's answer, so it holds nothing."""
+    """It waits for the scheduler's answer, so its job holds nothing."""
 
 
 class JobWorkflowsView(Protocol):
-    async def look(self, job_id: str) -> WorkflowView: ...
+    """What the reconciler and the cleanup need from Temporal. Tests replace it."""
+
+    async def look(self, job_id: str) -> WorkflowView:
+        """The state of the job's workflow."""
+        ...
 
     async def start(self, given: JobInput) -> bool:
-        """False: a workflow of the job is open, or its closed one is known."""
+        """Start the job's workflow. False: one is open, or Temporal knows a closed one."""
         ...
 
     async def clean_up(self, given: CleanupInput) -> bool:
-        """False: the cleanup of this attempt runs already."""
+        """Start a cleanup. False: the cleanup of this attempt runs already."""
         ...
 
     async def kill(self, job_id: str, request: Interrupt) -> None:
-        """Send the signal; a workflow that has ended is left alone."""
+        """Send the signal ``kill``. A workflow that has ended is left alone."""
         ...
 
     async def ask_again(self, job_id: str) -> None:
-        """Tell a workflow that waits for a placement to ask again; all others ignore it."""
+        """Send the signal ``place_again``, which only a workflow that waits for a placement obeys."""
         ...
 
 
 class TemporalJobWorkflows:
-    """In Temporal. Every method raises ``RPCError`` while Temporal is away."""
+    """Jobs' workflows in Temporal. Every method raises ``RPCError`` while Temporal is away."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._starter = JobStarter()
 
     async def look(self, job_id: str) -> WorkflowView:
+        """See :meth:`JobWorkflowsView.look`. A workflow that continued as new counts as open."""
         try:
             described = await self._client.get_workflow_handle(job_id).describe()
         except RPCError as error:
@@ -91,7 +99,7 @@ class TemporalJobWorkflows:
                 raise
             return WorkflowView(WorkflowLife.UNKNOWN)
         status = described.status
-        # One that continued as new is closed, and its successor open: the next look sees that one.
+        # A workflow that continued as new is closed, and its successor is open: the next look sees the successor.
         goes_on = status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
         if goes_on or described.close_time is None:
             pending = described.raw_description.pending_activities
@@ -101,6 +109,7 @@ class TemporalJobWorkflows:
         return WorkflowView(WorkflowLife.CLOSED, status.name.lower() if status else "closed")
 
     async def start(self, given: JobInput) -> bool:
+        """See :meth:`JobWorkflowsView.start`."""
         try:
             await self._starter.start_job(self._client, given)
         except WorkflowAlreadyStartedError:
@@ -108,6 +117,7 @@ class TemporalJobWorkflows:
         return True
 
     async def clean_up(self, given: CleanupInput) -> bool:
+        """See :meth:`JobWorkflowsView.clean_up`."""
         try:
             await self._client.start_workflow(
                 CLEANUP_WORKFLOW, given, id=cleanup_id(given.key), task_queue=CONTROL_TASK_QUEUE
@@ -117,6 +127,7 @@ class TemporalJobWorkflows:
         return True
 
     async def ask_again(self, job_id: str) -> None:
+        """See :meth:`JobWorkflowsView.ask_again`. Does nothing if there is no workflow."""
         try:
             await self._client.get_workflow_handle(job_id).signal("place_again")
         except RPCError as error:
@@ -124,6 +135,7 @@ class TemporalJobWorkflows:
                 raise
 
     async def kill(self, job_id: str, request: Interrupt) -> None:
+        """See :meth:`JobWorkflowsView.kill`."""
         try:
             await self._client.get_workflow_handle(job_id).signal("kill", request)
         except RPCError as error:

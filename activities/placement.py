@@ -21,18 +21,25 @@ from gpu_platform.store.restoring.older_rows import RowStanding
 
 
 class PlaceRequest(BaseModel):
+    """An attempt that needs a placement, and what it must not get."""
+
     key: AttemptKey
     excluded_gpus: list[str] = []
     excluded_hosts: list[str] = []
 
 
 class PlacementActivities:
+    """The step that waits for the scheduler's answer."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @activity.defn
     def place_gang(self, request: PlaceRequest) -> Placement:
-        """NotFound, when the database was lost, is tried until the job is restored."""
+        """Queue the attempt; the leader completes the activity with the placement.
+
+        If the database was lost, NotFound is raised, so that it is tried again until the job is restored.
+        """
         try:
             self._enqueue(request)
         except IllegalTransition as error:

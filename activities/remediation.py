@@ -22,26 +22,30 @@ from gpu_platform.store.reservations import allocations
 
 
 class GpuReason(BaseModel):
+    """A GPU, and why something is done to it."""
+
     gpu_uuid: str
     reason: str
 
 
 class ResetResult(BaseModel):
+    """The result of a reset of one GPU."""
+
     gpu_uuid: str
     ok: bool
     max_failures: int
     problem: str | None = None
     """Why it failed."""
     counts: bool = True
-    """The fault was the GPU's own, not a program's."""
+    """The fault was the GPU's own, so it counts as flapping. False: a program caused it."""
 
 
 RESET_NEEDS_OPERATOR = "ResetNeedsOperator"
-"""Type of the failure of a reset that cannot succeed by being tried again."""
+"""The type of the failure of a reset that can never succeed, however often it is tried."""
 
 
 class RemediationActivities:
-    """A step about a GPU whose host was removed fails with ``HOST_REMOVED``."""
+    """The database steps of remediation. A step for a GPU whose host was removed fails with ``HOST_REMOVED``."""
 
     def __init__(self, store: Store, settings: RemediationSettings) -> None:
         self._store = store
@@ -49,23 +53,28 @@ class RemediationActivities:
 
     @activity.defn
     def record_fault(self, report: FaultReport) -> None:
+        """Write the fault to the event table. A fault id that is known already changes nothing."""
         gpus.record_fault(self._store, report, utc_now())
 
     @activity.defn
     def begin_reset(self, request: GpuReason) -> GpuState:
-        """RESETTING, or OFFLINE when an operator has taken the GPU out of service."""
+        """Take the GPU out of service for a reset. Returns RESETTING, or OFFLINE if an operator took it out of
+        service."""
         with host_may_be_removed():
             return gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
-        """Attempts that may run processes on the GPU. A parked gang does not."""
+        """Attempts that may run processes on the GPU. A parked gang runs none."""
         return allocations.users(self._store, gpu_uuid)
 
     @activity.defn
     def finish_reset(self, result: ResetResult) -> GpuState:
-        """AVAILABLE after a verified reset; OFFLINE after ``max_failures`` failed ones in a row, or for a while when
-        the GPU fails again and again."""
+        """Write the result of a reset and return the GPU's state.
+
+        AVAILABLE after a verified reset. OFFLINE after ``max_failures`` failed resets in a row, or for the time of a
+        quarantine if the GPU fails again and again.
+        """
         with host_may_be_removed():
             return gpus.finish_reset(
                 self._store,
@@ -79,7 +88,8 @@ class RemediationActivities:
 
     @activity.defn
     def quarantine_gpu(self, request: GpuReason) -> None:
-        """OFFLINE until an operator brings it back."""
+        """Take the GPU OFFLINE until an operator brings it back. This is not the quarantine of a GPU that flaps,
+        which ends by time."""
         with host_may_be_removed():
             gpus.set_gpu_state(
                 self._store,
@@ -92,13 +102,18 @@ class RemediationActivities:
 
 
 class ResetActivities:
+    """The host's part: resets its GPUs."""
+
     def __init__(self, agent: HostAgent) -> None:
         self._agent = agent
 
     @activity.defn
     async def reset_gpu(self, gpu_uuid: str) -> None:
-        """Reset and verify. A GPU that does not come back healthy is a ``ResetFailed``; one that this machine cannot
-        reset alone ``ResetNeedsOperator``."""
+        """Reset and verify the GPU.
+
+        Fails with ``ResetFailed`` if it does not work afterwards, and with ``ResetNeedsOperator`` if this machine
+        cannot reset it alone.
+        """
         try:
             await heartbeating(asyncio.to_thread(self._agent.reset_gpu, gpu_uuid))
             await asyncio.to_thread(self._agent.verify_gpu, gpu_uuid)

@@ -25,12 +25,16 @@ REPAIR_FAILED = "RepairFailed"
 
 
 class HoldGpuRequest(BaseModel):
+    """Take a GPU OFFLINE until it is repaired. ``first``: the fault has just come, so the GPU is still in service."""
+
     gpu_uuid: str
     reason: str
     first: bool
 
 
 class BeginRepairRequest(BaseModel):
+    """Begin a step of the repair of a host."""
+
     host: str
     gpu_uuid: str
     step: RepairStep
@@ -40,7 +44,10 @@ class BeginRepairRequest(BaseModel):
 
 
 class RepairReference(BaseModel):
-    """``problem``: why it failed, at its end. ``how``: the host is told to reboot so."""
+    """A repair of a host for one GPU.
+
+    ``problem``: at its end, why it failed. ``how``: how the host is ordered to reboot.
+    """
 
     host: str
     gpu_uuid: str
@@ -49,21 +56,25 @@ class RepairReference(BaseModel):
 
 
 class ServiceCaseRequest(BaseModel):
+    """Open a service case for a GPU. ``tried``: the steps that did not help."""
+
     gpu_uuid: str
     reason: str
     tried: list[str]
 
 
 class RebootRequest(BaseModel):
+    """Reboot a host."""
+
     host: str
     boot_id: str | None
-    """The boot that is to end; a host in another one has been rebooted already."""
+    """The boot that must end. A host in another boot was rebooted already."""
 
 
 class RepairActivities:
-    """The control worker's half: short database steps, and the command that power cycles a host.
+    """The control worker's part: short database steps, and the command that power cycles a host.
 
-    A step of a host that was removed fails with ``HOST_REMOVED``.
+    A step for a host that was removed fails with ``HOST_REMOVED``.
     """
 
     def __init__(self, store: Store, settings: RemediationSettings) -> None:
@@ -72,16 +83,18 @@ class RepairActivities:
 
     @activity.defn
     def remediation_policy(self) -> RemediationPolicy:
+        """The control worker's settings for remediation."""
         return self._settings.policy
 
     @activity.defn
     def hold_gpu(self, request: HoldGpuRequest) -> bool:
-        """Take the GPU OFFLINE until it is repaired. False: an operator has decided otherwise."""
+        """Take the GPU OFFLINE until it is repaired. False: an operator decided otherwise."""
         with host_may_be_removed():
             return repairs.hold_gpu(self._store, request.gpu_uuid, request.reason, utc_now(), first=request.first)
 
     @activity.defn
     def begin_repair(self, request: BeginRepairRequest) -> RepairBegun:
+        """Begin the repair of the host, unless another repair or a limit forbids it now: then the answer says why."""
         with host_may_be_removed():
             return repairs.begin_repair(
                 self._store,
@@ -95,21 +108,25 @@ class RepairActivities:
 
     @activity.defn
     def look_at_repair(self, request: RepairReference) -> RepairView:
+        """The state of the repair, and what still runs on the host."""
         with host_may_be_removed():
             return repairs.look_at_repair(self._store, request.host, request.gpu_uuid, utc_now())
 
     @activity.defn
     def note_reboot(self, request: RepairReference) -> None:
+        """Count a reboot of the host, before it is ordered."""
         with host_may_be_removed():
             repairs.note_reboot(self._store, request.host, request.gpu_uuid, request.how, utc_now())
 
     @activity.defn
     def end_repair(self, request: RepairReference) -> None:
+        """End the repair and the cordon that it set."""
         with host_may_be_removed():
             repairs.end_repair(self._store, request.host, request.gpu_uuid, request.problem, utc_now())
 
     @activity.defn
     def open_service_case(self, request: ServiceCaseRequest) -> bool:
+        """Open a service case. False: an operator decided otherwise."""
         with host_may_be_removed():
             return repairs.open_service_case(self._store, request.gpu_uuid, request.reason, request.tried, utc_now())
 
@@ -138,7 +155,7 @@ class RepairActivities:
 
 
 class HostRepairActivities:
-    """The host's half. ``reboot`` ends the boot of this id; it may return or not."""
+    """The host's part. ``reboot`` ends the boot with the given id; it may return or not."""
 
     def __init__(self, agent: HostAgent, reboot: Callable[[str | None], Awaitable[None]]) -> None:
         self._agent = agent
@@ -156,6 +173,7 @@ class HostRepairActivities:
 
     @activity.defn
     async def reboot_host(self, request: RebootRequest) -> None:
+        """Reboot this host, unless another boot than ``boot_id`` runs already."""
         try:
             await heartbeating(asyncio.ensure_future(self._reboot(request.boot_id)))
         except PlatformError as error:

@@ -29,17 +29,21 @@ from gpu_platform.store.restoring.older_rows import RowStanding
 
 
 class ReserveRequest(BaseModel):
+    """Reserve a placement for an attempt."""
+
     key: AttemptKey
     placement: Placement
 
 
 class Reserved(BaseModel):
+    """The result of a reservation."""
+
     conflict: str | None = None
-    """Why the placement cannot be taken any more. None: every GPU is reserved."""
+    """Why the placement cannot be reserved. None: every GPU is reserved."""
     terms: dict[str, int] = {}
-    """Term of each host; see ``HostPlan.term``."""
+    """Host -> its term; see ``HostPlan.term``."""
     repeated: bool = False
-    """They were ours before: ranks may run there already."""
+    """The attempt held the GPUs already, so its ranks may run there."""
 
 
 class EndAttempt(BaseModel):
@@ -47,9 +51,9 @@ class EndAttempt(BaseModel):
 
     key: AttemptKey
     state: JobState
-    """Terminal, or QUEUED for a retry, or PREEMPTED for a requeue."""
+    """The job's next state: terminal, or QUEUED for a retry, or PREEMPTED."""
     ran_unmarked: bool = False
-    """Its ranks ran and ended before anybody wrote RUNNING: that is written now."""
+    """Its ranks ran and ended before RUNNING was written. It is written now."""
     actor: str = "workflow"
     failure: Failure | None = None
     exit_code: int | None = None
@@ -57,12 +61,12 @@ class EndAttempt(BaseModel):
     usage: list[RankUsage] = []
     """Usage as its hosts measured it. Lost hosts report none."""
     quarantine: dict[str, str] = {}
-    """GPU uuid -> fault: these do not become AVAILABLE, remediation takes them over."""
+    """GPU uuid -> fault. These GPUs do not become AVAILABLE: they are DEGRADED, and remediation takes them over."""
     retry_in_s: float | None = None
-    """QUEUED, it asks for GPUs again only after so long."""
+    """If it is QUEUED: it asks for GPUs again after this many seconds."""
     stopped_by: StoppedBy | None = None
     placed: bool | None = None
-    """It had a place, and what ran there was stopped. None: a cleanup, or a workflow of an older release."""
+    """It had a placement, and what ran there was stopped. None: a cleanup, or a workflow of an older release."""
 
 
 class StartedFrom(BaseModel):
@@ -70,19 +74,19 @@ class StartedFrom(BaseModel):
 
     key: AttemptKey
     host: str
-    """The host of rank 0."""
+    """Rank 0's host."""
     resumed_from: str | None = None
     note: str | None = None
 
 
 class HandoverRequest(BaseModel):
-    """The attempt ends, and the next one goes on with GPUs that it holds."""
+    """End an attempt, and let the next one go on with GPUs that it holds."""
 
     key: AttemptKey
     placement: Placement
-    """The next attempt's."""
+    """The placement of the next attempt."""
     parked: bool
-    """A GPU of it must be healed first."""
+    """One of its GPUs must be healed first."""
     failure: Failure | None = None
     hardware_retries: int
     quarantine: dict[str, str] = {}
@@ -90,14 +94,18 @@ class HandoverRequest(BaseModel):
 
 
 class ReservationActivities:
-    """A job that the database does not know was admitted once, so the database was lost or is an older one: the step is
-    tried until the job is restored (``activities/leader/restoring.py``)."""
+    """The steps that reserve, hand over and release GPUs.
+
+    The database must know every job that comes here, because the job was admitted. If it does not, it was lost or is an
+    older copy: then the step is tried until the job is restored (``activities/leader/restoring.py``).
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @activity.defn
     def reserve_gang(self, request: ReserveRequest) -> Reserved:
+        """Reserve all GPUs of the placement, or none. ``conflict`` in the answer: place the gang again."""
         try:
             return self._reserve(request)
         except IllegalTransition as error:
@@ -119,6 +127,7 @@ class ReservationActivities:
 
     @activity.defn
     def hand_over(self, request: HandoverRequest) -> Reserved:
+        """End the attempt and give what it holds to the next one, in one transaction."""
         try:
             taken = handover.hand_over(
                 self._store,
@@ -137,10 +146,12 @@ class ReservationActivities:
 
     @activity.defn
     def parked_state(self, key: AttemptKey) -> Parked:
+        """Whether the job can go on with its parked reservation."""
         return handover.parked_state(self._store, key)
 
     @activity.defn
     def unpark(self, key: AttemptKey) -> Reserved:
+        """End the parking, so that ranks may start. ``conflict`` in the answer: the gang needs another placement."""
         try:
             handover.unpark(self._store, key)
         except ReservationConflict as conflict:
@@ -149,6 +160,7 @@ class ReservationActivities:
 
     @activity.defn
     def mark_starting(self, key: AttemptKey) -> None:
+        """Write STARTING: hosts are being prepared."""
         try:
             attempts.mark_starting(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
@@ -156,6 +168,7 @@ class ReservationActivities:
 
     @activity.defn
     def mark_running(self, key: AttemptKey) -> None:
+        """Write RUNNING: every rank has a process. Its GPUs are IN_USE."""
         try:
             allocations.mark_running(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
@@ -172,6 +185,7 @@ class ReservationActivities:
 
     @activity.defn
     def note_start(self, start: StartedFrom) -> str | None:
+        """Record from which checkpoint the attempt started. Returns a sentence for the timeline, or None."""
         return checkpoints.note_start(self._store, start.key, start.host, start.resumed_from, start.note, utc_now())
 
     @activity.defn
@@ -186,7 +200,8 @@ class ReservationActivities:
             if older_rows.catch_up_to_end(self._store, request.key, running, utc_now()):
                 self._end(request)
                 return
-            # Ended without this workflow (an operator terminated it and reset it): only what it holds is ours.
+            # The job ended without this workflow (an operator terminated and reset it). It may only release what it
+            # holds.
             activity.logger.warning("%s", error.message)
             allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)
 

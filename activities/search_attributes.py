@@ -22,7 +22,7 @@ ALL = (NAMESPACE, USER, STATE, MODEL, GPUS, HOSTS)
 
 
 def of_submission(spec: JobSpec) -> TypedSearchAttributes:
-    """What is known before placement; the workflow upserts STATE and HOSTS as they change."""
+    """The search attributes that are known before placement. The workflow updates STATE and HOSTS later."""
     pairs: list[SearchAttributePair] = [
         SearchAttributePair(NAMESPACE, spec.namespace),
         SearchAttributePair(USER, spec.user),
@@ -35,9 +35,9 @@ def of_submission(spec: JobSpec) -> TypedSearchAttributes:
 
 
 async def register(client: Client) -> None:
-    """Add the attributes that the Temporal namespace does not have yet. Concurrent callers are safe.
+    """Add the attributes that the Temporal namespace does not have yet. It is safe to call this concurrently.
 
-    Raises :class:`temporalio.service.RPCError` when Temporal is away or does not permit it.
+    Raises :class:`temporalio.service.RPCError` if Temporal is away or does not permit it.
     """
     operator = client.operator_service
     known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))

@@ -46,13 +46,15 @@ EXPIRY_CHECK_S = 1.0
 
 @dataclass(frozen=True)
 class PolicyInForce:
+    """The policy by which a leader decides now."""
+
     policy: Policy
     written: dict[str, Any]
-    """As people wrote it; the leader stores it in the database, where the service reads it."""
+    """The policy as people wrote it. The leader stores it in the database, where the service reads it."""
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> PolicyInForce:
-        """Plugins that cannot be loaded are switched off. Raises InvalidRequest."""
+        """Read a policy. Plugins that cannot be loaded are switched off. Raises InvalidRequest."""
         return cls(read_policy(written, "scheduler.policy", do_without=is_broken), dict(written))
 
 
@@ -136,7 +138,7 @@ class DecisionLoop:
         self._reported_faults: tuple[PluginFault, ...] = ()
 
     def run(self, stopped: threading.Event) -> None:
-        """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` when another leader took over."""
+        """Decide until ``stopped`` is set. Raises :class:`StaleEpoch` if another leader took over."""
         thermometer = threading.Thread(target=self._telemetry.run, args=(stopped,), name="telemetry", daemon=True)
         thermometer.start()
         try:
@@ -175,14 +177,15 @@ class DecisionLoop:
                     self._preemption_orders.repeat(self._holds, now)
                     next_check = now + EXPIRY_CHECK_S
             except PluginFailed as error:
-                # Nothing of this round was told: it is decided anew, by hosts that are asked again without the plugin.
+                # No result of this round was sent. The next round decides again without the plugin, and queries all
+                # hosts again.
                 log.exception("scheduler.plugin_failed", kind=error.fault.kind, plugin=error.fault.name)
                 self._policy = self._policy.without(error.fault)
                 loaded, changed = False, True
                 continue
             except Unavailable as error:
                 log.warning("scheduler.store_away", error=error.message)
-                loaded = False  # a decision that could not be stored is made again, from the store's state
+                loaded = False  # a decision that could not be stored is made again, from what the store says then
                 stopped.wait(1.0)
                 continue
             stopped.wait(self._poll_s)
@@ -212,7 +215,7 @@ class DecisionLoop:
             self._preemption_orders.resume(victim, reason, time.monotonic())
 
     def _report_plugins(self) -> None:
-        """Tell which plugins are switched off, if that is new."""
+        """Report which plugins are switched off, if that has changed."""
         faults = self._policy.plugin_faults
         if faults == self._reported_faults:
             return
@@ -234,7 +237,7 @@ class DecisionLoop:
         if only_the_fabric:
             self._core.configure_fabric(policy.fabric)
         else:
-            # A proposal that is on its way is at worst made twice: the store refuses the second reservation.
+            # At worst, a proposal that is on its way is made twice: the store refuses the second reservation.
             self._load()
             self._report_plugins()
         leader.change_policy(self._store, self._epoch, new.written)
@@ -242,7 +245,7 @@ class DecisionLoop:
         return True
 
     def _follow(self) -> bool:
-        """Apply all events since the last one read. True if the scheduler has something new to decide about."""
+        """Apply all events after the last one that was read. True if the scheduler has something to decide."""
         delta = _FeedDelta()
         while True:
             batch = events.read_events(self._store, self._seq, BATCH)
@@ -270,15 +273,15 @@ class DecisionLoop:
         return delta.matters
 
     def _follow_holders(self, delta: _FeedDelta) -> None:
-        """Apply which attempts hold GPUs.
+        """Note which attempts hold GPUs now.
 
-        This comes from the events and not from the GPUs' states: a broken GPU is not AVAILABLE when its job ends, so
-        its state would not show that nobody holds it.
+        This comes from the events and not from the GPUs' states: a broken GPU does not become AVAILABLE when its job
+        ends, so its state would not show that nobody holds it.
         """
         ended = set(delta.released)
         proposed = set(self._core.proposed())
         unknown = [key for key in delta.reserved if (key.job_id, key.attempt) not in proposed and key not in ended]
-        # The time limit counts from here, not from the reservation.
+        # The time limit counts from the start of the ranks, not from the reservation.
         limited = [key for key in delta.running if key not in ended and self._has_limit(key)]
         for key in delta.reserved:
             self._core.confirm(key.job_id, key.attempt)
@@ -305,7 +308,7 @@ class DecisionLoop:
                 self._core.add(waiting[job_id])
             else:
                 self._core.remove(job_id)
-                # Confirmed proposals are no longer in this list. What is left was answered to a job that gave up.
+                # Confirmed proposals are not in this list any more. The rest answered a job that gave up.
                 for key in self._core.proposed():
                     if key[0] == job_id:
                         self._core.reject(*key)
@@ -316,7 +319,7 @@ class DecisionLoop:
         for row in rows:
             PLACEMENT_DECISIONS.labels(outcome="unanswered").inc()
             self._core.reject(row.job_id, row.attempt)
-            # Without a row in the queue, the leader's upkeep tells a workflow that still runs to ask again.
+            # Without a row in the queue, the leader signals a workflow that still runs to ask again.
             queue.dequeue(self._store, row.job_id, row.attempt, task_token=row.task_token)
         return bool(rows)
 

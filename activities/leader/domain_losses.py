@@ -22,10 +22,12 @@ from gpu_platform.topology.failure_domains import failure_domains, recognise_dom
 log = structlog.get_logger()
 
 SETTLE_S = 4.0
-"""Leases of hosts that fell silent together end within a report's interval, a third of the lease, of each other."""
+"""The leases of hosts that fell silent together end within one report interval, a third of the lease, of each other."""
 
 
 class DomainWatch:
+    """Notices that most hosts of a failure domain were lost together."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seq: int | None = None
@@ -34,7 +36,7 @@ class DomainWatch:
         self._last_at = 0.0
 
     def look(self) -> list[DomainLoss]:
-        """Once a second or so. Returns what was recognised and written down now."""
+        """Call it about once a second. Returns the losses that were recognised and written to the database now."""
         news = domain_losses.read_losses(self._store, self._seq)
         self._seq = news.seq
         if news.hosts:

@@ -22,12 +22,12 @@ log = structlog.get_logger()
 
 INTERVAL_S = 2.0
 AT_ONCE = 200
-"""Hosts per turn of the loop; they take about a millisecond."""
+"""The most hosts in one round of the loop. They take about a millisecond."""
 
 
 @dataclass(frozen=True)
 class HostTelemetryDelta:
-    """The report of one host that differs from its last one."""
+    """The report of one host, if it differs from the previous one."""
 
     host: str
     telemetry: list[GpuTelemetry]
@@ -35,7 +35,7 @@ class HostTelemetryDelta:
 
 
 class HostTelemetry:
-    """``run`` reads in a thread of its own; ``take`` is called by the decision loop."""
+    """Reads the hosts' telemetry. ``run`` needs a thread of its own; the decision loop calls ``take``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class HostTelemetry:
                 log.info("scheduler.telemetry_delayed", error=error.message)
 
     def look(self) -> None:
-        """Read once. A host whose report is the same as before gives no delta."""
+        """Read once. A host whose report has not changed gives no delta."""
         texts = read_raw_telemetry(self._store)
         for name, report in texts.items():
             if self._seen.get(name) != report:
@@ -63,6 +63,6 @@ class HostTelemetry:
         self._seen = texts
 
     def take(self) -> list[HostTelemetryDelta]:
-        """At most AT_ONCE deltas, those that wait longest first."""
+        """At most AT_ONCE deltas, those that waited longest first."""
         with self._lock:
             return [self._deltas.popitem(last=False)[1] for _ in range(min(AT_ONCE, len(self._deltas)))]

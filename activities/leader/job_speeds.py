@@ -19,21 +19,23 @@ REMEMBERED_RUNS = 32
 REMEMBERED_JOBS = 10_000
 SLOWEST, FASTEST = 0.25, 4.0
 SHORTEST_S = 10.0
-"""Shorter runs are not used: starting and stopping are too large a part of them."""
+"""Shorter runs are not used, because starting and stopping take too large a part of them."""
 
 
 def learned_speeds(store: Store) -> list[tuple[list[str], float]]:
-    """(hosts, speed) of the newest runs, oldest first: what a new leader learns from."""
+    """(hosts, speed) of the newest runs, oldest first, from which a new leader learns."""
     speeds = JobSpeeds()
     return [(run.hosts, speed) for run in jobs.completed_runs(store) if (speed := speeds.learn(run)) is not None]
 
 
 class JobSpeeds:
+    """Compares how long equal jobs ran, to learn which hosts are fast."""
+
     def __init__(self) -> None:
         self._durations: OrderedDict[tuple[str, str, str], deque[float]] = OrderedDict()
 
     def learn(self, run: CompletedRun) -> float | None:
-        """The speed of ``run`` against those before it; None if it was too short, or there are none."""
+        """The speed of ``run`` compared with earlier equal jobs. None: it was too short, or there are none."""
         if run.duration_s < SHORTEST_S:
             return None
         before = self._durations.setdefault(run.kind, deque(maxlen=REMEMBERED_RUNS))

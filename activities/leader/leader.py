@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 ANSWER_RETRY_S = 0.2
 _AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
-"""Temporal did not look at the answer."""
+"""With these codes Temporal has not taken the answer."""
 
 
 class LeaderActivities:
-    """Raises InvalidRequest for a policy that makes no sense."""
+    """The leader's activity. Raises InvalidRequest for a policy that is not valid."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LeaderActivities:
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
         log.info("scheduler.leads", epoch=epoch)
         until = await asyncio.to_thread(restoring.begin_comparing, self._store, doubt.written_until, utc_now())
-        if until is not None:  # the leader before this one did not come so far as to restore everything
+        if until is not None:  # the previous leader could not restore everything
             doubt = replace(doubt, is_older=True, written_until=until)
         loop = asyncio.get_running_loop()
         messages: set[asyncio.Task[None]] = set()
@@ -111,11 +111,11 @@ class LeaderActivities:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
-                    task.result()  # StaleEpoch, or a bug: Temporal tries again, here or elsewhere
+                    task.result()  # StaleEpoch, or a bug: Temporal tries again, in this process or another one
                     return
         finally:
             stopped.set()
-            beside.restorer.settled.set()  # whoever waits for it decides nothing any more
+            beside.restorer.settled.set()  # the decision loop may wait for this, but decides nothing any more
             self._decisions = None
             upkeep.cancel()
             for task in list(messages):
@@ -124,7 +124,7 @@ class LeaderActivities:
             log.info("scheduler.stepped_down", epoch=epoch)
 
     async def _doubt(self) -> tuple[DatabaseDoubt, int]:
-        """Whether the database is older than the round that the leader before this one reported in its heartbeats."""
+        """Whether the database is older than the round that the previous leader reported in its heartbeats."""
         found = await asyncio.to_thread(leader.current_round, self._store)
         details = activity.info().heartbeat_details
         reported = int(details[1]) if len(details) > 1 else 0
@@ -132,17 +132,17 @@ class LeaderActivities:
         return DatabaseDoubt(is_older, is_proved=is_older, written_until=datetime.fromtimestamp(found, UTC)), reported
 
     async def _send_preemption(self, order: PreemptionOrder) -> None:
-        """Tell the job's workflow that it is preempted. A signal that is lost is sent again: see ``preemptions``."""
+        """Signal the job's workflow that it is preempted. A lost signal is sent again: see ``preemptions``."""
         victim = order.victim
         signal = Interrupt(actor="scheduler", reason=order.reason, attempt=victim.attempt)
         try:
             await self._client.get_workflow_handle(victim.job_id).signal("preempt", signal)
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:  # a workflow that is gone is cleaned up by upkeep
+            if error.status is not RPCStatusCode.NOT_FOUND:  # the reconciler cleans up a workflow that is gone
                 log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))
 
     async def _answer(self, decisions: DecisionLoop, row: QueueRow, placement: Placement) -> None:
-        """Complete the ``place_gang`` activity that waits behind the row's task token."""
+        """Complete the ``place_gang`` activity that waits for this row's task token."""
         handle = self._client.get_async_activity_handle(task_token=row.task_token)
         give_up = asyncio.get_running_loop().time() + self._policy.policy.proposal_timeout_s
         while True:
@@ -154,10 +154,11 @@ class LeaderActivities:
                     return
                 if asyncio.get_running_loop().time() > give_up:
                     if error.status not in _AWAY:
-                        # An older Temporal does not say NOT_FOUND of a token that it has not given out yet.
+                        # A Temporal with a restored database does not return NOT_FOUND for a token that it has not
+                        # given out yet.
                         log.warning("scheduler.unanswerable", job=row.job_id, attempt=row.attempt, error=str(error))
                         decisions.unanswerable(row)
-                    return  # else the proposal expires in the core and is made again
+                    return  # otherwise the proposal expires in the core and is made again
                 log.warning("scheduler.answer_delayed", job=row.job_id, error=str(error))
                 await asyncio.sleep(ANSWER_RETRY_S)
             else:
@@ -165,7 +166,8 @@ class LeaderActivities:
 
 
 async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Upkeep) -> None:
-    """Once jobs that an older database does not know, or not so far, have their GPUs again: others would get them."""
+    """Run the decision loop, but only after jobs that an older database lacks have their GPUs again: other jobs
+    would get them."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_TRY_S):
             await beside.restorer.settled.wait()

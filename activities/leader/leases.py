@@ -23,11 +23,12 @@ log = structlog.get_logger()
 
 LONGEST_LOOK_S = 3.0
 LEASE_DOUBTED_FOR = timedelta(minutes=10)
-"""So long after it was found to be older, the database may lack what was granted to a host that is silent."""
+"""For this long after the database was found to be older, it may lack a lease that a silent host got."""
 
 
 class LeaseWatch:
-    """Knows nothing at first: under a new leader every host has a whole lease to report.
+    """The leader's watch over the hosts' leases. It knows nothing at first: a new leader gives every host a whole lease
+    to report.
 
     ``clock``: seconds that only grow, and that stand still while the machine sleeps (``CLOCK_MONOTONIC``).
     """
@@ -39,22 +40,23 @@ class LeaseWatch:
         self._looked_at = clock()
         self._state = LeaderLeases(LeaseTimes.of(ttl_s))
         self.round = 0
-        """The newest that was begun."""
+        """The newest round that was begun."""
         self._first_stamps: Mapping[str, datetime] | None = None
         self._held_since: datetime | None = None
         self._wrote_held = True
-        """A leader before this one may have written that the verdict is held back."""
+        """A previous leader may have written that the verdict is held back."""
 
     def look(self, now: datetime) -> list[LostHost]:
-        """Begin a round, read the leases, and declare LOST who is. Returns those with the attempts to tell.
+        """Begin a round, read the leases, and declare hosts LOST. Returns these with the attempts that must get the
+        signal.
 
-        Time in which nobody could look (the leader was frozen, the database away) counts as ``LONGEST_LOOK_S`` of
-        silence at most: the hosts may have been unable to report just as long.
+        Time in which nobody could look (the leader was frozen, the database away) counts as at most ``LONGEST_LOOK_S``
+        of silence: the hosts may have been unable to report for the same time.
         """
         began = self._clock()
         number = self.round = leases.begin_round(self._store, now)
         found = leases.read_leases(self._store, self._ttl_s)
-        # Only now: what was read must be true at the time that it is compared with.
+        # Read the clock only now: the rows must be true at the time with which they are compared.
         at = self._clock()
         passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
         self._state = self._state.begin_round(began, number)
@@ -63,7 +65,7 @@ class LeaseWatch:
         return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
 
     def _patient(self, found: Leases, now: datetime) -> Mapping[str, LeaseRow]:
-        """A database that was restored to an older point may not know that a host got the lease of a restart."""
+        """Give hosts more time if the database was restored to an older point: it may lack their restart leases."""
         if self._first_stamps is None:
             self._first_stamps = found.stamps
         if found.older_seen_at is None or now - found.older_seen_at > LEASE_DOUBTED_FOR:

@@ -16,7 +16,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.state import record_preempting
 
 FIRST_REPEAT_S = 5.0
-"""A workflow answers within milliseconds. A job with a long grace gets the order again at growing intervals."""
+"""A workflow obeys within milliseconds. A job with a long grace gets the order again at growing intervals."""
 LONGEST_REPEAT_S = 60.0
 
 
@@ -26,7 +26,7 @@ class PreemptionOrder:
 
     victim: AttemptKey
     reason: str
-    """For people; it names the job that needs the GPUs."""
+    """The reason for people. It names the job that needs the GPUs."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class PreemptionOrders:
         self._sent: dict[AttemptKey, _SentOrder] = {}
 
     def order(self, victim: AttemptKey, by: str, reason: str, now: float) -> None:
-        """Preempt ``victim`` for the job ``by``. ``now``: seconds of any clock that never goes back."""
+        """Preempt ``victim`` for the job ``by``. ``now``: seconds of a clock that never goes back."""
         record_preempting(self._store, victim, by, reason, utc_now())
         self.resume(victim, reason, now)
 
@@ -55,7 +55,7 @@ class PreemptionOrders:
         self._send(sent.order)
 
     def repeat(self, holds: Callable[[AttemptKey], bool], now: float) -> None:
-        """Send each order again whose time has come. Forget the victims that hold nothing any more."""
+        """Send again the orders that are due. Forget the victims that hold nothing any more."""
         for key, sent in list(self._sent.items()):
             if not holds(key):
                 del self._sent[key]

@@ -38,16 +38,16 @@ from gpu_platform.store.restoring.orphans import HeldAttempt, JobRow
 log = structlog.get_logger()
 
 CLOSED_GRACE_S = 4.0
-"""A job whose workflow is closed is cleaned up when a look so much later finds the same."""
+"""A job whose workflow is closed is cleaned up if a second look after this time finds the same."""
 UNKNOWN_GRACE_S = 9.0
-"""The service starts a workflow within this of writing the row, or died in between."""
+"""The service starts a workflow within this time after it wrote the row. If not, it died in between."""
 ENDING_GRACE_S = 60.0
-"""A job that has ended, but holds GPUs, is killed if its workflow is still open after this."""
+"""A job that has ended but holds GPUs is killed if its workflow is still open after this time."""
 EVERY_S = 60.0
-"""Each job is looked at so often; those that look wrong at every sweep."""
+"""How often each job is looked at. Jobs that look wrong are looked at in every sweep."""
 PARALLEL = 16
 WRONG_AT_ONCE = 200
-"""Suspicious jobs checked in one sweep. Upkeep must go on with its other work, even when Temporal lost its database."""
+"""How many suspicious jobs one sweep checks. The leader must do its other work even if Temporal lost its database."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ class _Suspicion:
 
 
 class Reconciler:
-    """``clock``: seconds that only grow. ``in_thread`` runs a blocking call."""
+    """Compares the jobs in the database with their workflows in Temporal, and corrects what differs.
+
+    ``clock``: seconds that only grow. ``in_thread`` runs a blocking call in a thread.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Reconciler:
         in_thread: InThread = asyncio.to_thread,
         restore_end: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        """``restore_end`` writes how a job's closed workflow ended it. False: it does not know."""
+        """``restore_end`` writes how a job's closed workflow ended the job. It returns False if it does not know."""
         self._store = store
         self._workflows = workflows
         self._clock = clock
@@ -78,7 +81,7 @@ class Reconciler:
         self._looked_at: dict[str, float] = {}
 
     async def sweep(self) -> None:
-        """Look at the jobs that are due, and at everything that is held in vain. Repeat it every few seconds."""
+        """Look at the jobs that are due, and at everything that is held for nothing. Call it every few seconds."""
         live: dict[str, JobState] = await self._in_thread(orphans.live_jobs, self._store)
         held: list[HeldAttempt] = await self._in_thread(orphans.held_without_owner, self._store)
         self._forget(set(live), {str(one.key) for one in held})
@@ -108,7 +111,7 @@ class Reconciler:
             await self._clean_up(before, view)
 
     async def _begin_again(self, row: JobRow) -> None:
-        """Temporal refuses it if the workflow is there after all."""
+        """Start a workflow that takes the job over. Temporal refuses it if the job has a workflow after all."""
         job = await self._in_thread(jobs.get_job, self._store, row.job_id)
         log.warning("job.begun_again", job=row.job_id, state=row.state.value, attempt=row.attempt)
         progress = JobProgress(
@@ -148,7 +151,8 @@ class Reconciler:
         return await self._in_thread(orphans.job_row, self._store, job_id)
 
     def _seen_before(self, subject: str, what: Hashable, looked_at: float, grace_s: float) -> bool:
-        """Did a look that ended at least ``grace_s`` before this one began see the same? And so did all in between."""
+        """True if an earlier look saw the same, it ended at least ``grace_s`` before this one began, and so did all
+        looks in between."""
         first = self._suspicions.get(subject)
         if first is None or first.what != what:
             self._suspicions[subject] = _Suspicion(what, self._clock())
@@ -156,7 +160,8 @@ class Reconciler:
         return looked_at - first.since >= grace_s
 
     def _due(self, live: dict[str, JobState]) -> list[str]:
-        """All, if they are few. Else those that are PENDING or look wrong, and the longest not looked at."""
+        """All jobs, if they are few. Otherwise those that are PENDING or look wrong, and those not looked at for
+        longest."""
         if len(live) <= PARALLEL:
             return list(live)
         due_since = self._clock() - EVERY_S

@@ -18,7 +18,10 @@ ENDED = frozenset({"job.completed", "job.failed", "job.cancelled"})
 
 
 class RecoveryTimes:
-    """``holders`` returns the attempts that hold a GPU or a share of it, by the GPU's uuid."""
+    """Measures how long jobs need to run again after a fault.
+
+    ``holders`` returns the attempts that hold a GPU or a share of it, by the GPU's uuid.
+    """
 
     def __init__(self, holders: Callable[[str], Iterable[AttemptKey]]) -> None:
         self._holders = holders
@@ -26,7 +29,7 @@ class RecoveryTimes:
         self._waiting_since: dict[str, datetime] = {}
 
     def record(self, event: Event) -> None:
-        """Take one event of the feed into account. Events come in the feed's order, each once."""
+        """Take one event of the feed. Events must come in order, each once."""
         job_id = event.job_id or ""
         if event.kind == "gpu.fault" and event.gpu_uuid:
             self._record_fault(self._holders(event.gpu_uuid), event.at)

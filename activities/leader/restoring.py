@@ -41,15 +41,16 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 LAST_TRY_S = SPARED_FOR.total_seconds() / 2
-"""What could not be restored where it runs by then is restored as waiting: its ranks are stopped, and it is retried."""
+"""A job that could not be restored with its GPUs by then is restored as waiting: its ranks are stopped, and it is
+tried again."""
 EVERY_S = 60.0
-"""After the first minute of the term, the open workflows are listed so often."""
+"""How often open workflows are listed, after the first minute."""
 QUERY_TIMEOUT = timedelta(seconds=10)
 PARALLEL = 16
 MOST_ENDED = 20_000
-"""So many jobs that ended are restored, the newest first."""
+"""How many jobs that ended are restored at most, the newest first."""
 ENDED_GRACE = timedelta(seconds=30)
-"""The workflow of a job that has ended is closed within this, unless it is older than the row."""
+"""The workflow of a job that has ended is closed within this time, unless it is older than the row."""
 _OPEN_JOBS = "WorkflowType = 'JobWorkflow' AND ExecutionStatus = 'Running'"
 _CLOSED_JOBS = (
     "WorkflowType = 'JobWorkflow' AND ExecutionStatus IN ('Completed', 'Failed', 'Canceled') AND CloseTime > '{}'"
@@ -70,9 +71,9 @@ class DatabaseDoubt:
     """Whether a new leader has a reason to think that its database is an old copy."""
 
     is_older: bool = False
-    """It may be, or is."""
+    """It may be an old copy, or is one."""
     is_proved: bool = False
-    """The leader before this one told Temporal of a round that this database has not given yet."""
+    """The previous leader told Temporal of a round that this database has not reached."""
     """The leader before it said that it had written more."""
     written_until: datetime = NEVER
     """The time of the last write of a leader. Jobs that ended later may be missing."""
@@ -82,7 +83,7 @@ class DatabaseDoubt:
 class _Open:
     started: datetime
     ran: bool
-    """It said RUNNING once."""
+    """It was RUNNING at some time."""
 
 
 class _Status(BaseModel):
@@ -94,7 +95,7 @@ class _Status(BaseModel):
 
 
 class JobRestorer:
-    """For one leader's term. ``clock``: seconds that only grow."""
+    """Restores jobs that an older or lost database does not know. For one leader. ``clock``: seconds that only grow."""
 
     def __init__(
         self,
@@ -113,22 +114,23 @@ class JobRestorer:
         self._older = self._doubt.is_older
         self._is_proved = False
         self._proved_at: datetime | None = None
-        """The newest proof that was followed."""
+        """The newest proof that was acted on."""
         self._asked: set[str] = set()
         """Open workflows that were compared since the database was found to be older."""
         self._tried_since: dict[str, float] = {}
         self._ended_restored = False
         self._compared = False
         self.settled = asyncio.Event()
-        """Every open workflow that is ahead of its row was dealt with, since the database was found to be older."""
+        """Set when every open workflow that is ahead of its row was handled, since the database was found to be
+        older."""
         self._unsettled_since = clock()
 
     def may_place(self) -> bool:
-        """May a GPU that looks free be given away? Thread-safe. Nobody waits for longer than ``LAST_TRY_S``."""
+        """True if a GPU that looks free may be given away. Thread-safe. It is False for ``LAST_TRY_S`` at most."""
         return self.settled.is_set() or self._clock() - self._unsettled_since > LAST_TRY_S
 
     async def look_if_due(self) -> None:
-        """Repeat it every few seconds. Raises ``RPCError`` without Temporal."""
+        """Look, if it is time. Call it every few seconds. Raises ``RPCError`` without Temporal."""
         if self._doubt.is_proved:
             await self._found_older("the leader before this one had come further")
         proved_at = await asyncio.to_thread(restoring.older_seen_at, self._store)
@@ -143,14 +145,15 @@ class JobRestorer:
             await self.look()
 
     async def look(self) -> None:
-        """Hosts register one after the other, so what conflicts is tried again at the next look."""
+        """Compare open workflows with their rows, and restore. Hosts register one after the other, so a conflict is
+        tried again at the next look."""
         found = {
             one.id: _Open(one.start_time, one.search_attributes.get(_STATE) == [JobState.RUNNING.value])
             async for one in self._client.list_workflows(_OPEN_JOBS)
         }
         rows = await asyncio.to_thread(restoring.rows_of, self._store, list(found))
         if any(job_id not in rows for job_id in found):
-            # Asked again: a submission that was just withdrawn is no sign of anything.
+            # Asked again: a submission that was just withdrawn proves nothing.
             self._asked -= {job_id for job_id in found if job_id not in rows}
         suspects = [job_id for job_id in found if self._is_suspect(job_id, found[job_id], rows.get(job_id))]
         left = sum(await self._all(self._restore_open(job_id, found[job_id].started) for job_id in suspects))
@@ -167,7 +170,8 @@ class JobRestorer:
             self._compared = True
 
     def _is_suspect(self, job_id: str, one: _Open, row: JobRow | None) -> bool:
-        """Is it worth asking? A row that waits, of a workflow that said RUNNING, may be one that is retried."""
+        """True if the workflow is worth asking. A waiting row whose workflow was RUNNING may also be a job that is
+        retried."""
         if row is None:
             return True
         if row.state.is_terminal or job_id in self._asked:
@@ -175,15 +179,15 @@ class JobRestorer:
         return self._older or job_id in self._tried_since or (one.ran and not row.state.holds_gpus)
 
     async def _restore_open(self, job_id: str, started: datetime) -> bool:
-        """Returns whether it must be tried again."""
+        """Restore the job of an open workflow. True: it must be tried again."""
         try:
             status = await self._status(job_id)
             if status.state.is_terminal or (status.state is JobState.PENDING and not await self._is_lost(job_id)):
-                # A job that just ends, or one that is just admitted or withdrawn.
+                # A job that is just ending, or is just being admitted or withdrawn.
                 self._asked.add(job_id)
                 return False
             spec = (await self._input(job_id)).spec
-        except (RPCError, WorkflowQueryFailedError) as error:  # it closed, or no control worker runs yet
+        except (RPCError, WorkflowQueryFailedError) as error:  # the workflow closed, or no control worker runs yet
             log.warning("job.restore_delayed", job=job_id, error=str(error))
             return self._may_try(job_id)
         placement = status.placement if status.state.holds_gpus else None
@@ -204,7 +208,7 @@ class JobRestorer:
         return False
 
     async def _is_lost(self, job_id: str) -> bool:
-        """It was submitted, and nobody withdrew it, yet there is no row."""
+        """True if the job was submitted and not withdrawn, but has no row."""
         if await asyncio.to_thread(restoring.rows_of, self._store, [job_id]):
             return False
         return not await asyncio.to_thread(jobs.was_withdrawn, self._store, job_id)
@@ -229,7 +233,7 @@ class JobRestorer:
         self._asked.clear()
         self._unsettled_since = self._clock()
         self.settled.clear()
-        self._looked_at = -EVERY_S  # look again at once
+        self._looked_at = -EVERY_S  # so that the next look comes at once
 
     async def _tell_older(self, why: str) -> None:
         await asyncio.to_thread(restoring.note_older, self._store, utc_now())
@@ -241,7 +245,8 @@ class JobRestorer:
         )
 
     async def _close(self, found: dict[str, _Open], rows: dict[str, JobRow]) -> None:
-        """Temporal is the older one: a workflow of a job that has ended asks again, and learns that it is over."""
+        """Handle a Temporal that is the older one: the workflow of a job that has ended asks again, and learns that
+        it is over."""
         now = utc_now()
         for job_id in found:
             row = rows.get(job_id)
@@ -252,7 +257,7 @@ class JobRestorer:
     # -- jobs that ended -----------------------------------------------------------------------
 
     async def _restore_ended(self) -> bool:
-        """Returns whether all were."""
+        """Restore jobs that ended. True: all of them are restored."""
         until, now = self._doubt.written_until, utc_now()
         since = now - timedelta(days=1)
         if until < now:
@@ -268,7 +273,7 @@ class JobRestorer:
         return bool(await self._write_end(job_id))
 
     async def _write_end(self, job_id: str) -> bool | None:
-        """None: the workflow could not be asked."""
+        """Write the end of one job. None: the workflow could not be asked."""
         try:
             described = await self._client.get_workflow_handle(job_id).describe(rpc_timeout=QUERY_TIMEOUT)
             if described.status not in _BY_ITSELF:
@@ -280,7 +285,7 @@ class JobRestorer:
             log.warning("job.restore_delayed", job=job_id, error=str(error))
             return None
         if not status.state.is_terminal:
-            return False  # it was withdrawn, or ended in another way than by its own steps
+            return False  # it was withdrawn, or did not end by its own steps
         found = RememberedJob(
             job_id, spec, status.state, status.progress, None, described.start_time, exit_code, failure
         )

@@ -36,10 +36,12 @@ log = structlog.get_logger()
 SWEEP_S = 5.0
 PRUNE_S = 600.0
 ROW_GRACE = timedelta(seconds=6)
-"""A job that waits has its queue row within this, or lost it."""
+"""A waiting job has its queue row within this time, or has lost it."""
 
 
 class Upkeep:
+    """The leader's work besides deciding: leases, reconciling, restoring, removing old rows."""
+
     def __init__(
         self,
         store: Store,
@@ -49,7 +51,7 @@ class Upkeep:
         back_off: BackOff | None = None,
         doubt: DatabaseDoubt | None = None,
     ) -> None:
-        """``back_off``: for hosts that are lost again and again; None: they get work as soon as they are back."""
+        """``back_off``: for hosts that are LOST again and again. None: they get work as soon as they report."""
         self._store = store
         self._client = client
         self._retention = None if retention_days is None else timedelta(days=retention_days)
@@ -62,11 +64,11 @@ class Upkeep:
 
     @property
     def round(self) -> int:
-        """The newest that this leader began."""
+        """The newest lease round that this leader began."""
         return self._leases.round
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Do it all again and again, until cancelled."""
         loop = asyncio.get_running_loop()
         next_sweep, next_prune = 0.0, loop.time() + PRUNE_S
         while True:
@@ -87,7 +89,7 @@ class Upkeep:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _prune(self) -> bool:
-        """Delete a batch of old rows. Returns whether there is more to delete."""
+        """Delete a batch of old rows. True: there are more to delete."""
         if self._retention is None:
             return False
         now = datetime.fromtimestamp(self._age_clock(), UTC)
@@ -106,21 +108,22 @@ class Upkeep:
             await self.tell_jobs(lost)
 
     def _release_quarantined(self) -> None:
-        """GPUs and hosts that failed again and again, once their time is over."""
+        """Bring GPUs and hosts back whose quarantine is over."""
         now = utc_now()
         for released in (gpus.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
             if released:
                 log.info("quarantine.ended", released=released)
 
     async def _tell_lost_hosts(self) -> None:
-        """Again, for a leader that died between declaring a host lost and telling its jobs."""
+        """Signal jobs on lost hosts again: a leader may have died between declaring a host LOST and sending the
+        signals."""
         for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
             await self.tell_jobs(lost)
 
     async def tell_jobs(self, lost: leases.LostHost) -> None:
         """Signal each job that had ranks on a lost host.
 
-        A job with ``fencing: strict`` gets the signal only once its ranks are proved dead.
+        A job with ``fencing: strict`` gets the signal only when its ranks are proved dead.
         """
         for key in lost.jobs:
             if not lost.is_proved and await self._wants_proof(key):
@@ -130,12 +133,12 @@ class Upkeep:
                 await self._signal(workflow_id, "host_lost", signal)
 
     async def _wants_proof(self, key: AttemptKey) -> bool:
-        """Does the job go on elsewhere only when its ranks are known to be dead?"""
+        """True if the job may run elsewhere only when its ranks are known to be dead."""
         job = await asyncio.to_thread(jobs.get_job, self._store, key.job_id)
         return job.spec.fencing is Fencing.STRICT
 
     async def _ask_again(self) -> None:
-        """Jobs that are outside the queue for so long: whoever was to write their queue row died before it could."""
+        """Signal jobs that have had no queue row for too long: the process that should have written it died."""
         for job_id in await asyncio.to_thread(queue.queued_without_row, self._store, utc_now() - ROW_GRACE):
             log.info("job.place_again", job=job_id)
             await self._signal(job_id, "place_again", None)

@@ -29,11 +29,12 @@ from gpu_platform.hosts.agent import NO_LEASE, HostAgent
 T = TypeVar("T")
 
 PREFLIGHT_FAILED = "PreflightFailed"
-"""Type of the ApplicationError whose first detail is the :class:`Failure`."""
+"""The type of the ApplicationError whose first detail is the :class:`Failure`."""
 
 
 LINGER_S = 0.04
-"""A job that ends within this of its launch needs no watch: half the price of a very short job."""
+"""Seconds to wait after a launch. A job that ends within them needs no watch, which halves the cost of a very short
+job."""
 
 
 class LaunchActivities:
@@ -69,7 +70,8 @@ class LaunchActivities:
         return launched
 
     async def _leased(self, plan: HostPlan, step: Callable[[], T]) -> T:
-        """A host that has no lease just now may have one soon: no attempt ends for that."""
+        """Run a step that needs a lease. If the host has none just now, wait: it may get one soon, and no attempt
+        should end for that."""
         try:
             return await heartbeating(asyncio.to_thread(step))
         except HostUnavailable as error:

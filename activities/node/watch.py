@@ -19,21 +19,23 @@ from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent
 
 FAULT_SETTLE_S = 0.4
-"""A rank that a GPU fault kills may be seen to exit before NVML delivers the XID."""
+"""Seconds to wait for an XID after a rank failed: a rank that a GPU fault kills may end before NVML delivers the
+XID."""
 
 
 class RankWatcher:
-    """``recent_fault`` names the fault, if there was one just now, on a GPU of an attempt."""
+    """Waits for the end of ranks. ``recent_fault`` returns a fault that just came on a GPU of an attempt."""
 
     def __init__(self, agent: HostAgent, recent_fault: Callable[[AttemptKey], FaultReport | None]) -> None:
         self._agent = agent
         self._recent_fault = recent_fault
 
     async def until_ended(self, request: WatchRequest) -> HostExits:
-        """All ranks ended and nothing is left here, or one failed and ``stop_ranks`` must follow."""
+        """Wait until all ranks have ended and nothing is left here, or one has failed: then ``stop_ranks`` must
+        follow."""
         exits = await self._agent.watch(request)
         if exits.first_failure is None:
-            # Nothing is left to stop: closing the attempt here saves the workflow that round trip.
+            # Nothing is left to stop. Closing the attempt here saves the workflow that step.
             stopped = await self._agent.stop(
                 StopRequest(key=request.key, host=request.host, grace_s=0, reason="all its ranks ended")
             )
@@ -43,7 +45,7 @@ class RankWatcher:
         return exits
 
     def describe(self, request: WatchRequest, telemetry: Sequence[GpuTelemetry]) -> WatchedAttempt:
-        """What this host sees of the attempt now. ``telemetry``: of every GPU of the host."""
+        """What this host sees of the attempt now. ``telemetry``: the readings of all GPUs of the host."""
         gpus = set(self._agent.gpus_of(request.key))
         fault = self._recent_fault(request.key)
         return WatchedAttempt(
@@ -54,7 +56,7 @@ class RankWatcher:
         )
 
     async def _blame(self, request: WatchRequest, exits: HostExits) -> HostExits:
-        """Charge the hardware when the GPU under a failed rank had a fault, the rank vanished, or we stopped it."""
+        """Charge the hardware if the failed rank's GPU had a fault, if the rank vanished, or if the host stopped it."""
         await asyncio.sleep(FAULT_SETTLE_S)
         first = exits.first_failure
         assert first is not None
@@ -73,7 +75,7 @@ class RankWatcher:
                 rank=first.rank,
             )
         elif reason := self._agent.stopped_because(request.key, first.ended_at_ms):
-            # The host was declared LOST and is back. It ended the old ranks before the workflow knows.
+            # The host was LOST and reports again. It ended the old ranks before their workflow knew.
             failure = Failure(
                 kind=blame(FailureCause.STOPPED_BY_HOST),
                 message=f"rank {first.rank} was stopped on {request.host}: {reason}",
@@ -86,7 +88,7 @@ class RankWatcher:
 
 
 class WatchedAttempt(BaseModel):
-    """What a host sees of an attempt: shown as the pending watch's heartbeat in the Temporal UI."""
+    """What a host sees of an attempt. The Temporal UI shows it as the heartbeat of the pending watch."""
 
     ranks_alive: int
     ranks: int
@@ -97,7 +99,7 @@ class WatchedAttempt(BaseModel):
 
 
 class WatchActivities:
-    """``telemetry`` returns the last reading of every GPU of this host."""
+    """The activity that watches ranks. ``telemetry`` returns the last reading of every GPU of this host."""
 
     def __init__(self, watcher: RankWatcher, telemetry: Callable[[], Sequence[GpuTelemetry]]) -> None:
         self._watcher = watcher

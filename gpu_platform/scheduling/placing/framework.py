@@ -140,10 +140,12 @@ class NamedFilter(Filter, Protocol):
     @property
     def name(self) -> str:
         """The plugin's name in the policy."""
+        ...
 
     @property
     def text(self) -> FilterText:
         """How reasons speak about hosts that it rejects."""
+        ...
 
 
 class Score(Protocol):
