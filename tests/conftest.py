@@ -18,6 +18,7 @@ from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.postgres import Databases, find_binaries, running_postgres
+from tests.state_guard import guard_states
 from tests.temporal_server import client_of_new_namespace, running_temporal
 
 FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
@@ -161,4 +162,5 @@ def jails() -> None:
 def _migrate(url: str) -> None:
     store = Store(url)
     store.migrate()
+    guard_states(store)
     store.close()

@@ -1,7 +1,8 @@
 """The states of jobs, GPUs and hosts, and the only transitions there are.
 
-A transition that is not in these tables is an :class:`IllegalTransition`: nothing
-in the product writes a state without asking :func:`check_transition` first.
+A transition that is not in these tables is an :class:`IllegalTransition`: nothing in the product writes a state without
+asking :func:`check_transition` first. Statements that change many rows at once ask when they are built, see
+``store/transitions.py``. In tests the database itself refuses whatever the tables do not have.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class JobState(StrEnum):
     ALLOCATED = "ALLOCATED"
     """Every GPU of the gang is reserved."""
     STARTING = "STARTING"
-    """Hosts are being prepared and ranks launched."""
+    """Every host of a gang is prepared, and the ranks are being launched. A job on one host is prepared and launched in
+    one step: it goes from ALLOCATED to RUNNING, and only its events name STARTING."""
     RUNNING = "RUNNING"
     """Every rank of the gang has a process."""
     COMPLETED = "COMPLETED"
@@ -88,8 +90,16 @@ TERMINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.C
 JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.PENDING: frozenset({JobState.QUEUED, JobState.FAILED, JobState.CANCELLED}),
     JobState.QUEUED: frozenset({JobState.ALLOCATED, JobState.FAILED, JobState.CANCELLED}),
+    # To RUNNING at once: a job on one host, which is prepared and launched in one step.
     JobState.ALLOCATED: frozenset(
-        {JobState.STARTING, JobState.QUEUED, JobState.PREEMPTED, JobState.FAILED, JobState.CANCELLED}
+        {
+            JobState.STARTING,
+            JobState.RUNNING,
+            JobState.QUEUED,
+            JobState.PREEMPTED,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        }
     ),
     JobState.STARTING: frozenset(
         {JobState.RUNNING, JobState.QUEUED, JobState.PREEMPTED, JobState.FAILED, JobState.CANCELLED}
@@ -111,6 +121,7 @@ JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 
 OUT_OF_SERVICE = frozenset({GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE})
 _DRAIN = frozenset({GpuState.DRAINING, GpuState.DRAINED})
+_HEALED = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE}) | _DRAIN
 GPU_TRANSITIONS: dict[GpuState, frozenset[GpuState]] = {
     GpuState.AVAILABLE: frozenset({GpuState.ALLOCATED}) | _DRAIN | OUT_OF_SERVICE,
     GpuState.ALLOCATED: frozenset({GpuState.IN_USE, GpuState.AVAILABLE, GpuState.DRAINING}) | OUT_OF_SERVICE,
@@ -118,10 +129,11 @@ GPU_TRANSITIONS: dict[GpuState, frozenset[GpuState]] = {
     GpuState.DRAINING: frozenset({GpuState.DRAINED, GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
     | OUT_OF_SERVICE,
     GpuState.DRAINED: frozenset({GpuState.AVAILABLE}) | OUT_OF_SERVICE,
-    # A GPU that was drained when it failed is drained again once it is healed.
-    GpuState.DEGRADED: frozenset({GpuState.AVAILABLE, GpuState.RESETTING, GpuState.OFFLINE}) | _DRAIN,
-    GpuState.RESETTING: frozenset({GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE}) | _DRAIN,
-    GpuState.OFFLINE: frozenset({GpuState.RESETTING, GpuState.AVAILABLE}) | _DRAIN,
+    # A GPU that was drained when it failed is drained again once it is healed; one that is held goes back to its job.
+    GpuState.DEGRADED: frozenset({GpuState.RESETTING, GpuState.OFFLINE}) | _HEALED,
+    GpuState.RESETTING: frozenset({GpuState.DEGRADED, GpuState.OFFLINE}) | _HEALED,
+    # To DEGRADED: an operator puts it back, but its own host still calls it unfit.
+    GpuState.OFFLINE: frozenset({GpuState.RESETTING, GpuState.DEGRADED}) | _HEALED,
 }
 
 HOST_TRANSITIONS: dict[HostState, frozenset[HostState]] = {

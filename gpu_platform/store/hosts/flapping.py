@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.hosts.remediation import BackOff
-from gpu_platform.domain.states import HostState
+from gpu_platform.domain.states import HostState, check_transition
 from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.models import flapping, host, repair
@@ -95,6 +95,7 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
             continue
         values: dict[str, Any] = {"cordoned": False, "reason": None}
         if row.state in (HostState.DRAINING, HostState.DRAINED):
+            check_transition(f"host {name}", HostState(row.state), HostState.READY)
             values["state"] = HostState.READY.value
             append_event(session, "host.state", ACTOR, now, host=name, data={"state": values["state"]})
         session.execute(update(host).where(host.c.name == name).values(values))

@@ -311,6 +311,7 @@ def _check_moved(session: Session, row: Row[Any], to_host: str) -> None:
 def take_out(
     session: Session, row: Row[Any], state: GpuState, source: str, reason: str | None, actor: str, now: datetime
 ) -> None:
+    check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
     session.execute(_UPDATE.values(state=state.value, state_source=source, reason=reason), {"of_uuid": row.uuid})
     if row.state != state or row.reason != reason:
         data = {"state": state.value, "reason": reason}
@@ -338,6 +339,7 @@ def put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: st
     state = GpuState.AVAILABLE
     if held_by:
         state = GpuState.IN_USE if any(holder.running_at for holder in held_by) else GpuState.ALLOCATED
+    check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
     session.execute(_UPDATE.values(state=state.value, state_source=None, reason=None), {"of_uuid": row.uuid})
     data = {"state": state.value, **({"reason": why} if why else {})}
     append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)

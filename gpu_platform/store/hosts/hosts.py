@@ -62,9 +62,11 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     values.update(_changed_columns(session, row, report, now))
     follow_self_reports(session, report.name, json.loads(row.degraded), report.degraded, now)
     if judged.keep_out and row.state != HostState.LOST:
+        check_transition(f"host {report.name}", HostState(row.state), HostState.LOST)
         values.update(state=HostState.LOST.value, reason=_UNKNOWN_JOBS)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})
     if is_back:
+        check_transition(f"host {report.name}", HostState.LOST, _state_in_service(row.cordoned))
         values.update(state=_state_in_service(row.cordoned).value, reason=row.reason if row.cordoned else None)
         values.update(declared_lost=False)
         append_event(session, "host.state", _node(report), now, host=report.name, data={"state": values["state"]})

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep, RepairView
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.states import GpuState, HostState
+from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts.gpus import lock_gpu, take_out
@@ -139,6 +139,7 @@ def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, 
         return
     values: dict[str, Any] = {"cordoned": False, "reason": None}
     if row.state in (HostState.DRAINING, HostState.DRAINED):
+        check_transition(f"host {name}", HostState(row.state), HostState.READY)
         values["state"] = HostState.READY.value
         append_event(session, "host.state", ACTOR, now, host=name, data={"state": values["state"]})
     session.execute(update(host).where(host.c.name == name).values(values))
@@ -161,6 +162,7 @@ def _cordon(session: Session, row: Row[Any], reason: str, now: datetime) -> None
         return
     values: dict[str, Any] = {"cordoned": True, "reason": reason}
     if row.state == HostState.READY:
+        check_transition(f"host {row.name}", HostState(row.state), HostState.DRAINING)
         values["state"] = HostState.DRAINING.value
         data = {"state": values["state"], "reason": reason}
         append_event(session, "host.state", ACTOR, now, host=row.name, data=data)

@@ -18,6 +18,7 @@ from gpu_platform.store.database import change, reading, writing, writing_unsync
 from gpu_platform.store.events import append_event
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.models import allocation, host, leader
+from gpu_platform.store.transitions import next_state
 
 NO_TERM = -1
 
@@ -94,7 +95,8 @@ def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *,
     """Inside a transaction, before :func:`membership.refresh`: the host is LOST, and what it holds is lost with it."""
     since = first_term(now)
     term = case((host.c.term >= since, host.c.term + 1), else_=since)
-    values = {"state": HostState.LOST.value, "reason": reason, "term": term, "declared_lost": declared}
+    is_lost = next_state(host.c.state, dict.fromkeys(HostState, HostState.LOST))
+    values = {"state": is_lost, "reason": reason, "term": term, "declared_lost": declared}
     session.execute(_UPDATE_HOST.values(values), {"host_name": name})
     session.execute(_MARK_LOST, {"host_name": name, "now": now})
     rows = session.execute(ATTEMPTS_AT_HOST, {"host_name": name})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, case, exists, insert, literal, select, update
+from sqlalchemy import bindparam, exists, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,7 +21,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationC
 from gpu_platform.domain.hosts.share import first_use
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
+from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState, check_transition
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.queue import leave_queue
@@ -29,6 +29,7 @@ from gpu_platform.store.leadership.leader import EPOCH
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, job, reservation
 from gpu_platform.store.reservations import shares
+from gpu_platform.store.transitions import next_state
 
 _ACTOR = "control"
 _HELD_IN_SERVICE = [state.value for state in (GpuState.ALLOCATED, GpuState.IN_USE, GpuState.DRAINING)]
@@ -84,8 +85,7 @@ def set_running(session: Session, key: AttemptKey, now: datetime) -> None:
     row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one()
     if row.state == JobState.RUNNING:
         return
-    if row.state not in (JobState.ALLOCATED, JobState.STARTING):
-        raise _illegal(key, row.state, JobState.RUNNING)
+    check_transition(f"job {key.job_id}", JobState(row.state), JobState.RUNNING)
     session.execute(_JOB_RUNNING, {"key_job": key.job_id, "now": now})
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     session.execute(_ALLOCATIONS_RUNNING, {**ours, "now": now})
@@ -193,7 +193,7 @@ def settle_drain(session: Session, name: str, now: datetime) -> None:
     """Inside a transaction that has locked the DRAINING host: it is DRAINED once nothing is held there."""
     held = exists().where(allocation.c.host == host.c.name, allocation.c.released_at.is_(None))
     done = update(host).where(host.c.name == name, host.c.state == HostState.DRAINING.value, ~held)
-    if change(session, done.values(state=HostState.DRAINED.value)):
+    if change(session, done.values(state=next_state(host.c.state, {HostState.DRAINING: HostState.DRAINED}))):
         append_event(session, "host.state", _ACTOR, now, host=name, data={"state": HostState.DRAINED.value})
 
 
@@ -367,7 +367,7 @@ _TAKE_JOB = (
         job.c.attempt <= bindparam("key_attempt"),
     )
     .values(
-        state=JobState.ALLOCATED.value,
+        state=next_state(job.c.state, {JobState.QUEUED: JobState.ALLOCATED}),
         attempt=bindparam("key_attempt"),
         placement=bindparam("placed"),
         state_at=bindparam("now"),
@@ -422,7 +422,12 @@ _LOCK_GPUS = (
 _TAKE_GPUS = (
     update(gpu)
     .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)), _FREE)
-    .values(state=GpuState.ALLOCATED.value, exclusive_holders=1, sm_percent_used=100, memory_used_mib=gpu.c.memory_mib)
+    .values(
+        state=next_state(gpu.c.state, {GpuState.AVAILABLE: GpuState.ALLOCATED}),
+        exclusive_holders=1,
+        sm_percent_used=100,
+        memory_used_mib=gpu.c.memory_mib,
+    )
 )
 _ALLOCATE = insert(allocation)
 _ALLOCATIONS_RUNNING = (
@@ -443,7 +448,7 @@ _HOSTS_WITHOUT_GPUS = (
 _GPUS_IN_USE = (
     update(gpu)
     .where(gpu.c.uuid.in_(_OUR_HELD_GPUS), gpu.c.state == GpuState.ALLOCATED.value)
-    .values(state=GpuState.IN_USE.value)
+    .values(state=next_state(gpu.c.state, {GpuState.ALLOCATED: GpuState.IN_USE}))
 )
 _FREE_GPUS = (
     update(gpu)
@@ -452,10 +457,13 @@ _FREE_GPUS = (
         exclusive_holders=0,
         sm_percent_used=0,
         memory_used_mib=0,
-        state=case(
-            (gpu.c.state.in_([GpuState.ALLOCATED.value, GpuState.IN_USE.value]), GpuState.AVAILABLE.value),
-            (gpu.c.state == GpuState.DRAINING.value, GpuState.DRAINED.value),
-            else_=gpu.c.state,
+        state=next_state(
+            gpu.c.state,
+            {
+                GpuState.ALLOCATED: GpuState.AVAILABLE,
+                GpuState.IN_USE: GpuState.AVAILABLE,
+                GpuState.DRAINING: GpuState.DRAINED,
+            },
         ),
     )
 )
@@ -468,6 +476,10 @@ _DRAINED_GPU = select(gpu.c.host, gpu.c.reason).where(
 _DEGRADE = (
     update(gpu)
     .where(gpu.c.uuid == bindparam("uuid_"), gpu.c.state.in_(_IN_SERVICE))
-    .values(state=GpuState.DEGRADED.value, state_source="fault", reason=bindparam("why"))
+    .values(
+        state=next_state(gpu.c.state, {GpuState(state): GpuState.DEGRADED for state in _IN_SERVICE}),
+        state_source="fault",
+        reason=bindparam("why"),
+    )
     .returning(gpu.c.host)
 )

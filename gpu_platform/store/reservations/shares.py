@@ -21,6 +21,7 @@ from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store.database import change
 from gpu_platform.store.models import allocation, gpu, host, job
+from gpu_platform.store.transitions import next_state
 
 _TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
 
@@ -236,7 +237,7 @@ _TAKE_SHARE = (
         gpu.c.mig_media + bindparam("media_") <= 1,
     )
     .values(
-        state=case((gpu.c.state == GpuState.AVAILABLE.value, GpuState.ALLOCATED.value), else_=gpu.c.state),
+        state=next_state(gpu.c.state, {GpuState.AVAILABLE: GpuState.ALLOCATED}),
         share_mode=bindparam("mode_"),
         tenant=bindparam("tenant_"),
         sm_percent_used=gpu.c.sm_percent_used + bindparam("percent_"),
@@ -251,10 +252,14 @@ _RELEASE_SHARE = (
     update(gpu)
     .where(gpu.c.uuid == bindparam("of_uuid"))
     .values(
-        state=case(
-            (_WAS_LAST & gpu.c.state.in_(_TAKEN), GpuState.AVAILABLE.value),
-            (_WAS_LAST & (gpu.c.state == GpuState.DRAINING.value), GpuState.DRAINED.value),
-            else_=gpu.c.state,
+        state=next_state(
+            gpu.c.state,
+            {
+                GpuState.ALLOCATED: GpuState.AVAILABLE,
+                GpuState.IN_USE: GpuState.AVAILABLE,
+                GpuState.DRAINING: GpuState.DRAINED,
+            },
+            when=_WAS_LAST,
         ),
         share_mode=case((_WAS_LAST, null()), else_=gpu.c.share_mode),
         tenant=case((_WAS_LAST, literal("")), else_=gpu.c.tenant),

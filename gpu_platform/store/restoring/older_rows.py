@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.states import JobState
+from gpu_platform.domain.states import JobState, check_transition
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import lock_job
@@ -84,9 +84,17 @@ def catch_up_to_end(session: Session, key: AttemptKey, state: JobState, now: dat
     if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
         return False
     raise_attempt(session, row, key.attempt, now)
-    values = {"state": state.value, "started_at": row["started_at"] or now}
-    session.execute(update(job).where(job.c.id == key.job_id).values(values))
+    pass_through(session, key.job_id, JobState.QUEUED, [JobState.ALLOCATED, state])
+    session.execute(update(job).where(job.c.id == key.job_id).values(started_at=row["started_at"] or now))
     return True
+
+
+def pass_through(session: Session, job_id: str, current: JobState, states: Sequence[JobState]) -> None:
+    """Inside a transaction: write the states that a row has missed, from ``current`` on, without events."""
+    for state in states:
+        check_transition(f"job {job_id}", current, state)
+        session.execute(update(job).where(job.c.id == job_id).values(state=state.value))
+        current = state
 
 
 def raise_attempt(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
@@ -100,6 +108,7 @@ def raise_attempt(session: Session, row: dict[str, Any], attempt: int, now: date
         if close_reservation(session, key, now):
             give_back(session, key, now, {})
     leave_queue(session, job_id, now)
+    check_transition(f"job {job_id}", JobState(row["state"]), JobState.QUEUED)
     values = {"state": JobState.QUEUED.value, "attempt": attempt, "state_at": now, "placement": None, **columns}
     session.execute(update(job).where(job.c.id == job_id).values(values))
     data = {"name": row["name"], "was": row["state"], "reason": "its row was older than its workflow"}

@@ -26,7 +26,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.models import job, leader, reservation
 from gpu_platform.store.reservations.allocations import announce, close_reservation, set_running, take_gpus, take_job
-from gpu_platform.store.restoring.older_rows import RESTORED, newer, raise_attempt
+from gpu_platform.store.restoring.older_rows import RESTORED, newer, pass_through, raise_attempt
 from gpu_platform.store.restoring.orphans import JobRow
 
 SPARED_FOR = timedelta(seconds=60)
@@ -257,7 +257,9 @@ def _end(session: Session, found: RememberedJob, now: datetime) -> None:
     row = lock_job(session, found.job_id)
     update = JobUpdate(failure=found.failure, exit_code=found.exit_code, attempt=found.progress.attempt)
     if found.state is JobState.COMPLETED:
-        row["state"] = JobState.RUNNING.value  # the only state that it may follow
+        steps = [JobState.ALLOCATED, JobState.RUNNING]  # COMPLETED may follow no other
+        pass_through(session, found.job_id, JobState(row["state"]), steps)
+        row = lock_job(session, found.job_id)
     data = update.event_data() | {"reason": "Temporal knew its end"}
     change_job(session, row, found.state, now, "scheduler", update.columns(), data)
 
