@@ -18,8 +18,9 @@ from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.postgres import Databases, find_binaries, running_postgres
-from tests.state_guard import guard_states
+from tests.state_guard import GuardedStore
 from tests.temporal_server import client_of_new_namespace, running_temporal
+from workers.local import cluster
 
 FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
 """In this order workers of pytest-xdist take files: none is left with long tests when the others have ended."""
@@ -47,6 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _place_of(item: pytest.Item) -> int:
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     return FOLDERS.index(folder) if folder in FOLDERS else 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def guarded_clusters() -> Iterator[None]:
+    """The databases of the clusters that tests start refuse wrong steps of states, as those of ``store`` do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "Store", GuardedStore)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +169,6 @@ def jails() -> None:
 
 
 def _migrate(url: str) -> None:
-    store = Store(url)
+    store = GuardedStore(url)
     store.migrate()
-    guard_states(store)
     store.close()

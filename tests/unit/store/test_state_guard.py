@@ -14,7 +14,9 @@ from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.models import gpu, host, job
 from gpu_platform.store.transitions import next_state
+from tests.state_guard import GuardedStore
 from tests.store_cluster import Cluster
+from workers.local import cluster as local_cluster
 
 STORE = Path(__file__).parents[3] / "gpu_platform" / "store"
 
@@ -38,6 +40,10 @@ def test_a_write_that_goes_around_the_table_is_found(store: Store, table: object
 def test_a_statement_with_a_step_that_is_not_there_cannot_be_built() -> None:
     with pytest.raises(IllegalTransition):
         next_state(gpu.c.state, {GpuState.AVAILABLE: GpuState.IN_USE})
+
+
+def test_the_databases_of_clusters_refuse_them_too() -> None:
+    assert local_cluster.Store is GuardedStore
 
 
 def test_whoever_writes_states_knows_the_tables() -> None:
