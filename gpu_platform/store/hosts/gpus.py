@@ -15,7 +15,7 @@ from gpu_platform.domain.hosts.gpu import Gpu, GpuHolder, GpuInfo
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.hosts.remediation import BackOff, without_next_step
 from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport
-from gpu_platform.domain.states import GpuState, HostState, check_transition
+from gpu_platform.domain.states import GPU_TRANSITIONS, GpuState, HostState, check_transition
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
@@ -108,7 +108,13 @@ def set_gpu_state(
     elif state in _DRAIN:
         _drain(session, row, reason, actor, now)
     else:
-        check_transition(f"GPU {row.uuid}", GpuState(row.state), state)
+        if state is GpuState.DEGRADED and row.state == GpuState.OFFLINE:
+            raise IllegalTransition(
+                subject=f"GPU {row.uuid}",
+                current=row.state,
+                wanted=state.value,
+                allowed=sorted(GPU_TRANSITIONS[GpuState.OFFLINE] - {state}),  # only its own host leads it there
+            )
         take_out(session, row, state, "operator", reason, actor, now)
     return _gpu(session, row.uuid)
 
