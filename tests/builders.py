@@ -15,7 +15,8 @@ from dataclasses import replace
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import Share, ShareMode
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -126,10 +127,10 @@ class job:
     def __init__(self, gpus: int = 1, hosts: int = 1, name: str | None = None) -> None:
         job._arrived += 1
         self._request = ResourceRequest(gpus_per_host=gpus, hosts=hosts)
-        self._row = QueueRow(
+        self._row = PlacementRequest(
             job_id=name or f"job-{job._arrived:06d}",
             attempt=1,
-            gpus=self._request,
+            resources=self._request,
             priority=0,
             namespace="default",
             user="anna",
@@ -202,17 +203,17 @@ class job:
     def groups(self, **groups: job) -> job:
         """Instead of one request, that of each other ``job``."""
         named = tuple((name, other.request) for name, other in groups.items())
-        self._row = replace(self._row, gpus=named[0][1], groups=named)
+        self._row = replace(self._row, resources=named[0][1], groups=named)
         return self
 
     @property
     def request(self) -> ResourceRequest:
-        return self._row.gpus
+        return self._row.resources
 
     @property
-    def row(self) -> QueueRow:
+    def row(self) -> PlacementRequest:
         return self._row
 
     def _ask(self, **given: object) -> job:
-        self._row = replace(self._row, gpus=self._row.gpus.model_copy(update=given))
+        self._row = replace(self._row, resources=self._row.resources.model_copy(update=given))
         return self

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from tests.builders import cluster
 
@@ -14,7 +14,7 @@ from tests.builders import cluster
 class VirtualTime:
     """``duration(row)`` in seconds is how long a job really runs, at most its time limit."""
 
-    def __init__(self, machines: cluster, scheduler: Scheduler, duration: Callable[[QueueRow], float]) -> None:
+    def __init__(self, machines: cluster, scheduler: Scheduler, duration: Callable[[PlacementRequest], float]) -> None:
         self.machines, self.scheduler, self.duration = machines, scheduler, duration
         self.now = 0.0
         self.started: dict[str, float] = {}
@@ -23,7 +23,7 @@ class VirtualTime:
         self.last = Decision()
         self._ends: list[tuple[float, str]] = []
 
-    def submit(self, *rows: QueueRow) -> None:
+    def submit(self, *rows: PlacementRequest) -> None:
         for row in rows:
             self.scheduler.add(row)
         self.decide()

@@ -24,7 +24,7 @@ from gpu_platform.domain.errors import PluginFailed, StaleEpoch, Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
@@ -117,7 +117,7 @@ class DecisionLoop:
         *,
         epoch: int,
         poll_s: float,
-        answer: Callable[[QueueRow, Placement], None],
+        answer: Callable[[PlacementRequest, Placement], None],
         send_preemption: Callable[[PreemptionOrder], None],
         may_place: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -133,7 +133,7 @@ class DecisionLoop:
         self._recoveries = RecoveryTimes(self._holders)
         self._seq = 0
         self._inbox = threading.Lock()
-        self._unknown: list[QueueRow] = []
+        self._unknown: list[PlacementRequest] = []
         self._new_policy: PolicyInForce | None = None
         self._reported_faults: tuple[PluginFault, ...] = ()
 
@@ -190,7 +190,7 @@ class DecisionLoop:
                 continue
             stopped.wait(self._poll_s)
 
-    def unanswerable(self, row: QueueRow) -> None:
+    def unanswerable(self, row: PlacementRequest) -> None:
         """Drop the row: no activity waits for its answer any more. Thread-safe."""
         with self._inbox:
             self._unknown.append(row)

@@ -24,7 +24,7 @@ from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store
 from gpu_platform.store.leadership import leader
@@ -80,7 +80,7 @@ class LeaderActivities:
             messages.add(task)
             task.add_done_callback(messages.discard)
 
-        def answer(row: QueueRow, placement: Placement) -> None:
+        def answer(row: PlacementRequest, placement: Placement) -> None:
             loop.call_soon_threadsafe(lambda: send(self._answer(decisions, row, placement)))
 
         def send_preemption(order: PreemptionOrder) -> None:
@@ -141,7 +141,7 @@ class LeaderActivities:
             if error.status is not RPCStatusCode.NOT_FOUND:  # the reconciler cleans up a workflow that is gone
                 log.warning("scheduler.preemption_delayed", job=victim.job_id, error=str(error))
 
-    async def _answer(self, decisions: DecisionLoop, row: QueueRow, placement: Placement) -> None:
+    async def _answer(self, decisions: DecisionLoop, row: PlacementRequest, placement: Placement) -> None:
         """Complete the ``place_gang`` activity that waits for this row's task token."""
         handle = self._client.get_async_activity_handle(task_token=row.task_token)
         give_up = asyncio.get_running_loop().time() + self._policy.policy.proposal_timeout_s

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement import EstimateBasis, Placement, Reason
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 
@@ -26,7 +26,7 @@ class DryRunResult:
     """When they would be preempted, in Unix seconds, because they have a guaranteed run time. None: now."""
 
 
-def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunResult:
+def simulate_submission(core: Scheduler, row: PlacementRequest, now: float) -> DryRunResult:
     """Submit ``row`` to ``core`` and return what happens. Do not use ``core`` after it."""
     core.add(row)
     decision = core.decide(now)
@@ -52,7 +52,7 @@ def simulate_submission(core: Scheduler, row: QueueRow, now: float) -> DryRunRes
     return DryRunResult(None, reason)
 
 
-def _victims(decision: Decision, row: QueueRow) -> tuple[str, ...]:
+def _victims(decision: Decision, row: PlacementRequest) -> tuple[str, ...]:
     return tuple(job for one in decision.preemptions if one.job_id == row.job_id for job, _ in one.victims)
 
 
@@ -62,7 +62,7 @@ def _preemption_under_way(reason: Reason, at: float | None) -> Reason:
     return reason.model_copy(update=update)
 
 
-def _preemption_times(core: Scheduler, row: QueueRow, now: float, until: float) -> list[float]:
+def _preemption_times(core: Scheduler, row: PlacementRequest, now: float, until: float) -> list[float]:
     """Return the moments at which jobs that might be stopped for ``row`` have had their guaranteed run time."""
     old_enough = (
         job.started_at + core.policy.min_run_s

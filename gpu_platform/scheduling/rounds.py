@@ -16,13 +16,13 @@ import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
@@ -35,7 +35,7 @@ from gpu_platform.scheduling.placing.placement_builder import build_placement
 from gpu_platform.scheduling.placing.score_table import score_table
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare, FairShareKey
-from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey, has_exclusions
+from gpu_platform.scheduling.queueing.job_queue import JobQueue, NeedKey
 from gpu_platform.scheduling.queueing.queue_cursor import ALL_BLOCKED, EveryJobCursor, QueueCursor, ServiceSortKey
 from gpu_platform.scheduling.queueing.quota import QuotaDenial, QuotaUsage
 
@@ -71,7 +71,7 @@ class SchedulerState:
 class WaitingEntry:
     """A job that waits after a round."""
 
-    row: QueueRow
+    row: PlacementRequest
     turn: float
     denial: QuotaDenial | None = None
     starts_by: float | None = None
@@ -83,10 +83,10 @@ class SchedulingRound:
 
     state: SchedulerState
     now: float
-    placed: Callable[[QueueRow, Placement], None]
+    placed: Callable[[PlacementRequest, Placement], None]
     reservations: list[tuple[int, PlannedReservation]] = field(default_factory=list)
     """Planned reservations with the turns of their jobs."""
-    placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
+    placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
     claims: Sequence[PlannedReservation] = ()
     """GPUs that preemption freed for certain jobs."""
     hold_back_priority: float = -math.inf
@@ -147,7 +147,7 @@ class SchedulingRound:
             reservation.job_id: reservation.start for _, reservation in self.reservations if reservation.is_promised
         }
 
-    def blocking_turns(self, row: QueueRow) -> NDArray[np.int64]:
+    def blocking_turns(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Return for each host the turn of the first job that keeps it from ``row``. NO_TURN: no job does."""
         kept = self._blocking_turns_for_limited(row)
         return (
@@ -156,7 +156,7 @@ class SchedulingRound:
             else np.minimum(kept, self.blocked_for_unlimited_by[_resources_of(row)].min(axis=0))
         )
 
-    def _blocking_turns_for_limited(self, row: QueueRow) -> NDArray[np.int64]:
+    def _blocking_turns_for_limited(self, row: PlacementRequest) -> NDArray[np.int64]:
         """Do the same without the hosts that are kept only from jobs without a time limit."""
         return self.blocked_by[_resources_of(row)].min(axis=0)
 
@@ -167,13 +167,13 @@ class SchedulingRound:
         row = self.state.queue.first_of(class_key)
         return None if row is None else WaitingEntry(row, self.turn_of(row), self.denial(row))
 
-    def turn_of(self, row: QueueRow) -> float:
+    def turn_of(self, row: PlacementRequest) -> float:
         """Return a number between the turns that were given. Jobs with smaller turns are ahead."""
         if self._shares_decide:
             return len(self.turns) + 0.5
         return bisect(self.turns, ((), self.state.queue.order(row))) + 0.5
 
-    def _share(self, row: QueueRow) -> FairShareKey:
+    def _share(self, row: PlacementRequest) -> FairShareKey:
         """Return the fair share. Jobs within a guarantee come first: borrowers must not keep hosts from owners."""
         state = self.state
         fair = state.shares.order(row.namespace, row.user, self.now) if state.policy.order == "fair_share" else ()
@@ -181,7 +181,7 @@ class SchedulingRound:
             return fair
         return ((0.0 if state.quotas.is_guaranteed(row.namespace, row.gpu_count) else 1.0, ""), *fair)
 
-    def denial(self, row: QueueRow) -> QuotaDenial | None:
+    def denial(self, row: PlacementRequest) -> QuotaDenial | None:
         """Say why the quotas do not allow the job, whatever is free. None: they allow it."""
         quotas = self.state.quotas
         if quotas.idle:
@@ -203,18 +203,17 @@ class SchedulingRound:
             free[claim.hosts] &= ~claim.gpus
         return int(np.bitwise_count(free).sum())
 
-    def _also_wait(self, row: QueueRow) -> tuple[float | None, bool]:
+    def _also_wait(self, row: PlacementRequest) -> tuple[float | None, bool]:
         """Return which other jobs wait because ``row`` does, as arguments for ``QueueCursor.waits``."""
         if self.denial(row) is not None:
             return None, False
         state = self.state
         if not row.is_plain:
-            return None if has_exclusions(row) else (row.time_limit_s or math.inf), False
-        excludes = has_exclusions(row)
-        pure = replace(row, excluded_gpus=frozenset(), excluded_hosts=frozenset()) if excludes else row
-        candidates = state.candidates.of(pure)
+            return None if row.has_exclusions else (row.time_limit_s or math.inf), False
+        excludes = row.has_exclusions
+        candidates = state.candidates.of(row.without_exclusions())
         kept = self._blocking_turns_for_limited(row)
-        hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.gpus.hosts
+        hopeless = np.count_nonzero(candidates.fits & (kept == NO_TURN)) < row.resources.hosts
         if excludes:
             taken = (kept != NO_TURN) | self.has_reservation[_resources_of(row)].any(axis=0)
             usable = candidates.after_use if state.policy.backfill != "none" else np.ones(len(taken), bool)
@@ -222,7 +221,7 @@ class SchedulingRound:
             return None, bool(hopeless and (alike or not (usable & ~taken).any()))
         return ALL_BLOCKED if hopeless else (row.time_limit_s or math.inf), False
 
-    def _place(self, row: QueueRow, turn: int) -> bool:
+    def _place(self, row: PlacementRequest, turn: int) -> bool:
         denial = self.denial(row)
         if denial is not None:
             # It waits for quota and not for GPUs, so it keeps no hosts. But an earlier promise stays: the job was
@@ -231,7 +230,7 @@ class SchedulingRound:
             self._waits(WaitingEntry(row, turn, denial, self._wait(row, turn) if keeps else None))
             return False
         if not self._start(row):
-            before = self._amount_kept() if has_exclusions(row) else None
+            before = self._amount_kept() if row.has_exclusions else None
             starts_by = self._wait(row, turn)
             if before is not None:
                 need = self.state.queue.need(row)
@@ -242,7 +241,7 @@ class SchedulingRound:
             return False
         return True
 
-    def _start(self, row: QueueRow) -> bool:
+    def _start(self, row: PlacementRequest) -> bool:
         """Place the job, if there is a place. Return whether there was one."""
         state = self.state
         placement = self._hold_place(row) if row.is_plain else self._hold_gang_place(row)
@@ -255,24 +254,26 @@ class SchedulingRound:
         self.placements.append((row, placement))
         return True
 
-    def _hold_place(self, row: QueueRow) -> Placement | None:
+    def _hold_place(self, row: PlacementRequest) -> Placement | None:
         """Hold a place for equal slices."""
         state, snapshot = self.state, self.state.snapshot
         offered = self._unreserved(row, state.candidates.of(row))
         open_hosts = np.flatnonzero(offered.fits & (self.blocking_turns(row) == NO_TURN))
-        chosen = state.framework.choose(row.gpus, snapshot, offered.offers, open_hosts)
+        chosen = state.framework.choose(row.resources, snapshot, offered.offers, open_hosts)
         if chosen is None:
             return None
-        scores = score_table(row.gpus, snapshot, state.framework, offered.offers, chosen, open_hosts)
-        placement = build_placement(row.gpus, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores)
+        scores = score_table(row.resources, snapshot, state.framework, offered.offers, chosen, open_hosts)
+        placement = build_placement(
+            row.resources, snapshot, offered.offers, chosen, len(open_hosts), state.epoch, scores
+        )
         for host_slice in placement.slices:
             snapshot.hold(host_slice, row.namespace)
         return placement
 
-    def _hold_gang_place(self, row: QueueRow) -> Placement | None:
+    def _hold_gang_place(self, row: PlacementRequest) -> Placement | None:
         """Hold a place for all rank groups of a gang."""
 
-        def lookup(request: QueueRow) -> Candidates:
+        def lookup(request: PlacementRequest) -> Candidates:
             return self._unreserved(request, self.state.candidates.of(request))
 
         return self.state.gangs.place(row, lookup, self.blocking_turns(row) != NO_TURN)
@@ -281,12 +282,12 @@ class SchedulingRound:
         if self.waiting.setdefault(entry.row.class_key, entry) is entry and entry.starts_by is not None:
             self.promised_start[entry.row.class_key] = entry.starts_by
 
-    def _unreserved(self, row: QueueRow, candidates: Candidates) -> Candidates:
+    def _unreserved(self, row: PlacementRequest, candidates: Candidates) -> Candidates:
         """Return ``candidates`` without what is reserved for other jobs before ``row`` would end."""
         binding = [reservation for reservation in self._others(row) if reservation.binds(row, self.now)]
         return self.state.backfill.without_reserved(binding, row, candidates) if binding else candidates
 
-    def _others(self, row: QueueRow) -> list[PlannedReservation]:
+    def _others(self, row: PlacementRequest) -> list[PlannedReservation]:
         """Return the reservations that ``row`` must respect: those of jobs ahead, and promises made while it waited
         already.
         """
@@ -299,7 +300,7 @@ class SchedulingRound:
             return ahead
         return ahead + [promise for job_id, promise in self._promised.items() if job_id != row.job_id]
 
-    def _wait(self, row: QueueRow, turn: int) -> float | None:
+    def _wait(self, row: PlacementRequest, turn: int) -> float | None:
         """Make sure that a job that waits for GPUs starts some day. Return its promised date, if it has one."""
         blocked_by, policy = self.blocked_by, self.state.policy
         self.job_of_turn[turn] = row.job_id
@@ -331,15 +332,15 @@ class SchedulingRound:
         kept = (np.count_nonzero(turns != NO_TURN) for turns in (self.blocked_by, self.blocked_for_unlimited_by))
         return (len(self.reservations), int(np.count_nonzero(self.has_reservation)), *map(int, kept))
 
-    def _usable_hosts(self, row: QueueRow) -> NDArray[np.bool_] | None:
+    def _usable_hosts(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that would be enough once all jobs have ended. None: they are too few."""
         state = self.state
         if not row.is_plain:
             return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
-        usable = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
-        return usable if int(np.count_nonzero(usable)) >= row.gpus.hosts else None
+        usable = together(row.resources, state.snapshot, state.candidates.of(row).after_use)
+        return usable if int(np.count_nonzero(usable)) >= row.resources.hosts else None
 
-    def _date(self, row: QueueRow, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
+    def _date(self, row: PlacementRequest, usable: NDArray[np.bool_], first: bool) -> PlannedReservation | None:
         """Plan a reservation for the job, or return None. ``first``: no job ahead has a date for hosts that it could
         use.
         """
@@ -360,12 +361,12 @@ class SchedulingRound:
             return state.gang_backfill.plan_start(row, self.now, self._others(row), is_promised)
         return state.backfill.plan_start(row, state.candidates.of(row), self.now, self._others(row), is_promised)
 
-    def _block_for_unlimited(self, row: QueueRow, hosts: NDArray[np.bool_], turn: int) -> None:
+    def _block_for_unlimited(self, row: PlacementRequest, hosts: NDArray[np.bool_], turn: int) -> None:
         for resource in _resources_of(row):
             self.blocked_for_unlimited_by[resource][hosts & (self.blocked_for_unlimited_by[resource] == NO_TURN)] = turn
 
 
-def _resources_of(row: QueueRow) -> list[int]:
+def _resources_of(row: PlacementRequest) -> list[int]:
     """Return which resources of hosts the job takes. Only jobs that take the same are in its way."""
     resources = [_GPUS] if row.gpu_count else []
     return [*resources, _HOST_ROOM] if row.needs_host_resources else resources or [_GPUS]

@@ -14,7 +14,8 @@ from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.placing.cluster_state import PastUseRow
 from gpu_platform.domain.placing.placement import Placement, Reason
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState
 from gpu_platform.scheduling.backfilling.backfill import BACKFILLS, Backfill
 from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
@@ -38,11 +39,11 @@ from gpu_platform.topology.fabric import FabricConfig
 class Decision:
     """The result of one call of ``Scheduler.decide``."""
 
-    placements: list[tuple[QueueRow, Placement]] = field(default_factory=list)
+    placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
     """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
     reasons: dict[str, Reason] = field(default_factory=dict)
     """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.reasons``."""
-    expired: list[QueueRow] = field(default_factory=list)
+    expired: list[PlacementRequest] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time. They wait again."""
     preemptions: list[Preemption] = field(default_factory=list)
     """Jobs to stop for a waiting job. Each is returned once. See ``Policy.preemption``, ``defragmentation`` and
@@ -159,7 +160,7 @@ class Scheduler:
         if self._fair:
             self.shares.remember(row, now)
 
-    def add(self, row: QueueRow) -> None:
+    def add(self, row: PlacementRequest) -> None:
         """Note that a job waits, or waits again. Calling it twice changes nothing.
 
         While a proposal for the same job, attempt and task token is not answered, the job does not wait. A new token
@@ -267,21 +268,12 @@ class Scheduler:
             return {}
         return self._book.renew(self.round, self._now, idle) if not idle or self._book.pending() else {}
 
-    def _propose(self, row: QueueRow, placement: Placement) -> None:
+    def _propose(self, row: PlacementRequest, placement: Placement) -> None:
         self._proposals.add(Proposal(row, placement, self._now + self.policy.proposal_timeout_s))
-        holder = RunningRow(
-            job_id=row.job_id,
-            attempt=row.attempt,
-            namespace=row.namespace,
-            user=row.user,
-            priority=row.priority,
+        holder = RunningRow.of(
+            row,
             gpu_uuids=tuple(placement.gpu_uuids),
             started_at=self._now,
-            time_limit_s=row.time_limit_s,
-            preemptible=row.preemptible,
-            checkpoints=row.checkpoints,
-            gpus=row.gpus,
-            groups=row.groups,
             shares=_shares(placement),
             host_use=_host_use(placement),
         )
@@ -289,7 +281,7 @@ class Scheduler:
         self._charge(holder, 1, self._now)
         self._planner.placed(row.job_id)
 
-    def _expire(self, now: float) -> list[QueueRow]:
+    def _expire(self, now: float) -> list[PlacementRequest]:
         rows = []
         for key in self._proposals.expired(now):
             proposal = self._proposals.get(key)

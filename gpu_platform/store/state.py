@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,8 @@ from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import RankGroup
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow
-from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow, placement_shape
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import HostUse, RunningRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.store import events
 from gpu_platform.store.database import Store, epoch_s, reading, writing
@@ -136,6 +138,9 @@ class _SpecOfRunning(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    namespace: str = ""
+    user: str = ""
+    priority: int = 0
     time_limit_s: float | None = None
     preemptible: bool = True
     checkpoints: bool = False
@@ -150,26 +155,22 @@ def _running_row(
     first = rows[0]
     of_gpus = [row for row in rows if row.gpu_uuid is not None]
     asked = _SpecOfRunning.model_validate_json(first.spec)
-    gpus, groups = placement_shape(asked.gpus, asked.groups, asked.spare_hosts)
-    shares = any(not row.exclusive for row in of_gpus)
-    return RunningRow(
-        job_id=key[0],
-        attempt=key[1],
+    started_at = (first.running_at or first.reserved_at).timestamp()
+    request = replace(
+        PlacementRequest.from_spec(asked, *key, started_at),
+        priority=first.priority,
         namespace=first.namespace,
         user=first.user,
-        priority=first.priority,
+    )
+    shares = any(not row.exclusive for row in of_gpus)
+    row = RunningRow.of(
+        request,
         gpu_uuids=tuple(row.gpu_uuid for row in of_gpus),
-        started_at=(first.running_at or first.reserved_at).timestamp(),
-        time_limit_s=asked.time_limit_s,
-        checkpoint_at=checkpoint_at,
-        preemptible=asked.preemptible,
-        checkpoints=asked.checkpoints,
-        preempting=preempting,
-        gpus=gpus,
-        groups=groups,
+        started_at=started_at,
         shares=tuple(None if row.exclusive else grant_of(row) for row in of_gpus) if shares else (),
         host_use=tuple(HostUse(row.host, row.cpus, row.ram_mib) for row in rows if row.cpus or row.ram_mib),
     )
+    return replace(row, checkpoint_at=checkpoint_at, preempting=preempting)
 
 
 def _is_one_of(keys: Sequence[AttemptKey]) -> ColumnElement[bool]:

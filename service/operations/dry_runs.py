@@ -20,7 +20,7 @@ from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement import Reason
-from gpu_platform.domain.placing.scheduler_input import QueueRow, placement_shape
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster
@@ -31,7 +31,7 @@ from gpu_platform.scheduling.queueing.fair_share import HALF_LIVES
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import hosts
-from gpu_platform.store.jobs import admission, jobs, queue
+from gpu_platform.store.jobs import admission, jobs
 from gpu_platform.store.leadership import leader
 from service.context import now
 from service.operations import checkpoints
@@ -181,19 +181,5 @@ def why(store: Store, job_id: str) -> Reason:
     raise NotFound(f"job {job_id} does not wait: it is {job.state}", job_id=job_id)
 
 
-def _as_if_submitted(spec: JobSpec, at: float) -> QueueRow:
-    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
-    return QueueRow(
-        job_id=PROBE,
-        attempt=1,
-        gpus=gpus,
-        groups=groups,
-        priority=spec.priority,
-        namespace=spec.namespace,
-        user=spec.user,
-        enqueued_at=at,
-        time_limit_s=spec.time_limit_s,
-        preemptible=spec.preemptible,
-        checkpoints=spec.checkpoints,
-        class_key=queue.class_key(gpus, (), (), spec.namespace, groups),
-    )
+def _as_if_submitted(spec: JobSpec, at: float) -> PlacementRequest:
+    return PlacementRequest.from_spec(spec, PROBE, 1, at).with_class_key()

@@ -26,7 +26,8 @@ from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.share import GpuUse, Share, first_use
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import HostSlice, Placement
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.plugins.stranding import TypicalTask
 from gpu_platform.scheduling.policy import WEIGHTS, Policy
@@ -109,7 +110,9 @@ def fill(trace: Trace, seed: int, policy: Policy) -> Filled:
     for number, task in enumerate(trace.arrivals(seed)):
         if task not in requests:
             requests[task] = task.request
-        row = QueueRow(f"{number:06d}", 1, requests[task], 0, NAMESPACE, "anna", float(number), class_key=str(task))
+        row = PlacementRequest(
+            f"{number:06d}", 1, requests[task], 0, NAMESPACE, "anna", float(number), class_key=str(task)
+        )
         begin = time.perf_counter()
         scheduler.add(row)
         placed = scheduler.decide(float(number)).placements

@@ -17,7 +17,8 @@ from itertools import count
 from pathlib import Path
 
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import load_description
@@ -154,7 +155,7 @@ class Cluster:
         times.note = "" if placed == rounds else f" ({placed} of {rounds} fit)"
         return times
 
-    def _live_and_die(self, row: QueueRow, uuids: list[str]) -> None:
+    def _live_and_die(self, row: PlacementRequest, uuids: list[str]) -> None:
         """Through the feed: the store confirms, and later says that the GPUs are free."""
         for free in (False, True):
             places = [self.scheduler.snapshot.locate(uuid) for uuid in uuids]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
@@ -17,7 +17,7 @@ small = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), 
 small_or_endless = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 1, 2]), st.none() | limits)
 
 
-def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[QueueRow]:
+def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[PlacementRequest]:
     made = []
     for number, (gpus, hosts, limit) in enumerate(jobs):
         wanted = job(gpus, hosts=hosts, name=f"{prefix}{number}").arrived(float(ord(prefix[0])))
@@ -25,11 +25,11 @@ def rows(jobs: list[tuple[int, int, float | None]], prefix: str) -> list[QueueRo
     return made
 
 
-def ends(data: st.DataObject, endless: float) -> Callable[[QueueRow], float]:
+def ends(data: st.DataObject, endless: float) -> Callable[[PlacementRequest], float]:
     """Jobs end at their limit, or before; those without one after ``endless`` seconds."""
     lengths: dict[str, float] = {}
 
-    def duration(row: QueueRow) -> float:
+    def duration(row: PlacementRequest) -> float:
         if row.time_limit_s is None:
             return endless
         limit = row.time_limit_s

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.placing.placement import EstimateBasis
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import requeued
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 from tests.virtual_time import VirtualTime
@@ -32,7 +31,7 @@ class Live:
 
     play: VirtualTime
 
-    def submit(self, row: QueueRow) -> None:
+    def submit(self, row: PlacementRequest) -> None:
         self.play.submit(row)
         self.settle()
 
@@ -51,7 +50,7 @@ class Live:
             assert row is not None
             self.play._end(row.job_id)
             self.play._ends = [(at, name) for at, name in self.play._ends if name != row.job_id]
-            self.play.scheduler.add(replace(requeued(row), enqueued_at=self.play.now))
+            self.play.scheduler.add(replace(row.requeued(), enqueued_at=self.play.now))
         self.play.decide()
 
     def state(self) -> ClusterState:
@@ -64,13 +63,15 @@ class Live:
             queue=list(core.queue),
         )
 
-    def ask(self, row: QueueRow) -> DryRunResult:
+    def ask(self, row: PlacementRequest) -> DryRunResult:
         core = load_cluster_state(Scheduler(self.play.scheduler.policy, explains=False), self.state())
         return simulate_submission(core, row, self.play.now)
 
 
 @st.composite
-def rows(draw: st.DrawFn, name: str = "probe", at: float = 0.0, priorities: tuple[int, ...] = (0, 5)) -> QueueRow:
+def rows(
+    draw: st.DrawFn, name: str = "probe", at: float = 0.0, priorities: tuple[int, ...] = (0, 5)
+) -> PlacementRequest:
     gpus, hosts = draw(st.sampled_from([(2, 1), (4, 1), (8, 1), (8, 1), (8, 2)]))
     made = job(gpus, hosts=hosts, name=name).priority(draw(st.sampled_from(priorities))).arrived(at)
     made = made.of(draw(st.sampled_from(["prod", "lab"])))
@@ -175,7 +176,7 @@ def test_a_waiting_job_for_which_others_are_stopped_is_promised_no_date_either()
     assert (reason.starts_by, reason.estimate) == (None, EstimateBasis.PREEMPTING)
 
 
-def _conservative(*rows: QueueRow, quotas: Quotas) -> VirtualTime:
+def _conservative(*rows: PlacementRequest, quotas: Quotas) -> VirtualTime:
     """Two hosts of 8 GPUs; all jobs come at once or when they arrive, and run to their time limits."""
     machines = cluster().hosts(2)
     scheduler = machines.scheduler(Policy(backfill="conservative", quotas=quotas))

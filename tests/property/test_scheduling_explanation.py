@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import mismatch
 from gpu_platform.domain.placing.placement import Placement, Reason, ReasonCode, WaitCode
-from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling import rounds
 from gpu_platform.scheduling.policy import Policy
@@ -70,7 +71,7 @@ def test_hosts_are_counted_as_brute_force_counts_them(
     assert reason is not None
     expected: dict[ReasonCode, list[int]] = {}
     for name in machines.host_rows:
-        found = first_refusal(machines, name, row.gpus)
+        found = first_refusal(machines, name, row.resources)
         if found is not None:
             expected.setdefault(found[0], []).append(found[1])
     assert {count.code: count.hosts for count in reason.counts} == {code: len(left) for code, left in expected.items()}
@@ -234,7 +235,7 @@ def line_of(
         )
         one = one.of(data.draw(st.sampled_from(["a", "b"]))).priority(data.draw(st.sampled_from([0, 0, 1])))
         limit = data.draw(limits)
-        row: QueueRow = (one.lasting(limit) if limit else one).arrived(1e6 + number).row
+        row: PlacementRequest = (one.lasting(limit) if limit else one).arrived(1e6 + number).row
         if data.draw(st.sampled_from([False, False, True])):
             row = replace(row, excluded_gpus=data.draw(st.frozensets(st.sampled_from(uuids), max_size=2)))
         scheduler.add(row)

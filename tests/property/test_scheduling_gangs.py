@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from tests.builders import cluster, job
@@ -89,14 +90,15 @@ def _model(machines: cluster, host: str) -> str:
     return machines.host_rows[host].inventory.gpus[0].model
 
 
-def check(row: QueueRow, placement: Placement, machines: cluster) -> None:
+def check(row: PlacementRequest, placement: Placement, machines: cluster) -> None:
     """All of what was asked for, on GPUs that are free, none twice."""
     free = {g.uuid for g in machines.gpu_rows.values() if g.state is GpuState.AVAILABLE}
     uuids = placement.gpu_uuids
     assert len(uuids) == len(set(uuids)) == row.gpu_count
     assert set(uuids) <= free
-    for group, request in row.group_requests:
-        slices = [part for part in placement.slices if part.group == group]
+    for group in row.rank_groups():
+        request = group.resources
+        slices = [part for part in placement.slices if part.group == group.group]
         assert len({part.host for part in slices}) == len(slices)
         for part in slices:
             machine = machines.host_rows[part.host].inventory.machine

@@ -13,7 +13,7 @@ from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import MovePlanner, requeued
+from gpu_platform.scheduling.preempting.moves import MovePlanner
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler
 from gpu_platform.topology.description import simulated_uuid
@@ -28,7 +28,7 @@ def run(machines: cluster, name: str, host: str, *indices: int, **fields: object
     uuids = tuple(simulated_uuid(host, index) for index in indices)
     given = {"started_at": 0.0, "checkpoint_at": 900.0, "checkpoints": True, **fields}
     request = ResourceRequest(gpus_per_host=len(indices))
-    return RunningRow(name, 1, "n", "u", 0, uuids, gpus=request, **given)  # type: ignore[arg-type]
+    return RunningRow(name, 1, "n", "u", 0, uuids, resources=request, **given)  # type: ignore[arg-type]
 
 
 def scheduler_of(machines: cluster, running: list[RunningRow], policy: Policy = ALWAYS) -> Scheduler:
@@ -46,7 +46,7 @@ def carry_out(scheduler: Scheduler, machines: cluster, running: list[RunningRow]
             gpu = machines.gpu_rows[uuid]
             machines.free(gpu.host, gpu.index)
         machines.tell(scheduler)
-        scheduler.add(requeued(row))
+        scheduler.add(row.requeued())
 
 
 @given(
@@ -172,7 +172,7 @@ def test_a_lost_hosts_job_gets_room_at_once() -> None:
     scheduler.decide(NOW)
     machines.lost("dgx-h100-0").tell(scheduler)
     scheduler.ended("lost", 1)
-    scheduler.add(requeued(running[0]))
+    scheduler.add(running[0].requeued())
     decision = scheduler.decide(NOW + 1)
     [preemption] = decision.preemptions
     assert (preemption.job_id, preemption.reason) == ("lost", PreemptionReason.RECOVERY)

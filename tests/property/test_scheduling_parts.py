@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.hosts.share import GpuUse, Share, ShareGrant, ShareMode, first_use
 from gpu_platform.domain.placing.placement import HostSlice, Placement
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.mig import mig_model, state_of
@@ -34,7 +35,7 @@ asks = st.one_of(
 
 @dataclass
 class Held:
-    row: QueueRow
+    row: PlacementRequest
     placement: Placement
 
     @property
@@ -54,7 +55,7 @@ class PartsAgainstModel(RuleBasedStateMachine):
         self.schedulers = Scheduler(), Scheduler()
         self.hosts: dict[str, HostRow] = {}
         self.gpus: dict[str, tuple[str, GpuInfo]] = {}
-        self.waiting: dict[str, QueueRow] = {}
+        self.waiting: dict[str, PlacementRequest] = {}
         self.proposed: dict[str, tuple[Held, float]] = {}
         self.running: dict[str, Held] = {}
         self.broken: set[str] = set()
@@ -129,12 +130,12 @@ class PartsAgainstModel(RuleBasedStateMachine):
             self.proposed[row.job_id] = Held(row, placement), self.now
         self.check_the_head()
 
-    def check_shape(self, row: QueueRow, placement: Placement) -> None:
+    def check_shape(self, row: PlacementRequest, placement: Placement) -> None:
         (part,) = placement.slices
-        assert len(set(part.gpu_uuids)) == row.gpus.gpus_per_host
+        assert len(set(part.gpu_uuids)) == row.resources.gpus_per_host
         assert not self.broken & set(part.gpu_uuids)
-        share, mps = row.gpus.share, self.hosts[part.host].inventory.mps
-        assert len(part.shares) == (row.gpus.gpus_per_host if share else 0)
+        share, mps = row.resources.share, self.hosts[part.host].inventory.mps
+        assert len(part.shares) == (row.resources.gpus_per_host if share else 0)
         for grant in part.shares:
             assert share is not None
             if share.mig_profile is not None:
@@ -153,10 +154,10 @@ class PartsAgainstModel(RuleBasedStateMachine):
             reason = self.schedulers[0].reasons[head.class_key]
             assert sum(count.hosts for count in reason.counts) == len(self.hosts), reason
 
-    def could_take(self, host: str, row: QueueRow) -> bool:
-        request, taken = row.gpus, [h for h in self.held() if h.placement.slices[0].host == host]
-        cpus = sum(h.row.gpus.cpus_per_host for h in taken)
-        ram = sum(h.row.gpus.ram_mib_per_host for h in taken)
+    def could_take(self, host: str, row: PlacementRequest) -> bool:
+        request, taken = row.resources, [h for h in self.held() if h.placement.slices[0].host == host]
+        cpus = sum(h.row.resources.cpus_per_host for h in taken)
+        ram = sum(h.row.resources.ram_mib_per_host for h in taken)
         if cpus + request.cpus_per_host > CPUS or ram + request.ram_mib_per_host > RAM_MIB:
             return False
         able = [uuid for uuid, (name, _) in self.gpus.items() if name == host and self.has_room(uuid, row)]
@@ -164,9 +165,9 @@ class PartsAgainstModel(RuleBasedStateMachine):
             return False
         return len(able) >= request.gpus_per_host
 
-    def has_room(self, uuid: str, row: QueueRow) -> bool:
+    def has_room(self, uuid: str, row: PlacementRequest) -> bool:
         host, gpu = self.gpus[uuid]
-        share, holders = row.gpus.share, self.holders(uuid)
+        share, holders = row.resources.share, self.holders(uuid)
         if uuid in self.broken:
             return False
         if share is None:
@@ -205,7 +206,7 @@ class PartsAgainstModel(RuleBasedStateMachine):
             else:
                 assert len({held.row.namespace for held, _ in holders}) <= 1
         for name in self.hosts:
-            there = [held.row.gpus for held in self.held() if held.placement.slices[0].host == name]
+            there = [held.row.resources for held in self.held() if held.placement.slices[0].host == name]
             assert sum(request.cpus_per_host for request in there) <= CPUS
             assert sum(request.ram_mib_per_host for request in there) <= RAM_MIB
 
@@ -229,7 +230,7 @@ class PartsAgainstModel(RuleBasedStateMachine):
     def tell(self, held: Held) -> None:
         """What the store would say of everything that the job had."""
         host = held.placement.slices[0].host
-        there = [h.row.gpus for h in self.running.values() if h.placement.slices[0].host == host]
+        there = [h.row.resources for h in self.running.values() if h.placement.slices[0].host == host]
         use = HostUse(host, sum(r.cpus_per_host for r in there), sum(r.ram_mib_per_host for r in there))
         for scheduler in self.schedulers:
             scheduler.upsert_gpus([self.gpu_row(uuid) for uuid in held.placement.gpu_uuids])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import Namespace, Quotas
-from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.fair_share import FairShare
 from tests.builders import cluster, job
@@ -25,7 +25,7 @@ def gpu_seconds(quotas: Quotas, who: dict[str, int], rounds: int) -> dict[str, f
     lengths = [7.0, 5.0, 11.0, 3.0]
     play = VirtualTime(machines, machines.scheduler(policy), lambda row: lengths[int(row.job_id[-3:]) % 4])
     got = dict.fromkeys(who, 0.0)
-    rows: dict[str, QueueRow] = {}
+    rows: dict[str, PlacementRequest] = {}
     count = 0
     for _ in range(rounds):
         for namespace, gpus in who.items():

@@ -18,7 +18,8 @@ from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.placing.capacity import mismatch, socket_of
 from gpu_platform.domain.placing.placement import Placement, Reason
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -67,8 +68,8 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
         self.schedulers = [Scheduler(), Scheduler()]
         self.hosts: dict[str, HostRow] = {}
         self.gpus: dict[str, GpuRow] = {}
-        self.waiting: dict[str, QueueRow] = {}
-        self.proposed: dict[str, tuple[QueueRow, Placement, float]] = {}
+        self.waiting: dict[str, PlacementRequest] = {}
+        self.proposed: dict[str, tuple[PlacementRequest, Placement, float]] = {}
         self.running: dict[str, list[str]] = {}
         self.now = 0.0
         self.lost_at = -GATHER_S
@@ -99,10 +100,10 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             excluded_gpus = data.draw(st.frozensets(st.sampled_from(sorted(self.gpus)), max_size=2))
             excluded_hosts = data.draw(st.frozensets(st.sampled_from(sorted(self.hosts)), max_size=1))
         self.count += 1
-        row = QueueRow(
+        row = PlacementRequest(
             job_id=f"j{self.count}",
             attempt=1,
-            gpus=request,
+            resources=request,
             priority=priority,
             namespace="default",
             user="anna",
@@ -206,8 +207,8 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             assert {row.job_id for row in scheduler.queue} == set(self.waiting)
             assert {job_id for job_id, _ in scheduler.proposed()} == set(self.proposed)
 
-    def check_placement(self, row: QueueRow, placement: Placement) -> None:
-        request = row.gpus
+    def check_placement(self, row: PlacementRequest, placement: Placement) -> None:
+        request = row.resources
         assert len(placement.slices) == request.hosts, "all or none"
         assert len(set(placement.hosts)) == request.hosts
         for part in placement.slices:
@@ -222,12 +223,12 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
                 assert uuid not in row.excluded_gpus
                 assert mismatch(self.hosts[part.host].inventory.gpus[index], request) is None
 
-    def check_order(self, placed: list[QueueRow]) -> None:
+    def check_order(self, placed: list[PlacementRequest]) -> None:
         """A job that only waits for others keeps its hosts, and none that fits waits at the head."""
         order = self.schedulers[0].queue.order
         for row in self.waiting.values():
             mine = {name for name in self.hosts if self.host_fits(row, name, after_jobs=True)}
-            if len(mine) >= row.gpus.hosts:
+            if len(mine) >= row.resources.hosts:
                 for later in placed:
                     if order(row) < order(later):
                         assert not mine & set(self.proposed[later.job_id][1].hosts)
@@ -236,16 +237,16 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             if head.priority <= self.schedulers[0].round.hold_back_priority:
                 assert self.now < self.lost_at + GATHER_S, "nobody waits longer for jobs that lost their hosts"
                 return
-            assert sum(self.host_fits(head, name) for name in self.hosts) < head.gpus.hosts
+            assert sum(self.host_fits(head, name) for name in self.hosts) < head.resources.hosts
 
     def check_reasons(self, reasons: dict[str, Reason]) -> None:
         for row in self.schedulers[0].queue:
             reason = reasons[row.class_key]
             assert sum(count.hosts for count in reason.counts) <= len(self.hosts)
             able = [host for host in self.hosts if self.host_fits(row, host, after_jobs=True, after_repair=True)]
-            assert (reason.code == "never_fits") == (len(able) < row.gpus.hosts)
+            assert (reason.code == "never_fits") == (len(able) < row.resources.hosts)
 
-    def host_fits(self, row: QueueRow, name: str, after_jobs: bool = False, after_repair: bool = False) -> bool:
+    def host_fits(self, row: PlacementRequest, name: str, after_jobs: bool = False, after_repair: bool = False) -> bool:
         """By brute force: may a slice of the gang run there, now or after all jobs have ended?"""
         host = self.hosts[name]
         if not after_repair and (host.state is not HostState.READY or name in row.excluded_hosts):
@@ -256,9 +257,11 @@ class SchedulerAgainstModel(RuleBasedStateMachine):
             state = self.gpus[gpu.uuid].state
             working = state in (GpuState.AVAILABLE, GpuState.IN_USE) and gpu.uuid not in row.excluded_gpus
             idle = self.gpus[gpu.uuid].free and gpu.uuid not in promised
-            if mismatch(gpu, row.gpus) is None and (after_repair or working) and (after_jobs or idle):
+            if mismatch(gpu, row.resources) is None and (after_repair or working) and (after_jobs or idle):
                 free.add(gpu.index)
-        return can_form(host.inventory.machine, frozenset(free), row.gpus.gpus_per_host, row.gpus.allow_cross_numa)
+        return can_form(
+            host.inventory.machine, frozenset(free), row.resources.gpus_per_host, row.resources.allow_cross_numa
+        )
 
     def usable(self, uuid: str) -> bool:
         row = self.gpus[uuid]

@@ -148,6 +148,6 @@ def test_admission_never_refuses_what_fits_an_empty_cluster(
     scheduler = Scheduler()
     for number, inventory in enumerate(hosts):
         scheduler.upsert_host(HostRow(f"h{number}", HostState.READY, inventory))
-    scheduler.add(replace(job().row, gpus=request))
+    scheduler.add(replace(job().row, resources=request))
     (reason,) = scheduler.decide(0.0).reasons.values()  # no GPU is free: the reason tells whether one ever could be
     assert reason.code is WaitCode.NEVER_FITS or largest_gang(hosts, request).fits

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ClusterState(BaseModel):
     gpus: list[GpuRow] = []
     host_use: Annotated[list[HostUse], Field(alias="room", description="CPUs and memory of hosts that jobs have")] = []
     running: Annotated[list[RunningRow], Field(description="Jobs that hold GPUs")] = []
-    queue: Annotated[list[QueueRow], Field(description="Jobs that wait, in no particular order")] = []
+    queue: Annotated[list[PlacementRequest], Field(description="Jobs that wait, in no particular order")] = []
     used: Annotated[list[PastUseRow], Field(description="Earlier use, for fair share")] = []
     telemetry: Annotated[dict[str, list[GpuTelemetry]], Field(description="Per host, as last reported")] = {}
     policy: Annotated[dict[str, Any], Field(description="Fields of the policy, as in a policy file")] = {}

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import Placement, ReasonCode
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates, host_query, shape_of
@@ -55,7 +55,7 @@ class PlannedReservation:
     host_resources: NDArray[np.bool_] | None = None
     """For each of ``hosts``: are CPUs or memory reserved there? None: on no host."""
 
-    def binds(self, row: QueueRow, now: float) -> bool:
+    def binds(self, row: PlacementRequest, now: float) -> bool:
         """Tell whether ``row`` must respect the reservation: if it started now, it might still run at the
         reservation's start.
         """
@@ -102,7 +102,7 @@ class Backfill:
 
     def plan_start(
         self,
-        row: QueueRow,
+        row: PlacementRequest,
         candidates: Candidates,
         now: float,
         others: Sequence[PlannedReservation] = (),
@@ -112,7 +112,7 @@ class Backfill:
 
         None: it depends on jobs without a time limit.
         """
-        request = row.gpus
+        request = row.resources
         times = self._ready_times(row, candidates)
         ready_at, gpus = np.maximum(times.ready_at, now), times.gpus
         booked = _by_host(others)
@@ -145,7 +145,7 @@ class Backfill:
                 return PlannedReservation(row.job_id, start, end, chosen, gpus[chosen], is_promised)
 
     def without_reserved(
-        self, reservations: Iterable[PlannedReservation], row: QueueRow, candidates: Candidates
+        self, reservations: Iterable[PlannedReservation], row: PlacementRequest, candidates: Candidates
     ) -> Candidates:
         """Return ``candidates`` without the GPUs, CPUs and memory that are reserved."""
         snapshot = self._snapshot
@@ -160,10 +160,10 @@ class Backfill:
         if not len(touched) and not len(closed):
             return candidates
         open_gpus = snapshot.available(touched)
-        if row.gpus.share is not None:
+        if row.resources.share is not None:
             open_gpus |= snapshot.shared.partly[touched]
         left = open_gpus & ~reserved[touched]
-        enough = np.bitwise_count(left) >= row.gpus.gpus_per_host
+        enough = np.bitwise_count(left) >= row.resources.gpus_per_host
         result = candidates.resized(len(candidates.after_use))
         result.offers.code[closed] = _KEPT
         result.offers.code[touched[~enough]] = _KEPT
@@ -187,13 +187,13 @@ class Backfill:
         best = int(np.argmin(ready_at[hosts[order[last[whole]]]]))
         return hosts[order[first[whole][best] : last[whole][best] + 1]]
 
-    def _usable(self, row: QueueRow, host_indices: HostIndices) -> dict[int, int]:
+    def _usable(self, row: PlacementRequest, host_indices: HostIndices) -> dict[int, int]:
         """Return host index -> GPUs that could serve the job once all others have ended."""
         query = host_query(self._snapshot, row)
         usable = self._framework.usable(query, self._snapshot, host_indices, ChangeKind.USE)
         return dict(zip(host_indices.tolist(), usable.tolist(), strict=True))
 
-    def _ready_times(self, row: QueueRow, candidates: Candidates) -> _ReadyTimes:
+    def _ready_times(self, row: PlacementRequest, candidates: Candidates) -> _ReadyTimes:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         times = self._known.pop(key, None) or _ReadyTimes()
         if len(self._known) >= MAX_REMEMBERED:
@@ -202,7 +202,7 @@ class Backfill:
         self._bring_up_to_date(times, row, candidates)
         return times
 
-    def _bring_up_to_date(self, times: _ReadyTimes, row: QueueRow, candidates: Candidates) -> None:
+    def _bring_up_to_date(self, times: _ReadyTimes, row: PlacementRequest, candidates: Candidates) -> None:
         snapshot, known = self._snapshot, len(times.ready_at)
         if known < len(snapshot):
             more = len(snapshot) - known
@@ -217,7 +217,7 @@ class Backfill:
 
     def _first_fit(
         self,
-        row: QueueRow,
+        row: PlacementRequest,
         host_index: int,
         usable: int,
         not_before: float = -math.inf,
@@ -226,7 +226,7 @@ class Backfill:
         """Return when and on which GPUs a slice fits on a host, for as long as it may run. Jobs there end at their
         time limits.
         """
-        snapshot, request = self._snapshot, row.gpus
+        snapshot, request = self._snapshot, row.resources
         machine = snapshot.machines[snapshot.machine[host_index]]
         free = snapshot.available_on(host_index) & usable
         ends = {not_before: 0}

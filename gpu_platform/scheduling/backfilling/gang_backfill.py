@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import Backfill, PlannedReservation, resources_of
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
@@ -31,7 +32,7 @@ class GangBackfill:
         self._candidates, self._backfill = candidates, backfill
 
     def plan_start(
-        self, row: QueueRow, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
+        self, row: PlacementRequest, now: float, others: Sequence[PlannedReservation] = (), is_promised: bool = True
     ) -> PlannedReservation | None:
         """Return the earliest start of the whole gang by time limits. None: it depends on jobs without one."""
         ending: dict[float, list[RunningRow]] = {}
@@ -57,7 +58,7 @@ class GangBackfill:
 
     def _at(
         self,
-        row: QueueRow,
+        row: PlacementRequest,
         ended: list[RunningRow],
         start: float,
         others: Sequence[PlannedReservation],
@@ -66,7 +67,7 @@ class GangBackfill:
         end = math.inf if row.time_limit_s is None else start + row.time_limit_s
         meanwhile = [other for other in others if other.start < end and start < other.end]
 
-        def lookup(request: QueueRow) -> Candidates:
+        def lookup(request: PlacementRequest) -> Candidates:
             candidates = self._candidates.of(request)
             return self._backfill.without_reserved(meanwhile, request, candidates) if meanwhile else candidates
 

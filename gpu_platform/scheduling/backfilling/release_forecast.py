@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import BlockingJob
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId, RunningJobs, latest_end
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import host_query, shape_of
@@ -83,7 +84,7 @@ class ReleaseForecast:
             self._seen = snapshot.version
         return self._ends
 
-    def availability(self, row: QueueRow) -> HostAvailability:
+    def availability(self, row: PlacementRequest) -> HostAvailability:
         """Return when hosts can serve a job. Callers must not change it."""
         snapshot, ends, key = self._snapshot, self.ends(), shape_of(row)
         known = self._known.pop(key, None)
@@ -95,25 +96,25 @@ class ReleaseForecast:
         if known.seen != snapshot.version:
             changed = np.flatnonzero(snapshot.changed_at[ChangeKind.USE] > known.seen)
             known.usable[changed] = self._framework.usable(
-                HostQuery(row.gpus, tenant=row.tenant), snapshot, changed, ChangeKind.USE
+                HostQuery(row.resources, tenant=row.tenant), snapshot, changed, ChangeKind.USE
             )
-            refresh_availability(known, ends, changed, row.gpus.gpus_per_host)
+            refresh_availability(known, ends, changed, row.resources.gpus_per_host)
             known.seen = snapshot.version
         query = host_query(snapshot, row)
         if query.excluded:
             known, hosts = known.copy(), np.array(sorted(query.excluded), np.intp)
             known.usable[hosts] = self._framework.usable(query, snapshot, hosts, ChangeKind.USE)
-            refresh_availability(known, ends, hosts, row.gpus.gpus_per_host)
+            refresh_availability(known, ends, hosts, row.resources.gpus_per_host)
         return known
 
-    def holders(self, row: QueueRow, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
+    def holders(self, row: PlacementRequest, able: NDArray[np.bool_]) -> tuple[list[BlockingJob], int]:
         """Return the jobs that must end before ``row`` can start, and how many more there are than the HOLDERS that
         are named.
 
         For each host it is a smallest set of jobs. Hosts that are free first are used; where nobody knows when, those
         that lack the fewest GPUs. ``able``, by host index: hosts that could serve the job once all others have ended.
         """
-        request, snapshot, available = row.gpus, self._snapshot, self.availability(row)
+        request, snapshot, available = row.resources, self._snapshot, self.availability(row)
         free = np.bitwise_count(available.usable & snapshot.available())
         known = np.bitwise_count(available.usable & ~self._unknown) >= request.gpus_per_host
         hosts = np.flatnonzero(able & known)
@@ -231,9 +232,9 @@ class WhatIf:
         """Return a copy of what the forecast knows now."""
         return cls(forecast, snapshot, forecast.ends().copy())
 
-    def earliest(self, row: QueueRow) -> tuple[float, Mapping[int, int]] | None:
+    def earliest(self, row: PlacementRequest) -> tuple[float, Mapping[int, int]] | None:
         """Return when the gang could start at the earliest, and where: host index -> GPUs. None: nobody knows."""
-        request, available = row.gpus, self._availability(row)
+        request, available = row.resources, self._availability(row)
         while (chosen := earliest_hosts(request, self.snapshot, available.at)) is not None:
             late = False
             for host_index in chosen.tolist():
@@ -269,12 +270,12 @@ class WhatIf:
             request, host_index, int(available.usable[host_index]), self.ends[host_index], after
         )
 
-    def _availability(self, row: QueueRow) -> HostAvailability:
+    def _availability(self, row: PlacementRequest) -> HostAvailability:
         key = (*shape_of(row), row.excluded_gpus, row.excluded_hosts)
         if key not in self.known:
             available = self.forecast.availability(row).copy()
-            refresh_availability(available, self.ends, np.arange(len(self.snapshot)), row.gpus.gpus_per_host)
-            self.known[key] = available, row.gpus
+            refresh_availability(available, self.ends, np.arange(len(self.snapshot)), row.resources.gpus_per_host)
+            self.known[key] = available, row.resources
         return self.known[key][0]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 
 
@@ -15,7 +15,7 @@ from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 class Proposal:
     """One placement that was proposed to the store."""
 
-    row: QueueRow
+    row: PlacementRequest
     placement: Placement
     expires_at: float
     wanted: bool = True

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_platform.domain.placing.placement import BlockingJob
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS
 from gpu_platform.scheduling.cluster.running_jobs import latest_end
 from gpu_platform.scheduling.cluster.statement import Statement
@@ -34,7 +35,7 @@ class EarliestStart:
     more_holders: int
 
 
-def find_earliest_start(row: QueueRow, state: SchedulerState, now: float) -> EarliestStart | None:
+def find_earliest_start(row: PlacementRequest, state: SchedulerState, now: float) -> EarliestStart | None:
     """Return the earliest start of ``row``, as if no job waited ahead of it. None: it has no place even if all jobs
     end.
     """
@@ -60,7 +61,7 @@ def find_earliest_start(row: QueueRow, state: SchedulerState, now: float) -> Ear
     )
 
 
-def _hosts_without(row: QueueRow, ended: Sequence[RunningRow], state: SchedulerState) -> frozenset[str] | None:
+def _hosts_without(row: PlacementRequest, ended: Sequence[RunningRow], state: SchedulerState) -> frozenset[str] | None:
     """Return the hosts on which the job would be placed if ``ended`` had ended. None: there is no place."""
     with Statement(state.snapshot) as attempt:
         for job in ended:

@@ -9,14 +9,15 @@ from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import describe, largest_gang
 from gpu_platform.domain.placing.placement import Reason, WaitCode
-from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import explain, unknown_level
 from gpu_platform.scheduling.explaining.explain_gangs import explain_gang
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import together
-from gpu_platform.scheduling.placing.gangs import GangPlacer, group_requests
+from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import Policy, build_framework
 
 _MANY_CPUS, _MUCH_MIB = 4096, 2**31 - 1
@@ -45,31 +46,31 @@ class EmptyCluster:
                 GpuRow(gpu.uuid, row.name, gpu.index, GpuState.AVAILABLE, free=True) for gpu in row.inventory.gpus
             )
 
-    def refusal(self, row: QueueRow) -> str | None:
+    def refusal(self, row: PlacementRequest) -> str | None:
         """Say why the job can never start: what was asked, what there is, what to do. None: it can start, or no host
         is registered.
         """
         if not len(self._snapshot):
             return None
-        for asked in group_requests(row):
-            if unknown := unknown_level(asked.request, self._snapshot):
-                group = f"group {asked.name} " if asked.name else ""
-                return f"{group}asked for {describe(asked.request)}; {unknown}"
+        for asked in row.rank_groups():
+            if unknown := unknown_level(asked.resources, self._snapshot):
+                group = f"group {asked.group} " if asked.group else ""
+                return f"{group}asked for {describe(asked.resources)}; {unknown}"
         reason = self._plain(row) if row.is_plain else self._gang(row)
         return reason.next_step if reason is not None and reason.code is WaitCode.NEVER_FITS else None
 
-    def _plain(self, row: QueueRow) -> Reason | None:
+    def _plain(self, row: PlacementRequest) -> Reason | None:
         answers = self._candidates.of(row)
         able = answers.after_health.copy()
         for name in self._incomplete:
             host_index = self._snapshot.host_index(name)
             if host_index is not None:
-                able[host_index] |= self._may_hold(name, row.gpus)
-        if int(together(row.gpus, self._snapshot, able).sum()) >= row.gpus.hosts:
+                able[host_index] |= self._may_hold(name, row.resources)
+        if int(together(row.resources, self._snapshot, able).sum()) >= row.resources.hosts:
             return None
-        return explain(row.gpus, self._snapshot, answers, None)
+        return explain(row.resources, self._snapshot, answers, None)
 
-    def _gang(self, row: QueueRow) -> Reason | None:
+    def _gang(self, row: PlacementRequest) -> Reason | None:
         if self._incomplete or self._placer.fits(row):
             return None
         return explain_gang(row, self._snapshot, self._candidates, self._placer, lambda *_: None)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
 from gpu_platform.domain.placing.capacity import describe
 from gpu_platform.domain.placing.placement import Reason, WaitCode
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
 from gpu_platform.scheduling.placing.domains import is_between_hosts
-from gpu_platform.scheduling.placing.gangs import GangPlacer, GroupRequest, group_requests
+from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.placing.splitting import can_hold, capacities, slices_of
 
 
 def explain_gang(
-    row: QueueRow,
+    row: PlacementRequest,
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
-    kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
+    kept: Callable[[PlacementRequest, Candidates], BlockedHosts | None],
     starts_by: float | None = None,
 ) -> Reason:
     """Say why ``row`` was not placed on ``snapshot``. ``kept`` tells which hosts jobs ahead keep from a plain
@@ -33,14 +32,14 @@ def explain_gang(
     first_unplaceable = placer.first_unplaceable(row)
     if first_unplaceable is not None:
         reason = _explain_group(first_unplaceable, snapshot, candidates, placer, kept)
-        which = f"group {first_unplaceable.name} " if first_unplaceable.name else ""
+        which = f"group {first_unplaceable.group} " if first_unplaceable.group else ""
         step = which + reason.next_step if reason.code is WaitCode.NEVER_FITS else reason.next_step
         update = {"message": which + reason.message, "next_step": step, "starts_by": starts_by}
         return reason.model_copy(update=update)
-    asked = " and ".join(f"{group.name} {describe(group.request)}" for group in group_requests(row))
+    asked = " and ".join(f"{group.group} {describe(group.resources)}" for group in row.rank_groups())
     whole = placer.fits(row)
     held_back = (
-        next((k for group in group_requests(row) if (k := kept(*_example(group, candidates)))), None) if whole else None
+        next((k for group in row.rank_groups() if (k := kept(*_example(group, candidates)))), None) if whole else None
     )
     if held_back is not None:
         code = WaitCode.BEHIND_HIGHER_PRIORITY
@@ -55,26 +54,26 @@ def explain_gang(
 
 
 def _explain_group(
-    group: GroupRequest,
+    group: PlacementRequest,
     snapshot: Snapshot,
     candidates: CandidateIndex,
     placer: GangPlacer,
-    kept: Callable[[QueueRow, Candidates], BlockedHosts | None],
+    kept: Callable[[PlacementRequest, Candidates], BlockedHosts | None],
 ) -> Reason:
-    if group.request.total is None:
-        answers = candidates.of(group.row)
-        return explain(group.request, snapshot, answers, kept(group.row, answers))
+    if group.resources.total is None:
+        answers = candidates.of(group)
+        return explain(group.resources, snapshot, answers, kept(group, answers))
     one, answers = _example(group, candidates)
-    reason = explain(one.gpus, snapshot, answers, kept(one, answers))
-    free = capacities(group.row, snapshot, lambda row: candidates.of(row).fits)
-    able = capacities(group.row, snapshot, lambda row: candidates.of(row).after_health)
-    message = f"needs {describe(group.request)}{_where(group.request)}: {len(snapshot)} hosts; "
+    reason = explain(one.resources, snapshot, answers, kept(one, answers))
+    free = capacities(group, snapshot, lambda row: candidates.of(row).fits)
+    able = capacities(group, snapshot, lambda row: candidates.of(row).after_health)
+    message = f"needs {describe(group.resources)}{_where(group.resources)}: {len(snapshot)} hosts; "
     message += (
         f"{int(free.sum())} free on {int(np.count_nonzero(free))} hosts, at most {int(free.max(initial=0))} together"
     )
     update: dict[str, object] = {"message": message}
     if reason.code is not WaitCode.NO_HOSTS:
-        if can_hold(group.request, snapshot, able).any():
+        if can_hold(group.resources, snapshot, able).any():
             update |= {
                 "code": WaitCode.WAITING_FOR_GPUS,
                 "next_step": f"running jobs must free GPUs, or hosts come back: {int(able.sum())} could serve in all",
@@ -82,14 +81,14 @@ def _explain_group(
         else:
             update |= {
                 "code": WaitCode.NEVER_FITS,
-                "next_step": _less(group.request, snapshot, able),
+                "next_step": _less(group.resources, snapshot, able),
             }
     return reason.model_copy(update=update)
 
 
-def _example(group: GroupRequest, candidates: CandidateIndex) -> tuple[QueueRow, Candidates]:
+def _example(group: PlacementRequest, candidates: CandidateIndex) -> tuple[PlacementRequest, Candidates]:
     """Return a plain request of the same kind, with its candidates."""
-    row = group.row if group.request.total is None else replace(group.row, gpus=slices_of(group.request, 1))
+    row = group if group.resources.total is None else group.asking_for(slices_of(group.resources, 1))
     return row, candidates.of(row)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpu_platform.domain.placing.placement import EstimateBasis, Reason, WaitCode
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start
 from gpu_platform.scheduling.explaining.explain import (
@@ -91,7 +91,7 @@ class WaitingReasons:
         self._seen = self._stamp()
         self._publish(dict.fromkeys(self._state.queue.classes()), last_round)
 
-    def why(self, row: QueueRow, last_round: SchedulingRound, now: float) -> Reason:
+    def why(self, row: PlacementRequest, last_round: SchedulingRound, now: float) -> Reason:
         """Return the reason of one waiting job, not of its class, at this moment."""
         estimates = self._begin(last_round, now)
         while estimates.get(row) is None and estimates.advance(1):
@@ -106,7 +106,7 @@ class WaitingReasons:
             reason = self._with_trial_estimate(reason, row, now)
         return self._if_others_stop(reason, row, last_round, math.inf)
 
-    def _with_trial_estimate(self, reason: Reason, row: QueueRow, now: float) -> Reason:
+    def _with_trial_estimate(self, reason: Reason, row: PlacementRequest, now: float) -> Reason:
         earliest = find_earliest_start(row, self._state, now)
         if earliest is None:
             return reason
@@ -126,14 +126,14 @@ class WaitingReasons:
     def _reason(self, entry: WaitingEntry, last_round: SchedulingRound, estimates: Estimates | None) -> Reason:
         state, row = self._state, entry.row
         if entry.denial is not None:
-            reason = over_quota(row.gpus, entry.denial)
+            reason = over_quota(row.resources, entry.denial)
             at, basis = entry.starts_by, EstimateBasis.QUOTA if entry.starts_by is None else EstimateBasis.PROMISED
             update = {"first_job": row.job_id, "starts_by": at, "estimated_start": at, "estimate": basis}
             return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
         if row.is_plain:
             candidates = state.candidates.of(row)
             kept = _kept(entry, last_round, row, candidates)
-            reason = explain(row.gpus, state.snapshot, candidates, kept, entry.starts_by)
+            reason = explain(row.resources, state.snapshot, candidates, kept, entry.starts_by)
         else:
             kept_of = partial(_kept, entry, last_round)
             reason = explain_gang(row, state.snapshot, state.candidates, state.gangs, kept_of, entry.starts_by)
@@ -151,7 +151,9 @@ class WaitingReasons:
             update |= {"starts_by": None, "estimated_start": None, "estimate": EstimateBasis.PREEMPTING}
         return self._if_others_stop(reason.model_copy(update=update), row, last_round, PREEMPTION_FORECAST_LIMIT)
 
-    def _if_others_stop(self, reason: Reason, row: QueueRow, last_round: SchedulingRound, up_to: float) -> Reason:
+    def _if_others_stop(
+        self, reason: Reason, row: PlacementRequest, last_round: SchedulingRound, up_to: float
+    ) -> Reason:
         """Return the reason with a preemption, if running jobs will be stopped before the job would start anyway.
 
         ``up_to``: with more hosts and running jobs than this it is not computed.
@@ -222,7 +224,7 @@ class WaitingReasons:
 
 
 def _kept(
-    entry: WaitingEntry, last_round: SchedulingRound, row: QueueRow, candidates: Candidates
+    entry: WaitingEntry, last_round: SchedulingRound, row: PlacementRequest, candidates: Candidates
 ) -> BlockedHosts | None:
     """Return the hosts that jobs ahead of ``entry`` keep from ``row``, which is its job or one of its rank groups."""
     blocked_by = last_round.blocking_turns(entry.row)
@@ -244,7 +246,7 @@ def _kept(
     return BlockedHosts(blocked, last_round.job_of_turn[min(ahead)]) if ahead else None
 
 
-def _estimate(row: QueueRow, reason: Reason, estimates: Estimates | None) -> Estimate | None:
+def _estimate(row: PlacementRequest, reason: Reason, estimates: Estimates | None) -> Estimate | None:
     if reason.starts_by is not None:
         return Estimate(reason.starts_by, EstimateBasis.PROMISED)
     if reason.code in (WaitCode.NEVER_FITS, WaitCode.NO_HOSTS):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement import EstimateBasis
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
 from gpu_platform.scheduling.placing.domains import together
 from gpu_platform.scheduling.queueing.job_queue import JobQueue
@@ -45,7 +45,7 @@ class Estimates:
         self,
         state: SchedulerState,
         forecast: ReleaseForecast,
-        denial: Callable[[QueueRow], QuotaDenial | None],
+        denial: Callable[[PlacementRequest], QuotaDenial | None],
         now: float,
     ) -> None:
         self._state, self._denial, self._now = state, denial, now
@@ -68,7 +68,7 @@ class Estimates:
                 self._of[row.job_id] = self.look(row)
         return bool(self._jobs)
 
-    def get(self, row: QueueRow) -> Estimate | None:
+    def get(self, row: PlacementRequest) -> Estimate | None:
         """Return a job's estimate. None: it was not in the queue when the run began, or its estimate comes later."""
         if row.job_id in self._of:
             return self._of[row.job_id]
@@ -76,7 +76,7 @@ class Estimates:
             return Estimate(None, EstimateBasis.REPAIR if self._able(row) is None else EstimateBasis.NO_TIME_LIMIT)
         return Estimate(None, EstimateBasis.TOO_FAR) if self._cut and not self._jobs else None
 
-    def look(self, row: QueueRow) -> Estimate:
+    def look(self, row: PlacementRequest) -> Estimate:
         """Estimate the next job in order. The GPUs that it takes are not free for the jobs behind it."""
         if self._denial(row) is not None:
             return Estimate(None, EstimateBasis.QUOTA)
@@ -92,16 +92,16 @@ class Estimates:
         self._what_if.take(gpus, start + (row.time_limit_s or math.inf))
         return Estimate(start, EstimateBasis.TIME_LIMITS)
 
-    def _able(self, row: QueueRow) -> NDArray[np.bool_] | None:
+    def _able(self, row: PlacementRequest) -> NDArray[np.bool_] | None:
         """Return the hosts that could serve it once all jobs have ended. None: they are too few."""
         state = self._state
         if not row.is_plain:
             return state.gangs.usable_hosts(row, lambda candidates: candidates.after_use)
-        able = together(row.gpus, state.snapshot, state.candidates.of(row).after_use)
-        return able if np.count_nonzero(able) >= row.gpus.hosts else None
+        able = together(row.resources, state.snapshot, state.candidates.of(row).after_use)
+        return able if np.count_nonzero(able) >= row.resources.hosts else None
 
 
-def has_simple_estimate(row: QueueRow) -> bool:
+def has_simple_estimate(row: PlacementRequest) -> bool:
     """Tell whether the job asks for equal slices of whole GPUs."""
     return row.is_plain and not row.needs_partial_resources
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import (
     FITS,
@@ -52,17 +52,17 @@ class Candidates:
         )
 
 
-def host_query(snapshot: Snapshot, row: QueueRow, more: Mapping[int, int] | None = None) -> HostQuery:
+def host_query(snapshot: Snapshot, row: PlacementRequest, more: Mapping[int, int] | None = None) -> HostQuery:
     """Return what a job asks of hosts. ``more``: further GPUs that it must not get, host index -> set."""
     excluded = exclusions(snapshot, row)
     for host_index, gpus in (more or {}).items():
         excluded[host_index] = excluded.get(host_index, 0) | gpus
-    return HostQuery(row.gpus, excluded, row.tenant)
+    return HostQuery(row.resources, excluded, row.tenant)
 
 
-def shape_of(row: QueueRow) -> tuple[object, ...]:
+def shape_of(row: PlacementRequest) -> tuple[object, ...]:
     """Return everything about a request that matters to one host, exclusions aside."""
-    request = row.gpus
+    request = row.resources
     return (
         row.tenant,
         request.share,
@@ -80,10 +80,10 @@ def shape_of(row: QueueRow) -> tuple[object, ...]:
     )
 
 
-def exclusions(snapshot: Snapshot, row: QueueRow) -> dict[int, int]:
+def exclusions(snapshot: Snapshot, row: PlacementRequest) -> dict[int, int]:
     """Return host index -> GPUs that the job must not get there. For a job without GPUs see ``HostQuery.all_gpus``."""
     excluded: dict[int, int] = {}
-    if not row.gpus.gpus_per_host:
+    if not row.resources.gpus_per_host:
         host_indices = (snapshot.host_index(name) for name in row.excluded_hosts)
         return {host_index: int(HOST_ITSELF) for host_index in host_indices if host_index is not None}
     for name in row.excluded_hosts:
@@ -107,7 +107,7 @@ class CandidateIndex:
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._overlays: dict[tuple[object, ...], _Overlay] = {}
 
-    def of(self, row: QueueRow) -> Candidates:
+    def of(self, row: PlacementRequest) -> Candidates:
         """Return the answers for a job. They are valid until the snapshot changes. Callers must not change them."""
         key = shape_of(row)
         shape = self._shapes.pop(key, None)
@@ -119,7 +119,7 @@ class CandidateIndex:
         candidates = shape.current()
         return self._without(candidates, key, row) if row.excluded_gpus or row.excluded_hosts else candidates
 
-    def _without(self, candidates: Candidates, key: tuple[object, ...], row: QueueRow) -> Candidates:
+    def _without(self, candidates: Candidates, key: tuple[object, ...], row: PlacementRequest) -> Candidates:
         key = (*key, row.excluded_gpus, row.excluded_hosts)
         overlay = self._overlays.pop(key, None)
         if overlay is None or not overlay.holds(self._snapshot):
@@ -141,7 +141,7 @@ class _Overlay:
     after_use: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, framework: Framework, snapshot: Snapshot, row: QueueRow) -> _Overlay:
+    def of(cls, framework: Framework, snapshot: Snapshot, row: PlacementRequest) -> _Overlay:
         query = host_query(snapshot, row)
         hosts = np.array(sorted(query.excluded), np.intp)
         offers = framework.examine(query, snapshot, hosts)
@@ -161,10 +161,10 @@ class _Overlay:
 
 
 class _Shape:
-    def __init__(self, framework: Framework, snapshot: Snapshot, row: QueueRow) -> None:
+    def __init__(self, framework: Framework, snapshot: Snapshot, row: PlacementRequest) -> None:
         self._framework = framework
         self._snapshot = snapshot
-        self._query = HostQuery(row.gpus, tenant=row.tenant)
+        self._query = HostQuery(row.resources, tenant=row.tenant)
         self._seen = 0
         self._candidates = Candidates(Offers.none(0), np.zeros(0, bool), np.zeros(0, bool), framework.site_filters)
 

@@ -54,7 +54,7 @@ class HostQuery:
     request: ResourceRequest
     excluded: Mapping[int, int] = field(default_factory=dict)
     tenant: str = ""
-    """Only GPUs that this tenant shares already can be shared with the job. See ``QueueRow.tenant``."""
+    """Only GPUs that this tenant shares already can be shared with the job. See ``PlacementRequest.tenant``."""
 
     @property
     def wants_gpus(self) -> bool:

@@ -9,15 +9,15 @@ then one leaf, one spine, all hosts). If hardest first fails, other orders are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
+from gpu_platform.domain.jobs.resources import Strategy
 from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import CandidateIndex, Candidates
@@ -39,26 +39,6 @@ MAX_ORDERS = 12
 """How many orders of the groups are tried on all hosts together."""
 
 
-@dataclass(frozen=True)
-class GroupRequest:
-    """The request of one rank group, as a queue row of its own."""
-
-    name: str | None
-    """The rank group's name; None for a gang of one group."""
-    row: QueueRow
-    """The job, as if this group were all of it."""
-
-    @property
-    def request(self) -> ResourceRequest:
-        """What the group asks for."""
-        return self.row.gpus
-
-
-def group_requests(row: QueueRow) -> list[GroupRequest]:
-    """Return the requests of the job's rank groups in the order in which they were submitted."""
-    return [GroupRequest(group, replace(row, gpus=request, groups=())) for group, request in row.group_requests]
-
-
 class GangPlacer:
     """Finds places for whole gangs and holds them in the snapshot."""
 
@@ -66,7 +46,7 @@ class GangPlacer:
         self._framework, self._snapshot, self._candidates, self._epoch = framework, snapshot, candidates, epoch
 
     def place(
-        self, row: QueueRow, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
+        self, row: PlacementRequest, lookup: CandidateLookup | None = None, blocked: NDArray[np.bool_] | None = None
     ) -> Placement | None:
         """Hold a place for the whole gang and return it. Return None, with nothing held, if there is none.
 
@@ -79,12 +59,12 @@ class GangPlacer:
                 attempt.commit()
             return found
 
-    def fits(self, row: QueueRow) -> bool:
+    def fits(self, row: PlacementRequest) -> bool:
         """Tell whether the gang has a place now. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
             return self.place_in(row, attempt) is not None
 
-    def fits_empty(self, row: QueueRow) -> bool:
+    def fits_empty(self, row: PlacementRequest) -> bool:
         """Tell whether the gang would have a place if every job had ended. Nothing is held afterwards."""
         with Statement(self._snapshot) as attempt:
             for host_index in range(len(self._snapshot)):
@@ -93,14 +73,14 @@ class GangPlacer:
 
     def place_in(
         self,
-        row: QueueRow,
+        row: PlacementRequest,
         attempt: Statement,
         lookup: CandidateLookup | None = None,
         blocked: NDArray[np.bool_] | None = None,
     ) -> Placement | None:
         """Do the same as :meth:`place` inside the caller's statement. If it returns None, it changed nothing."""
         lookup = lookup or self._candidates.of
-        groups = group_requests(row)
+        groups = row.rank_groups()
         anywhere = np.ones(len(self._snapshot), bool) if blocked is None else ~blocked
         wanted = [self._could_serve(group, lookup) & anywhere for group in groups]
         if not all(group.any() for group in wanted):
@@ -120,7 +100,7 @@ class GangPlacer:
         return None if placed is None else self._merge_placements(groups, placed)
 
     def usable_hosts(
-        self, row: QueueRow, lasting: Callable[[Candidates], NDArray[np.bool_]]
+        self, row: PlacementRequest, lasting: Callable[[Candidates], NDArray[np.bool_]]
     ) -> NDArray[np.bool_] | None:
         """Return the hosts that some group could use, by host index. None: one of the groups has no host.
 
@@ -128,24 +108,24 @@ class GangPlacer:
         same time.
         """
         usable_hosts = np.zeros(len(self._snapshot), bool)
-        for group in group_requests(row):
+        for group in row.rank_groups():
             hosts = self._enough(group, lambda row: lasting(self._candidates.of(row)))
             if not hosts.any():
                 return None
             usable_hosts |= hosts
         return usable_hosts
 
-    def first_unplaceable(self, row: QueueRow) -> GroupRequest | None:
+    def first_unplaceable(self, row: PlacementRequest) -> PlacementRequest | None:
         """Return the first group that has no place even alone. None: each has one, but not all at the same time."""
-        for group in group_requests(row):
-            if not self.fits(group.row):
+        for group in row.rank_groups():
+            if not self.fits(group):
                 return group
         return None
 
     # -- placing the groups ----------------------------------------------------------------------
 
     def _place_all(
-        self, order: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self, order: list[PlacementRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         before = attempt.checkpoint()
         placed: dict[str | None, list[Placement]] = {}
@@ -154,71 +134,73 @@ class GangPlacer:
             if shards is None:
                 attempt.rollback(before)
                 return None
-            placed[group.name] = [self._hold(group, shard, attempt, lookup, hosts) for shard in shards]
+            placed[group.group] = [self._hold(group, shard, attempt, lookup, hosts) for shard in shards]
         return placed
 
     def _on_one_host(
-        self, groups: list[GroupRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self, groups: list[PlacementRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> dict[str | None, list[Placement]] | None:
         """Place a total on one host. One host, wherever it is, is closer together than several."""
         [group] = groups
         shard = self._whole(group, lookup, hosts)
-        return None if shard is None else {group.name: [self._hold(group, shard, attempt, lookup, hosts)]}
+        return None if shard is None else {group.group: [self._hold(group, shard, attempt, lookup, hosts)]}
 
     def _host_shards(
-        self, group: GroupRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+        self, group: PlacementRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]
     ) -> list[HostShard] | None:
-        if group.request.total is not None:
+        if group.resources.total is not None:
             whole = self._whole(group, lookup, hosts)
-            return [whole] if whole is not None else split_total(group.row, self._snapshot, lookup, hosts)
-        offers = lookup(group.row)
+            return [whole] if whole is not None else split_total(group, self._snapshot, lookup, hosts)
+        offers = lookup(group)
         open_hosts = np.flatnonzero(offers.fits & hosts)
-        chosen = self._framework.choose(group.request, self._snapshot, offers.offers, open_hosts)
-        return None if chosen is None else [HostShard(group.request, chosen)]
+        chosen = self._framework.choose(group.resources, self._snapshot, offers.offers, open_hosts)
+        return None if chosen is None else [HostShard(group.resources, chosen)]
 
-    def _whole(self, group: GroupRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
+    def _whole(self, group: PlacementRequest, lookup: CandidateLookup, hosts: NDArray[np.bool_]) -> HostShard | None:
         """Return the host for a total that fits on one host."""
-        if group.request.total is None or group.request.gpus > int(self._snapshot.size.max(initial=0)):
+        if group.resources.total is None or group.resources.gpus > int(self._snapshot.size.max(initial=0)):
             return None
-        request = slices_of(group.request, group.request.gpus)
-        offers = lookup(replace(group.row, gpus=request))
+        request = slices_of(group.resources, group.resources.gpus)
+        offers = lookup(group.asking_for(request))
         chosen = self._framework.choose(request, self._snapshot, offers.offers, np.flatnonzero(offers.fits & hosts))
         return None if chosen is None else HostShard(request, chosen)
 
     def _hold(
         self,
-        group: GroupRequest,
+        group: PlacementRequest,
         shard: HostShard,
         attempt: Statement,
         lookup: CandidateLookup,
         hosts: NDArray[np.bool_],
     ) -> Placement:
-        offers = lookup(replace(group.row, gpus=shard.request))
+        offers = lookup(group.asking_for(shard.request))
         considered = int(np.count_nonzero(offers.fits & hosts))
         placement = build_placement(shard.request, self._snapshot, offers.offers, shard.hosts, considered, self._epoch)
         for taken in placement.slices:
-            attempt.hold(taken, group.row.namespace)
+            attempt.hold(taken, group.namespace)
         return placement
 
     # -- where to look ---------------------------------------------------------------------------
 
-    def _could_serve(self, group: GroupRequest, lookup: CandidateLookup) -> NDArray[np.bool_]:
+    def _could_serve(self, group: PlacementRequest, lookup: CandidateLookup) -> NDArray[np.bool_]:
         """Return the hosts that could take a slice now, if there are enough of them for the group."""
         return self._enough(group, lambda row: lookup(row).fits)
 
-    def _enough(self, group: GroupRequest, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-        request, snapshot = group.request, self._snapshot
+    def _enough(
+        self, group: PlacementRequest, answers: Callable[[PlacementRequest], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_]:
+        request, snapshot = group.resources, self._snapshot
         if request.total is not None:
-            return can_hold(request, snapshot, capacities(group.row, snapshot, answers))
-        hosts = together(request, snapshot, answers(group.row))
+            return can_hold(request, snapshot, capacities(group, snapshot, answers))
+        hosts = together(request, snapshot, answers(group))
         return hosts if int(np.count_nonzero(hosts)) >= request.hosts else np.zeros(len(snapshot), bool)
 
-    def _hardest_first_key(self, group: GroupRequest, hosts: NDArray[np.bool_]) -> tuple[int, int]:
+    def _hardest_first_key(self, group: PlacementRequest, hosts: NDArray[np.bool_]) -> tuple[int, int]:
         """Sort the hardest group first: large slices, then few possible hosts."""
-        needed = 1 if group.request.total is not None else group.request.hosts
-        return (-(group.request.total or group.request.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
+        needed = 1 if group.resources.total is not None else group.resources.hosts
+        return (-(group.resources.total or group.resources.gpus_per_host), int(np.count_nonzero(hosts)) - needed)
 
-    def _domains(self, groups: list[GroupRequest], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
+    def _domains(self, groups: list[PlacementRequest], wanted: list[NDArray[np.bool_]]) -> Iterator[NDArray[np.bool_]]:
         """Yield the hosts of one domain after another: nearest level first, then the fewest usable hosts, then by
         name.
         """
@@ -226,7 +208,7 @@ class GangPlacer:
             counts = [np.bincount(numbers, weights=hosts, minlength=1) for hosts in wanted]
             enough = np.ones(len(counts[0]), bool)
             for group, count in zip(groups, counts, strict=True):
-                enough &= count >= (1 if group.request.total is not None else group.request.hosts)
+                enough &= count >= (1 if group.resources.total is not None else group.resources.hosts)
             able = np.flatnonzero(enough)
             if not len(able):
                 continue
@@ -238,8 +220,8 @@ class GangPlacer:
 
     # -- the result ------------------------------------------------------------------------------
 
-    def _merge_placements(self, groups: list[GroupRequest], placed: dict[str | None, list[Placement]]) -> Placement:
-        named = [(group.name, placement) for group in groups for placement in placed[group.name]]
+    def _merge_placements(self, groups: list[PlacementRequest], placed: dict[str | None, list[Placement]]) -> Placement:
+        named = [(group.group, placement) for group in groups for placement in placed[group.group]]
         if len(named) == 1 and named[0][0] is None:
             return named[0][1]
         slices = [
@@ -267,29 +249,27 @@ class GangPlacer:
         return host_index
 
 
-def _one_share_per_gpu(group: GroupRequest, placed: dict[str | None, list[Placement]]) -> GroupRequest:
+def _one_share_per_gpu(group: PlacementRequest, placed: dict[str | None, list[Placement]]) -> PlacementRequest:
     """Exclude the GPUs that the gang has already. A gang gets one share of a GPU: its ranks could not tell two shares
     apart.
     """
-    if group.request.share is None or not placed:
+    if group.resources.share is None or not placed:
         return group
     taken = frozenset(
         uuid for placements in placed.values() for placement in placements for uuid in placement.gpu_uuids
     )
-    return GroupRequest(group.name, replace(group.row, excluded_gpus=group.row.excluded_gpus | taken))
+    return replace(group, excluded_gpus=group.excluded_gpus | taken)
 
 
-def _orders(hardest: list[GroupRequest]) -> Iterator[list[GroupRequest]]:
+def _orders(hardest: list[PlacementRequest]) -> Iterator[list[PlacementRequest]]:
     """Yield the groups hardest first, then in other orders. Then all these orders again with the opposite strategy."""
     yield from (list(order) for order in islice(permutations(hardest), MAX_ORDERS))
-    spread = [
-        GroupRequest(p.name, replace(p.row, gpus=p.request.model_copy(update={"strategy": _other(p)}))) for p in hardest
-    ]
+    spread = [group.asking_for(group.resources.model_copy(update={"strategy": _other(group)})) for group in hardest]
     yield from (list(order) for order in islice(permutations(spread), MAX_ORDERS))
 
 
-def _other(group: GroupRequest) -> Strategy:
-    return Strategy.PACK if group.request.strategy is Strategy.SPREAD else Strategy.SPREAD
+def _other(group: PlacementRequest) -> Strategy:
+    return Strategy.PACK if group.resources.strategy is Strategy.SPREAD else Strategy.SPREAD
 
 
 def _why(shards: list[tuple[str | None, Placement]]) -> str:

@@ -5,13 +5,13 @@ necessary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, MAX_GPUS_PER_HOST, ResourceRequest
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates
 from gpu_platform.scheduling.placing.domains import domains_of
@@ -19,7 +19,7 @@ from gpu_platform.scheduling.placing.domains import domains_of
 MAX_MIXED = 64
 """How many hosts are looked at if no host can take exactly the GPUs that are left over."""
 
-CandidateLookup = Callable[[QueueRow], Candidates]
+CandidateLookup = Callable[[PlacementRequest], Candidates]
 """Finds the candidates for a plain request."""
 
 
@@ -42,14 +42,16 @@ def sizes_of(request: ResourceRequest, snapshot: Snapshot) -> range:
     return range(1, min(request.gpus, largest) + 1)
 
 
-def capacities(row: QueueRow, snapshot: Snapshot, answers: Callable[[QueueRow], NDArray[np.bool_]]) -> NDArray[np.intp]:
+def capacities(
+    row: PlacementRequest, snapshot: Snapshot, answers: Callable[[PlacementRequest], NDArray[np.bool_]]
+) -> NDArray[np.intp]:
     """Return by host index the largest slice that each host could take.
 
     ``answers`` says by host index which hosts can take a plain slice.
     """
     most = np.zeros(len(snapshot), np.intp)
-    for size in sizes_of(row.gpus, snapshot):
-        most[answers(replace(row, gpus=slices_of(row.gpus, size)))] = size
+    for size in sizes_of(row.resources, snapshot):
+        most[answers(row.asking_for(slices_of(row.resources, size)))] = size
     return most
 
 
@@ -65,18 +67,18 @@ def can_hold(request: ResourceRequest, snapshot: Snapshot, capacity: NDArray[np.
 
 
 def split_total(
-    row: QueueRow, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
+    row: PlacementRequest, snapshot: Snapshot, lookup: CandidateLookup, usable: NDArray[np.bool_]
 ) -> list[HostShard] | None:
     """Divide the total over several of the ``usable`` hosts (by host index), largest slices first. None: they are too
     few.
 
     The division with the fewest hosts is best, then the one that leaves the fewest GPUs unused on its last host.
     """
-    request = row.gpus
+    request = row.resources
     if request.required_level in INSIDE_ONE_HOST:
         return None
     sizes = sizes_of(request, snapshot)
-    fits = {size: lookup(replace(row, gpus=slices_of(request, size))).fits & usable for size in sizes}
+    fits = {size: lookup(row.asking_for(slices_of(request, size))).fits & usable for size in sizes}
     capacity = np.zeros(len(snapshot), np.intp)
     for size in sizes:
         capacity[fits[size]] = size

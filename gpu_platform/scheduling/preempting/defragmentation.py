@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
@@ -14,13 +15,13 @@ from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 
 
 def defragment(
-    waiting: Sequence[QueueRow],
+    waiting: Sequence[PlacementRequest],
     move_planner: MovePlanner,
     snapshot: Snapshot,
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
-) -> tuple[QueueRow, MovePlan] | None:
+) -> tuple[PlacementRequest, MovePlan] | None:
     """Return the first of ``waiting`` for which moving jobs helps, and which jobs to move. No job is moved for one of
     lower priority.
     """

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
@@ -69,7 +70,7 @@ class MovePlanner:
         self._candidates, self._placer = candidates, placer
 
     def smallest_plan(
-        self, row: QueueRow, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
+        self, row: PlacementRequest, movable: Iterable[RunningRow], budget: MoveBudget, now: float, attempt: Statement
     ) -> MovePlan | None:
         """Return which of ``movable`` to move for ``row``. None: no set within the budget is enough. ``attempt`` is
         left as it was.
@@ -95,7 +96,7 @@ class MovePlanner:
         return None
 
     def try_moving(
-        self, row: QueueRow, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
+        self, row: PlacementRequest, jobs: Sequence[RunningRow], attempt: Statement, keep: bool = False
     ) -> Placement | None:
         """Return the gang's placement if ``jobs`` are moved and all of them find another place, or None.
 
@@ -106,14 +107,14 @@ class MovePlanner:
             attempt.end(job)
         placement = self._placer.place_in(row, attempt)
         largest_first = sorted(jobs, key=lambda job: (-len(job.gpu_uuids), job.job_id))
-        found = placement is not None and all(self._placer.place_in(requeued(job), attempt) for job in largest_first)
+        found = placement is not None and all(self._placer.place_in(job.requeued(), attempt) for job in largest_first)
         if not (found and keep):
             attempt.rollback(before)
         return placement if found else None
 
     # -- which sets to try -----------------------------------------------------------------------
 
-    def _model(self, row: QueueRow, problem: _MoveProblem, budget: MoveBudget, now: float) -> MoveModel:
+    def _model(self, row: PlacementRequest, problem: _MoveProblem, budget: MoveBudget, now: float) -> MoveModel:
         snapshot, jobs, targets = self._snapshot, problem.jobs, set(problem.targets)
         held = [self._held(job) for job in jobs]
         free = np.bitwise_count(snapshot.available() & snapshot.working) * snapshot.ready
@@ -128,29 +129,32 @@ class MovePlanner:
         domains = [0] * len(snapshot)
         if row.is_plain and not row.needs_partial_resources:
             minimal_sets = self._minimal_sets(row, jobs, held)
-            domains = domains_of(row.gpus, snapshot, np.arange(len(snapshot))).tolist()
+            domains = domains_of(row.resources, snapshot, np.arange(len(snapshot))).tolist()
         return MoveModel(
             hosts=hosts,
             jobs=[self._job(job, targets, now) for job in jobs],
             minimal_sets=minimal_sets,
             domains=domains,
-            gang_hosts=row.gpus.hosts,
-            gang_gpus_per_host=row.gpus.gpus_per_host,
+            gang_hosts=row.resources.hosts,
+            gang_gpus_per_host=row.resources.gpus_per_host,
             max_moves=budget.jobs,
             max_cost=budget.lost_gpu_s,
         )
 
     def _job(self, job: RunningRow, targets: set[int], now: float) -> JobModel:
-        row, lost = requeued(job), lost_work(job, now)
+        row, lost = job.requeued(), lost_work(job, now)
         if not row.is_plain:
             return JobModel(lost, 0, 0, [])
         able = np.flatnonzero(self._candidates.of(row).after_use).tolist()
         return JobModel(
-            lost, row.gpus.hosts, row.gpus.gpus_per_host, [host_index for host_index in able if host_index in targets]
+            lost,
+            row.resources.hosts,
+            row.resources.gpus_per_host,
+            [host_index for host_index in able if host_index in targets],
         )
 
     def _minimal_sets(
-        self, row: QueueRow, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
+        self, row: PlacementRequest, jobs: Sequence[RunningRow], held: Sequence[dict[int, int]]
     ) -> dict[int, list[tuple[int, ...]]]:
         """Return host index -> the smallest sets of jobs that must leave so that the host can take a slice. (): none
         must."""
@@ -173,7 +177,7 @@ class MovePlanner:
                 minimal_sets[host_index] = found
         return minimal_sets
 
-    def _cheapest_part(self, row: QueueRow, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
+    def _cheapest_part(self, row: PlacementRequest, jobs: Sequence[RunningRow], now: float) -> _MoveProblem | None:
         """In a large cluster, choose the hosts that are cheapest to clear, and those with most space for the moved
         jobs.
         """
@@ -222,20 +226,4 @@ def _can_move(job: RunningRow) -> bool:
 
     A job with shares of GPUs is not moved: the GPU would stay shared by others. Nor is a job without GPUs.
     """
-    return job.gpus is not None and not job.shares and bool(job.gpu_uuids)
-
-
-def requeued(job: RunningRow) -> QueueRow:
-    """Return the job as it will wait after it was stopped."""
-    assert job.gpus is not None, "a job is moved only if its request is known"
-    return QueueRow(
-        job_id=job.job_id,
-        attempt=job.attempt + 1,
-        gpus=job.gpus,
-        priority=job.priority,
-        namespace=job.namespace,
-        user=job.user,
-        enqueued_at=job.started_at,
-        time_limit_s=job.time_limit_s,
-        groups=job.groups,
-    )
+    return job.resources is not None and not job.shares and bool(job.gpu_uuids)

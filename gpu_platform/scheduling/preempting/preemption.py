@@ -14,7 +14,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
@@ -54,7 +55,7 @@ def lost_work(row: RunningRow, now: float) -> float:
 
 
 def choose_victims(
-    row: QueueRow,
+    row: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     eligible: Iterable[RunningRow],
@@ -83,7 +84,7 @@ def choose_victims(
 
 
 def earliest_preemption(
-    row: QueueRow,
+    row: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     eligible: Callable[[float], Iterable[RunningRow]],

@@ -15,7 +15,8 @@ from functools import partial
 import numpy as np
 
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, resources_of
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
@@ -203,7 +204,7 @@ class PreemptionPlanner:
         return [entry for entry in waiting if entry.denial is None or entry.row.priority > lowest][:PREEMPTORS]
 
     def _eligible(
-        self, row: QueueRow, staying: list[RunningRow], excess: dict[str, int], at: float
+        self, row: PlacementRequest, staying: list[RunningRow], excess: dict[str, int], at: float
     ) -> list[RunningRow]:
         """Return the jobs that may be stopped for ``row`` at that time."""
         quotas = self._state.quotas
@@ -216,7 +217,7 @@ class PreemptionPlanner:
             row.priority, staying, self._state.policy.min_run_s, at, borrowed, reclaims, row.namespace
         )
 
-    def _allowance(self, row: QueueRow) -> Callable[[Iterable[RunningRow]], bool] | None:
+    def _allowance(self, row: PlacementRequest) -> Callable[[Iterable[RunningRow]], bool] | None:
         return None if self._state.quotas.idle else partial(self._allowed, row)
 
     def _preempt(
@@ -241,7 +242,7 @@ class PreemptionPlanner:
                 return []  # it only waits for jobs that were ordered to stop
         return None
 
-    def _allowed(self, row: QueueRow, ended: Iterable[RunningRow]) -> bool:
+    def _allowed(self, row: PlacementRequest, ended: Iterable[RunningRow]) -> bool:
         """Tell whether the quotas would allow ``row`` once these jobs have ended."""
         quotas, snapshot = self._state.quotas, self._state.snapshot
         charges = [(job.namespace, job.user, -len(job.gpu_uuids)) for job in ended]
@@ -293,7 +294,7 @@ class PreemptionPlanner:
         )
         return [] if found is None else [self._moved(*found, PreemptionReason.DEFRAGMENTATION, now)]
 
-    def _claim_without(self, row: QueueRow, jobs: Iterable[RunningRow], now: float) -> None:
+    def _claim_without(self, row: PlacementRequest, jobs: Iterable[RunningRow], now: float) -> None:
         """Claim for ``row`` the place that it will have once ``jobs`` have ended, so that no other job takes it."""
         with Statement(self._state.snapshot) as attempt:
             for job in jobs:
@@ -306,7 +307,7 @@ class PreemptionPlanner:
         claim = self._reservation(job_id, placement)
         self._claims[job_id] = _ClaimWithDeadline(claim, now + CLAIM_S, self._state.snapshot.facts_version)
 
-    def _moved(self, row: QueueRow, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
+    def _moved(self, row: PlacementRequest, moves: MovePlan, reason: PreemptionReason, now: float) -> Preemption:
         self._claim(row.job_id, moves.placement, now)
         return Preemption(row.job_id, row.attempt, _keys(moves.jobs), reason)
 

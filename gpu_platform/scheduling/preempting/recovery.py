@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.move_budget import MoveBudget
@@ -12,20 +13,20 @@ from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 
 
 def recover(
-    displaced: Sequence[QueueRow],
+    displaced: Sequence[PlacementRequest],
     move_planner: MovePlanner,
     snapshot: Snapshot,
     movable: Sequence[RunningRow],
     budget: MoveBudget,
     now: float,
-) -> list[tuple[QueueRow, MovePlan]]:
+) -> list[tuple[PlacementRequest, MovePlan]]:
     """Return which jobs to move for which displaced job. Displaced jobs that fit without moves, or not at all, are
     left out.
 
     The place of a displaced job counts as taken for those that follow, and so do the new places of moved jobs. So all
     moves that are returned can happen together.
     """
-    found: list[tuple[QueueRow, MovePlan]] = []
+    found: list[tuple[PlacementRequest, MovePlan]] = []
     left, lost = budget.jobs, budget.lost_gpu_s
     moved: set[str] = set()
     with Statement(snapshot) as attempt:

@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.placing.candidates import host_query
@@ -24,7 +25,7 @@ GANG_EXACT_UP_TO = 6
 
 
 def victim_trial(
-    row: QueueRow,
+    row: PlacementRequest,
     snapshot: Snapshot,
     framework: Framework,
     being_preempted: Sequence[RunningRow],
@@ -72,10 +73,10 @@ class SliceVictimTrial:
     exact_up_to = EXACT_UP_TO
 
     def __init__(
-        self, row: QueueRow, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
+        self, row: PlacementRequest, snapshot: Snapshot, framework: Framework, being_preempted: Iterable[RunningRow]
     ) -> None:
-        self.request, self._snapshot = row.gpus, snapshot
-        self.one_host = row.gpus.hosts == 1
+        self.request, self._snapshot = row.resources, snapshot
+        self.one_host = row.resources.hosts == 1
         host_indices = np.arange(len(snapshot))
         query = host_query(snapshot, row)
         usable = framework.usable(query, snapshot, host_indices, ChangeKind.USE)
@@ -139,7 +140,7 @@ class GangVictimTrial:
     one_host = False
 
     def __init__(
-        self, row: QueueRow, snapshot: Snapshot, placer: GangPlacer, being_preempted: Iterable[RunningRow]
+        self, row: PlacementRequest, snapshot: Snapshot, placer: GangPlacer, being_preempted: Iterable[RunningRow]
     ) -> None:
         self._row, self._snapshot, self._placer, self._being_preempted = row, snapshot, placer, list(being_preempted)
         usable = placer.usable_hosts(row, lambda candidates: candidates.after_use)

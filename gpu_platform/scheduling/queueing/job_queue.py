@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 
 QueueSortKey = tuple[float, float, str]
 """(urgency, time of arrival, job id). Smaller goes first."""
@@ -27,11 +27,6 @@ class Need:
     """Sorted by the first job of each group, unless fair share decides."""
     with_exclusions: int = 0
     """The number of groups whose jobs must not use certain GPUs or hosts."""
-
-
-def has_exclusions(row: QueueRow) -> bool:
-    """Tell whether the job must not use certain GPUs or hosts."""
-    return bool(row.excluded_gpus or row.excluded_hosts)
 
 
 class JobQueue:
@@ -60,7 +55,7 @@ class JobQueue:
         self._by_priority = order != "fcfs"
         self._by_user, self._by_namespace = by_user, by_namespace
         self._ageing_per_s = ageing_per_hour / 3600.0
-        self._jobs: dict[str, QueueRow] = {}
+        self._jobs: dict[str, PlacementRequest] = {}
         self._groups: dict[GroupKey, list[QueueSortKey]] = {}
         self._classes: dict[str, dict[GroupKey, None]] = {}
         self._new_classes: dict[str, None] = {}
@@ -75,27 +70,27 @@ class JobQueue:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._jobs
 
-    def __iter__(self) -> Iterator[QueueRow]:
+    def __iter__(self) -> Iterator[PlacementRequest]:
         """Iterate over all jobs, in no particular order."""
         return iter(self._jobs.values())
 
-    def order(self, row: QueueRow) -> QueueSortKey:
+    def order(self, row: PlacementRequest) -> QueueSortKey:
         """Return the job's sort key. Smaller goes first."""
         urgency = row.priority - self._ageing_per_s * row.enqueued_at
         return (-urgency if self._by_priority else 0.0, row.enqueued_at, row.job_id)
 
-    def group(self, row: QueueRow) -> GroupKey:
+    def group(self, row: PlacementRequest) -> GroupKey:
         """Return the key of the job's group."""
         return (row.class_key, row.user if self._by_user else "", row.time_limit_s or math.inf)
 
-    def need(self, row: QueueRow) -> NeedKey:
+    def need(self, row: PlacementRequest) -> NeedKey:
         """Return a key that is equal for jobs that fit the same hosts and have the same rights, exclusions aside."""
-        return row.gpus, row.groups, row.tenant, row.namespace if self._by_namespace else ""
+        return row.resources, row.groups, row.tenant, row.namespace if self._by_namespace else ""
 
-    def add(self, row: QueueRow) -> None:
+    def add(self, row: PlacementRequest) -> None:
         """Add a job, or replace it: a job waits once, for its newest attempt."""
         if not row.class_key:
-            row = replace(row, class_key=_class_key(row))
+            row = row.with_class_key()
         if self._jobs.get(row.job_id) == row:
             return
         self.remove(row.job_id)
@@ -109,7 +104,7 @@ class JobQueue:
                 self._new_classes[row.class_key] = None
             self._classes.setdefault(row.class_key, {})[group] = None
             need = self._needs.setdefault(self.need(row), Need())
-            need.with_exclusions += has_exclusions(row)
+            need.with_exclusions += row.has_exclusions
             insort(need.groups, (order, group))
         else:
             first = members[0]
@@ -118,7 +113,7 @@ class JobQueue:
                 self._move(row, group, first, order)
         self.version += 1
 
-    def remove(self, job_id: str) -> QueueRow | None:
+    def remove(self, job_id: str) -> PlacementRequest | None:
         """Remove a job and return it. Return None if it does not wait."""
         row = self._jobs.pop(job_id, None)
         if row is None:
@@ -135,13 +130,13 @@ class JobQueue:
         self.version += 1
         return row
 
-    def _move(self, row: QueueRow, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
+    def _move(self, row: PlacementRequest, group: GroupKey, before: QueueSortKey, after: QueueSortKey) -> None:
         """Sort a group again, because its first job is another one now."""
         groups = self._needs[self.need(row)].groups
         del groups[bisect_left(groups, (before, group))]
         insort(groups, (after, group))
 
-    def _dissolve(self, row: QueueRow, group: GroupKey, first: QueueSortKey) -> None:
+    def _dissolve(self, row: PlacementRequest, group: GroupKey, first: QueueSortKey) -> None:
         del self._groups[group]
         del self._classes[row.class_key][group]
         if not self._classes[row.class_key]:
@@ -149,15 +144,15 @@ class JobQueue:
             self._new_classes.pop(row.class_key, None)
         need = self._needs[self.need(row)]
         del need.groups[bisect_left(need.groups, (first, group))]
-        need.with_exclusions -= has_exclusions(row)
+        need.with_exclusions -= row.has_exclusions
         if not need.groups:
             del self._needs[self.need(row)]
 
-    def get(self, job_id: str) -> QueueRow | None:
+    def get(self, job_id: str) -> PlacementRequest | None:
         """Return a waiting job, or None."""
         return self._jobs.get(job_id)
 
-    def first(self, group: GroupKey) -> QueueRow | None:
+    def first(self, group: GroupKey) -> PlacementRequest | None:
         """Return the first waiting job of a group, or None."""
         members = self._groups.get(group)
         return self._jobs[members[0][2]] if members else None
@@ -166,7 +161,7 @@ class JobQueue:
         """Return the sort keys of a group's jobs in order. The last element of each key is the job id."""
         return self._groups.get(group, ())
 
-    def is_alone(self, row: QueueRow) -> bool:
+    def is_alone(self, row: PlacementRequest) -> bool:
         """Tell whether no other job has the same need."""
         groups = self._needs[self.need(row)].groups
         return len(groups) == 1 and len(self._groups[groups[0][1]]) == 1
@@ -175,7 +170,7 @@ class JobQueue:
         """Iterate over all needs. Callers must not change them; they change as jobs come and go."""
         return iter(self._needs.values())
 
-    def first_of(self, class_key: str) -> QueueRow | None:
+    def first_of(self, class_key: str) -> PlacementRequest | None:
         """Return the first waiting job of a class, or None."""
         groups = self._classes.get(class_key)
         return self.first(min(groups, key=lambda group: self._groups[group][0])) if groups else None
@@ -188,15 +183,3 @@ class JobQueue:
     def classes(self) -> Iterator[str]:
         """Iterate over the keys of all classes."""
         return iter(self._classes)
-
-
-def _class_key(row: QueueRow) -> str:
-    return "|".join(
-        (
-            row.namespace,
-            *(f"{group or ''}={request.model_dump_json()}" for group, request in row.group_requests),
-            *sorted(row.excluded_gpus),
-            "",
-            *sorted(row.excluded_hosts),
-        )
-    )

@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.queueing.fair_share import FairShareKey
-from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need, QueueSortKey, has_exclusions
+from gpu_platform.scheduling.queueing.job_queue import GroupKey, JobQueue, Need, QueueSortKey
 
 ServiceSortKey = tuple[FairShareKey, QueueSortKey]
 """(fair share, queue order). Smaller is served first."""
@@ -41,7 +41,7 @@ class _BlockedNeed:
 class QueueCursor:
     """Goes through the queue. Call ``next``, then ``placed`` or ``waits``, and again ``next``."""
 
-    def __init__(self, queue: JobQueue, share: Callable[[QueueRow], FairShareKey] | None = None) -> None:
+    def __init__(self, queue: JobQueue, share: Callable[[PlacementRequest], FairShareKey] | None = None) -> None:
         """``share`` gives a job's fair share where fair share decides. It changes with each placement."""
         self._queue, self._share = queue, share
         self._blocked: dict[int, _BlockedNeed] = {}
@@ -55,9 +55,9 @@ class QueueCursor:
             if row is not None:
                 self._heap.append((self._sort_key(row), number, cursor))
         heapq.heapify(self._heap)
-        self._current: tuple[int, _NeedCursor, QueueRow] | None = None
+        self._current: tuple[int, _NeedCursor, PlacementRequest] | None = None
 
-    def next(self) -> tuple[ServiceSortKey, QueueRow] | None:
+    def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left that could start."""
         while self._heap:
             sort_key, number, cursor = heapq.heappop(self._heap)
@@ -108,12 +108,12 @@ class QueueCursor:
         if row is not None:
             heapq.heappush(self._heap, (self._sort_key(row), number, cursor))
 
-    def _first(self, cursor: _NeedCursor) -> QueueRow | None:
+    def _first(self, cursor: _NeedCursor) -> PlacementRequest | None:
         if cursor.group is not None:
             return self._queue.first(cursor.group)
         return self._queue.first(cursor.need.groups[cursor.at][1]) if cursor.at < len(cursor.need.groups) else None
 
-    def _sort_key(self, row: QueueRow) -> ServiceSortKey:
+    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
         return (() if self._share is None else self._share(row), self._queue.order(row))
 
     def _is_blocked(self, cursor: _NeedCursor, group: GroupKey) -> bool:
@@ -125,7 +125,7 @@ class QueueCursor:
         if blocked.limit_s is None or group[2] < blocked.limit_s:
             return False
         row = self._queue.first(group) if cursor.need.with_exclusions else None
-        return row is None or not has_exclusions(row)
+        return row is None or not row.has_exclusions
 
 
 class EveryJobCursor:
@@ -134,14 +134,14 @@ class EveryJobCursor:
     :class:`QueueCursor` looks only at the first job of each group.
     """
 
-    def __init__(self, queue: JobQueue, share: Callable[[QueueRow], FairShareKey] | None, depth: int) -> None:
+    def __init__(self, queue: JobQueue, share: Callable[[PlacementRequest], FairShareKey] | None, depth: int) -> None:
         self._queue, self._share, self._left = queue, share, depth
         self._heap = [(self._sort_key(row), row.job_id) for row in queue]
         heapq.heapify(self._heap)
         self._blocked: set[GroupKey] = set()
-        self._current: QueueRow | None = None
+        self._current: PlacementRequest | None = None
 
-    def next(self) -> tuple[ServiceSortKey, QueueRow] | None:
+    def next(self) -> tuple[ServiceSortKey, PlacementRequest] | None:
         """Return the next job to serve and its sort key. None: no job is left."""
         while self._heap:
             sort_key, job_id = heapq.heappop(self._heap)
@@ -167,5 +167,5 @@ class EveryJobCursor:
         self._left -= 1
         self._blocked.add(self._queue.group(self._current))
 
-    def _sort_key(self, row: QueueRow) -> ServiceSortKey:
+    def _sort_key(self, row: PlacementRequest) -> ServiceSortKey:
         return (() if self._share is None else self._share(row), self._queue.order(row))

@@ -18,7 +18,8 @@ from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import largest_gang
 from gpu_platform.domain.placing.placement import Placement
-from gpu_platform.domain.placing.scheduler_input import HostRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.preempting.preemption import Preemption, PreemptionReason
@@ -91,7 +92,7 @@ class _Simulation:
         self._cluster = SimulatedCluster(hosts, self._scheduler)
         self._stranded_share = StrandedShare(trace.jobs)
         self._admission = _AdmissionCheck(hosts)
-        self._records = {job.id: SimulatedJob(job, _queue_row(job), left_s=job.duration_s) for job in trace.jobs}
+        self._records = {job.id: SimulatedJob(job, _request(job), left_s=job.duration_s) for job in trace.jobs}
         self._failures = failures
         self._until_s = until_s
         self._checkpoint_s = checkpoint_s
@@ -214,7 +215,7 @@ class _Simulation:
         if self._may_preempt and self._waiting:
             self._wake(bool(decision.preemptions))
 
-    def _start(self, record: SimulatedJob, row: QueueRow, placement: Placement) -> None:
+    def _start(self, record: SimulatedJob, row: PlacementRequest, placement: Placement) -> None:
         self._cluster.take(row.job_id, row.namespace, placement)
         self._scheduler.confirm(row.job_id, row.attempt)
         if record.first_start_s is None:
@@ -342,11 +343,11 @@ class _Simulation:
         )
 
 
-def _queue_row(job: TraceJob) -> QueueRow:
-    return QueueRow(
+def _request(job: TraceJob) -> PlacementRequest:
+    return PlacementRequest(
         job_id=job.id,
         attempt=0,
-        gpus=job.gpus,
+        resources=job.gpus,
         priority=job.priority,
         namespace=job.namespace,
         user=job.user,

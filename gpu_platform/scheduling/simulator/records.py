@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpu_platform.domain.placing.scheduler_input import QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.timeline import Timeline
 
@@ -42,7 +42,7 @@ class SimulatedJob:
     """What happened to one job."""
 
     job: TraceJob
-    request: QueueRow
+    request: PlacementRequest
     """Its row in the queue while it waits."""
     outcome: JobOutcome = JobOutcome.NOT_ARRIVED
     attempt: int = 0

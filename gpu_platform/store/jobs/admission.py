@@ -12,7 +12,7 @@ from gpu_platform.domain.errors import ImpossibleRequest, OverQuota
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.capacity import largest_gang, shares_of_one_process
-from gpu_platform.domain.placing.scheduler_input import placement_shape
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import Store
 from gpu_platform.store.leadership.leader import current_quotas
@@ -36,21 +36,21 @@ def check_possible(store: Store, session: Session, spec: JobSpec, refusal: Refus
     version = hosts_version(session)
     known: tuple[tuple[int, ...], set[str]] | None = store.memo.get(_MEMO)
     possible = known[1] if known is not None and known[0] == version else set()
-    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
+    request = PlacementRequest.from_spec(spec, "", 1, 0.0)
     found: set[str] = set()
-    for name, request in groups or ((None, gpus),):
-        wanted = f"{request.model_dump_json()} {spec.rank_per}"
+    for group in request.rank_groups():
+        wanted = f"{group.resources.model_dump_json()} {spec.rank_per}"
         if wanted in possible:
             continue
         inventories = list(ever_registered(session).values())
-        capacity = largest_gang(inventories, request)
+        capacity = largest_gang(inventories, group.resources)
         if not capacity.fits:
-            raise ImpossibleRequest(f"group {name} {capacity.message}" if name else capacity.message)
-        if too_many := shares_of_one_process(request, spec.rank_per, mps=any(one.mps for one in inventories)):
+            raise ImpossibleRequest(f"group {group.group} {capacity.message}" if group.group else capacity.message)
+        if too_many := shares_of_one_process(group.resources, spec.rank_per, mps=any(one.mps for one in inventories)):
             raise ImpossibleRequest(too_many)
         found.add(wanted)
     if refusal is not None:
-        whole = f"{gpus.model_dump_json()} {[(name, group.model_dump_json()) for name, group in groups]}"
+        whole = f"{[(group.group, group.resources.model_dump_json()) for group in request.rank_groups()]}"
         if whole not in possible:
             if why := refusal(session, spec):
                 raise ImpossibleRequest(why)
@@ -65,9 +65,8 @@ def check_quotas(session: Session, spec: JobSpec) -> None:
     if any(node.name == spec.namespace and node.max_queue_size is not None for node in quotas.namespaces):
         in_line = (job.c.state == JobState.QUEUED.value) & (job.c.namespace == spec.namespace)
         waiting = session.scalar(select(func.count()).select_from(job).where(in_line)) or 0
-    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
-    wanted = sum(request.gpus for _, request in groups or ((None, gpus),))
-    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, wanted):
+    gpus = PlacementRequest.from_spec(spec, "", 1, 0.0).gpu_count
+    if refusal := quotas.refusal(spec.namespace, spec.time_limit_s, waiting, gpus):
         raise OverQuota(refusal, namespace=spec.namespace)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import Reason
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RankGroupRequests, placement_shape
+from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced
 from gpu_platform.store.events import append_event
@@ -55,25 +55,17 @@ def enqueue(
             allowed=sorted(JOB_TRANSITIONS[JobState(row.state)]),
         )
     excluded_gpus = _still_avoided(session, job_id, excluded_gpus)
-    spec = JobSpec.model_validate_json(row.spec)
-    gpus, groups = placement_shape(spec.gpus, spec.groups, spec.spare_hosts)
-    entry = {
-        "job_id": job_id,
-        "attempt": attempt,
-        "priority": row.priority,
-        "enqueued_at": row.queued_at or now,
-        "class_key": class_key(gpus, excluded_gpus, excluded_hosts, row.namespace, groups),
-        "namespace": row.namespace,
-        "user": row.user,
-        "task_token": task_token,
-        "gpus": gpus.model_dump_json(),
-        "groups": _GROUPS.dump_json(groups).decode() if groups else "",
-        "excluded_gpus": json.dumps(sorted(set(excluded_gpus))),
-        "excluded_hosts": json.dumps(sorted(set(excluded_hosts))),
-        "time_limit_s": spec.time_limit_s,
-        "preemptible": spec.preemptible,
-        "checkpoints": spec.checkpoints,
-    }
+    since = row.queued_at or now
+    request = replace(
+        PlacementRequest.from_spec(JobSpec.model_validate_json(row.spec), job_id, attempt, since.timestamp()),
+        priority=row.priority,
+        namespace=row.namespace,
+        user=row.user,
+        excluded_gpus=frozenset(excluded_gpus),
+        excluded_hosts=frozenset(excluded_hosts),
+        task_token=task_token,
+    )
+    entry = _entry(request.with_class_key(), enqueued_at=since)
     upsert(session, queue_entry, entry)
     append_event(session, "queue.added", "control", now, job_id=job_id, attempt=attempt)
 
@@ -81,11 +73,9 @@ def enqueue(
 def clear_exclusions(session: Session, gpu_uuid: str, now: datetime) -> None:
     """Inside a transaction: the GPU was repaired and verified, so waiting jobs have no reason to avoid it any more."""
     for row in session.execute(_AVOIDING, {"pattern": f'%"{gpu_uuid}"%'}).all():
-        excluded = sorted(_names(row.excluded_gpus) - {gpu_uuid})
-        key = class_key(
-            _request(row.gpus), excluded, sorted(_names(row.excluded_hosts)), row.namespace, _groups(row.groups)
-        )
-        values = {"excluded_gpus": json.dumps(excluded), "class_key": key}
+        request = _placement_request(row)
+        request = replace(request, excluded_gpus=request.excluded_gpus - {gpu_uuid}).with_class_key()
+        values = {"excluded_gpus": _as_text(request.excluded_gpus), "class_key": request.class_key}
         session.execute(update(queue_entry).where(queue_entry.c.job_id == row.job_id).values(values))
         append_event(session, "queue.added", "remediation", now, job_id=row.job_id, attempt=row.attempt)
 
@@ -99,13 +89,13 @@ def dequeue(
 
 
 @reading
-def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[QueueRow]:
+def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[PlacementRequest]:
     """The waiting jobs (or those of ``job_ids``), in queue order: priority, then time, then id."""
     query = select(queue_entry)
     if job_ids is not None:
         query = query.where(queue_entry.c.job_id.in_(job_ids))
     return sorted(
-        (_queue_row(row) for row in session.execute(query)),
+        (_placement_request(row) for row in session.execute(query)),
         key=lambda entry: (-entry.priority, entry.enqueued_at, entry.job_id),
     )
 
@@ -152,19 +142,6 @@ def waiting_by_reason(session: Session) -> dict[str, int]:
     return dict(counts)
 
 
-def class_key(
-    gpus: ResourceRequest,
-    excluded_gpus: Sequence[str],
-    excluded_hosts: Sequence[str],
-    namespace: str,
-    groups: RankGroupRequests = (),
-) -> str:
-    """Equal for jobs that any scheduler answers alike; stable over processes and releases of Python."""
-    parts = [gpus.model_dump(mode="json"), sorted(set(excluded_gpus)), sorted(set(excluded_hosts)), namespace]
-    parts += [[name, request.model_dump(mode="json")] for name, request in groups]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
-
-
 def leave_queue(
     session: Session, job_id: str, now: datetime, attempt: int | None = None, task_token: bytes | None = None
 ) -> None:
@@ -207,7 +184,7 @@ _LEAVE_TOKEN = _LEAVE_ATTEMPT.where(queue_entry.c.task_token == bindparam("of_to
 
 
 @lru_cache(maxsize=4096)
-def _request(text: str) -> ResourceRequest:
+def _resources(text: str) -> ResourceRequest:
     return ResourceRequest.model_validate_json(text)
 
 
@@ -221,11 +198,36 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
-def _queue_row(row: Row[Any]) -> QueueRow:
-    return QueueRow(
+def _as_text(names: frozenset[str]) -> str:
+    return json.dumps(sorted(names))
+
+
+def _entry(request: PlacementRequest, enqueued_at: datetime) -> dict[str, Any]:
+    """The row of ``queue_entry`` for a request; ``_placement_request`` reads it back."""
+    return {
+        "job_id": request.job_id,
+        "attempt": request.attempt,
+        "priority": request.priority,
+        "enqueued_at": enqueued_at,
+        "class_key": request.class_key,
+        "namespace": request.namespace,
+        "user": request.user,
+        "task_token": request.task_token,
+        "gpus": request.resources.model_dump_json(),
+        "groups": _GROUPS.dump_json(request.groups).decode() if request.groups else "",
+        "excluded_gpus": _as_text(request.excluded_gpus),
+        "excluded_hosts": _as_text(request.excluded_hosts),
+        "time_limit_s": request.time_limit_s,
+        "preemptible": request.preemptible,
+        "checkpoints": request.checkpoints,
+    }
+
+
+def _placement_request(row: Row[Any]) -> PlacementRequest:
+    return PlacementRequest(
         job_id=row.job_id,
         attempt=row.attempt,
-        gpus=_request(row.gpus),
+        resources=_resources(row.gpus),
         groups=_groups(row.groups),
         priority=row.priority,
         namespace=row.namespace,

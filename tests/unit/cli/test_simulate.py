@@ -12,7 +12,8 @@ import pytest
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.simulator.inputs.cluster_file import ClusterFile, HostGroup
 
@@ -93,7 +94,7 @@ def test_a_live_cluster_is_replayed_with_its_own_policy(folder: Path) -> None:
     gpus = [GpuRow(gpu.uuid, row.name, gpu.index, GpuState.IN_USE, False) for row in rows for gpu in row.inventory.gpus]
     runs = RunningRow("runs", 1, "default", "ada", 0, tuple(gpu.uuid for gpu in gpus), 1000.0, 600.0)
     asked = ResourceRequest(gpus_per_host=8, allow_cross_numa=True)
-    waits = [QueueRow(f"w{n}", 1, asked, n, "default", "ada", 1100.0 + n, time_limit_s=60.0) for n in range(3)]
+    waits = [PlacementRequest(f"w{n}", 1, asked, n, "default", "ada", 1100.0 + n, time_limit_s=60.0) for n in range(3)]
     state = ClusterState(at=1200.0, hosts=rows, gpus=gpus, running=[runs], queue=waits, policy={"order": "fcfs"})
     (folder / "live.json").write_text(state.model_dump_json())
     ran = run(folder, "--snapshot", "live.json", "--compare", "priority", "--json", cluster=False)

@@ -141,5 +141,5 @@ def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
     assert set(ResourceRequest.model_fields) - set(different) == {"hosts", "total"}, "neither is of one host"
     row = job(1).row
     for name, value in different.items():
-        other = replace(row, gpus=row.gpus.model_copy(update={name: value}))
+        other = replace(row, resources=row.resources.model_copy(update={name: value}))
         assert shape_of(other) != shape_of(row), name

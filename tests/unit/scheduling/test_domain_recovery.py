@@ -7,7 +7,6 @@ from dataclasses import replace
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.policy import Policy
-from gpu_platform.scheduling.preempting.moves import requeued
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
@@ -26,7 +25,7 @@ def comes_back(play: VirtualTime, row: RunningRow) -> None:
     """Its attempt has ended, and it waits again, at its old place in the queue."""
     play._end(row.job_id)
     play.scheduler.ended(row.job_id, row.attempt)
-    play.scheduler.add(requeued(row))
+    play.scheduler.add(row.requeued())
     play.decide()
 
 
@@ -90,7 +89,7 @@ def test_all_jobs_of_a_loss_share_one_budget_however_late_they_come() -> None:
     assert len(play.running) == 6
     for name in ("a", "b", "c", "d"):  # then a smaller job, so that it could go anywhere
         play.end(name)
-        play.submit(replace(job(4, name=f"{name}4").row, checkpoints=True, gpus=job(4).spread().request))
+        play.submit(replace(job(4, name=f"{name}4").row, checkpoints=True, resources=job(4).spread().request))
     assert sorted(len(play.running[f"{name}4"].hosts) for name in "abcd") == [1, 1, 1, 1]
     play.now = 100.0
     play.decide()

@@ -50,7 +50,7 @@ def test_gpus_that_nothing_joins() -> None:
 
 def test_a_total_that_no_leaf_can_give() -> None:
     machines = cluster().hosts(2, leaf="a").hosts(1, leaf="b")
-    total = replace(job().row, gpus=ResourceRequest(total=24, required_level="leaf"))
+    total = replace(job().row, resources=ResourceRequest(total=24, required_level="leaf"))
     said = EmptyCluster(machines.host_rows.values(), Policy()).refusal(total)
     assert said == (
         "asked for 24 GPUs in all under one leaf; at most 16 are to be had so: ask for at most 16 GPUs, "
@@ -60,7 +60,7 @@ def test_a_total_that_no_leaf_can_give() -> None:
 
 def test_groups_that_fit_one_by_one_only() -> None:
     eight = ResourceRequest(gpus_per_host=8)
-    row = replace(job().row, gpus=eight, groups=(("a", eight), ("b", eight)))
+    row = replace(job().row, resources=eight, groups=(("a", eight), ("b", eight)))
     said = EmptyCluster(cluster().hosts(1).host_rows.values(), Policy()).refusal(row)
     assert said is not None
     assert said.endswith("each of which would fit, but never all at once: ask for less, or add hosts")
@@ -87,7 +87,7 @@ def test_before_the_first_host_anything_may_wait() -> None:
 
 
 def test_a_host_that_has_not_told_its_cpus_may_have_them() -> None:
-    row = replace(job().row, gpus=ResourceRequest(cpus_per_host=8))
+    row = replace(job().row, resources=ResourceRequest(cpus_per_host=8))
     assert EmptyCluster(cluster().hosts(1).host_rows.values(), Policy()).refusal(row) is None
     assert EmptyCluster(cluster().cpu_host("c", cpus=4).host_rows.values(), Policy()).refusal(row) is not None
 

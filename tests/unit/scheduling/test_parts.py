@@ -6,7 +6,8 @@ import pytest
 
 from gpu_platform.domain.hosts.share import GpuUse, ShareMode
 from gpu_platform.domain.placing.placement import Placement, ReasonCode
-from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
@@ -14,7 +15,7 @@ from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job
 
 
-def decide(scheduler: Scheduler, *rows: QueueRow) -> dict[str, Placement]:
+def decide(scheduler: Scheduler, *rows: PlacementRequest) -> dict[str, Placement]:
     for row in rows:
         scheduler.add(row)
     return {row.job_id: placement for row, placement in scheduler.decide(0.0).placements}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpu_platform.domain.placing.placement import EstimateBasis, WaitCode
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
-from gpu_platform.domain.placing.scheduler_input import QueueRow
 from gpu_platform.scheduling.dry_run import simulate_submission
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.queueing.quota import QuotaUsage
@@ -19,7 +19,7 @@ def quotas(policy: str, *namespaces: Namespace, reserved_ratio: float = 0.5) -> 
     return Quotas(policy=AllocationPolicy(policy), reserved_ratio=reserved_ratio, namespaces=namespaces)
 
 
-def gpus_of(rules: Quotas, *rows: QueueRow) -> dict[str, int]:
+def gpus_of(rules: Quotas, *rows: PlacementRequest) -> dict[str, int]:
     """What each namespace gets of two hosts with 8 GPUs each."""
     machines = cluster().hosts(2)
     scheduler = machines.scheduler(Policy(quotas=rules))
@@ -31,7 +31,7 @@ def gpus_of(rules: Quotas, *rows: QueueRow) -> dict[str, int]:
     return got
 
 
-def ones(namespace: str, count: int, user: str = "anna") -> list[QueueRow]:
+def ones(namespace: str, count: int, user: str = "anna") -> list[PlacementRequest]:
     return [job(1).of(namespace, user).row for _ in range(count)]
 
 

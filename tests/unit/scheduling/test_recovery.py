@@ -8,7 +8,7 @@ from gpu_platform.scheduling.preempting.preemption import PreemptionReason
 from gpu_platform.scheduling.preempting.preemption_planning import HEAL_PATIENCE_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster
-from tests.property.test_scheduling_moves import NOW, requeued, run, scheduler_of
+from tests.property.test_scheduling_moves import NOW, run, scheduler_of
 
 
 def three_hosts() -> tuple[cluster, list[RunningRow], Scheduler]:
@@ -28,7 +28,7 @@ def test_a_job_whose_gpu_is_out_of_service_gets_room_at_once() -> None:
     machines, running, scheduler = three_hosts()
     machines.offline("dgx-h100-0", 3).tell(scheduler)
     scheduler.ended("broken", 1)
-    scheduler.add(requeued(running[0]))
+    scheduler.add(running[0].requeued())
     [preemption] = scheduler.decide(NOW + 1).preemptions
     assert (preemption.job_id, preemption.reason) == ("broken", PreemptionReason.RECOVERY)
     assert preemption.victims == (("a", 1),)
@@ -38,7 +38,7 @@ def test_nobody_is_moved_while_the_gpu_is_healed_but_when_that_takes_long() -> N
     machines, running, scheduler = three_hosts()
     machines.resetting("dgx-h100-0", 3).tell(scheduler)
     scheduler.ended("broken", 1)
-    scheduler.add(requeued(running[0]))
+    scheduler.add(running[0].requeued())
     assert not scheduler.decide(NOW + 1).preemptions
     assert not scheduler.decide(NOW + HEAL_PATIENCE_S - 1).preemptions
     [preemption] = scheduler.decide(NOW + HEAL_PATIENCE_S + 6).preemptions
@@ -49,7 +49,7 @@ def test_a_reset_that_fails_ends_the_wait() -> None:
     machines, running, scheduler = three_hosts()
     machines.resetting("dgx-h100-0", 3).tell(scheduler)
     scheduler.ended("broken", 1)
-    scheduler.add(requeued(running[0]))
+    scheduler.add(running[0].requeued())
     assert not scheduler.decide(NOW + 1).preemptions
     machines.offline("dgx-h100-0", 3).tell(scheduler)
     assert len(scheduler.decide(NOW + 2).preemptions) == 1
@@ -60,7 +60,7 @@ def test_a_healed_gpu_takes_its_job_back() -> None:
     machines.resetting("dgx-h100-0", 3).tell(scheduler)
     scheduler.ended("broken", 1)
     machines.free("dgx-h100-0", *range(8)).resetting("dgx-h100-0", 3).tell(scheduler)
-    scheduler.add(requeued(running[0]))
+    scheduler.add(running[0].requeued())
     assert not scheduler.decide(NOW + 1).placements
     machines.free("dgx-h100-0", 3).tell(scheduler)
     decision = scheduler.decide(NOW + 2)

@@ -8,7 +8,8 @@ import pytest
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.scheduler_input import GpuRow, QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import GpuRow, RunningRow
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.simulator.engine import simulate
@@ -26,12 +27,14 @@ def running(name: str, uuids: list[str], ago: float, limit: float | None) -> Run
     return RunningRow(name, 1, "default", "ada", 0, tuple(uuids), NOW - ago, limit)
 
 
-def waiting(name: str, gpus: int, limit: float | None) -> QueueRow:
+def waiting(name: str, gpus: int, limit: float | None) -> PlacementRequest:
     asked = job(gpus, name=name).across_sockets().arrived(NOW - 60)
     return (asked.lasting(limit) if limit else asked).row
 
 
-def live(runs: list[tuple[str, int, float, float | None]], queue: list[QueueRow], broken: int = 0) -> ClusterState:
+def live(
+    runs: list[tuple[str, int, float, float | None]], queue: list[PlacementRequest], broken: int = 0
+) -> ClusterState:
     """Two hosts of eight GPUs; ``runs``: name, GPUs, seconds ago, limit. The last ``broken`` GPUs are broken."""
     rows = hosts(2)
     free = [(host, gpu) for host in rows for gpu in host.inventory.gpus]

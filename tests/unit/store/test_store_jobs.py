@@ -17,7 +17,9 @@ from gpu_platform.domain.errors import (
 )
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import Reason, WaitCode
+from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
@@ -310,7 +312,7 @@ def test_enqueue_again_replaces_the_token_and_keeps_the_place(store: Store) -> N
     (row,) = queue.read_queue(store, ["j1"])
     assert (row.task_token, row.attempt, row.enqueued_at) == (b"\x00\xff", 1, NOW.timestamp())
     assert (row.excluded_gpus, row.excluded_hosts) == ({"g1", "g2"}, {"h"})
-    assert (row.priority, row.namespace, row.user, row.gpus.gpus_per_host) == (3, "ml", "bob", 2)
+    assert (row.priority, row.namespace, row.user, row.resources.gpus_per_host) == (3, "ml", "bob", 2)
     assert queue.read_queue(store, ["other"]) == queue.read_queue(store, []) == []
     kinds = [event.kind for event in events.read_events(store, 0)]
     assert kinds.count("queue.added") == 2
@@ -340,14 +342,18 @@ def test_dequeue_takes_only_its_own_attempt(store: Store) -> None:
 
 
 def test_class_keys_do_not_depend_on_order_and_differ_by_what_matters() -> None:
+    def key(resources: ResourceRequest, gpus: list[str], hosts: list[str], namespace: str) -> str:
+        row = PlacementRequest("j", 1, resources, 0, namespace, "ada", 0.0, frozenset(gpus), frozenset(hosts))
+        return row.with_class_key().class_key
+
     request = spec(gpus_per_host=2).gpus
-    same = queue.class_key(request, ["a", "b"], ["h"], "ns")
-    assert same == queue.class_key(request, ["b", "a"], ["h", "h"], "ns")
+    same = key(request, ["a", "b"], ["h"], "ns")
+    assert same == key(request, ["b", "a"], ["h", "h"], "ns")
     others = [
-        queue.class_key(spec().gpus, ["a", "b"], ["h"], "ns"),
-        queue.class_key(request, ["a"], ["h"], "ns"),
-        queue.class_key(request, ["h"], ["a", "b"], "ns"),
-        queue.class_key(request, ["a", "b"], ["h"], "other"),
+        key(spec().gpus, ["a", "b"], ["h"], "ns"),
+        key(request, ["a"], ["h"], "ns"),
+        key(request, ["h"], ["a", "b"], "ns"),
+        key(request, ["a", "b"], ["h"], "other"),
     ]
     assert len({same, *others}) == 5
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.scheduler_input import QueueRow, RunningRow
+from gpu_platform.domain.placing.placement_request import PlacementRequest
+from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.simulator.inputs.trace import TraceJob
 from gpu_platform.scheduling.simulator.records import JobOutcome, SimulatedJob
 
@@ -58,39 +59,27 @@ def _since(state: ClusterState) -> ClusterState:
 
 
 def _running(row: RunningRow, lasting_s: float | None) -> SimulatedJob:
-    gpus = row.gpus or ResourceRequest(total=max(1, len(row.gpu_uuids)), allow_cross_numa=True)
-    waiting = QueueRow(
-        job_id=row.job_id,
-        attempt=row.attempt,
-        gpus=gpus,
-        priority=row.priority,
-        namespace=row.namespace,
-        user=row.user,
-        enqueued_at=row.started_at,
-        time_limit_s=row.time_limit_s,
-        preemptible=row.preemptible,
-        checkpoints=row.checkpoints,
-        groups=row.groups,
-    )
+    resources = row.resources or ResourceRequest(total=max(1, len(row.gpu_uuids)), allow_cross_numa=True)
+    waiting = replace(replace(row, resources=resources).requeued(), attempt=row.attempt)
     record = _record(waiting, row.started_at, lasting_s)
     record.outcome, record.first_start_s, record.since_s = JobOutcome.RUNNING, row.started_at, row.started_at
     record.gpu_uuids = list(row.gpu_uuids)
     return record
 
 
-def _waiting(row: QueueRow, lasting_s: float | None) -> SimulatedJob:
+def _waiting(row: PlacementRequest, lasting_s: float | None) -> SimulatedJob:
     record = _record(row, row.enqueued_at, lasting_s)
     record.outcome = JobOutcome.WAITING
     return record
 
 
-def _record(row: QueueRow, came_at: float, lasting_s: float | None) -> SimulatedJob:
+def _record(row: PlacementRequest, came_at: float, lasting_s: float | None) -> SimulatedJob:
     lasts_s = row.time_limit_s or lasting_s or math.inf
     job = TraceJob.model_construct(
         id=row.job_id,
         submit_s=came_at,
         duration_s=lasts_s,
-        gpus=row.gpus,
+        gpus=row.resources,
         namespace=row.namespace,
         user=row.user,
         priority=row.priority,

@@ -1,0 +1,165 @@
+"""What the scheduler sees of a job: the second of its four shapes.
+
+A job is a ``JobSpec`` for those who send it, a :class:`PlacementRequest` for the scheduler, a ``Placement`` once it has
+a place, and one ``HostPlan`` for each host that starts ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import RankGroup
+
+RankGroupRequests = tuple[tuple[str, ResourceRequest], ...]
+"""(name, resources) of each rank group of a gang, in the order of the submission."""
+
+
+class PlaceableSpec(Protocol):
+    """The fields of a ``JobSpec`` that the scheduler looks at."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def gpus(self) -> ResourceRequest: ...
+    @property
+    def groups(self) -> Sequence[RankGroup]: ...
+    @property
+    def spare_hosts(self) -> int: ...
+    @property
+    def time_limit_s(self) -> float | None: ...
+    @property
+    def preemptible(self) -> bool: ...
+    @property
+    def checkpoints(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """One attempt that waits for a placement: what must be placed together, for whom, and what it must not get.
+
+    In snapshot documents ``resources`` is called ``gpus``.
+    """
+
+    job_id: str
+    attempt: int
+    resources: Annotated[ResourceRequest, Field(alias="gpus")]
+    """What it asks for, spare hosts included. With ``groups``: what the first of them asks for."""
+    priority: int
+    namespace: str
+    user: str
+    enqueued_at: float
+    """When it began to wait, Unix seconds."""
+    excluded_gpus: frozenset[str] = frozenset()
+    excluded_hosts: frozenset[str] = frozenset()
+    class_key: str = ""
+    """Jobs with one key have the same resources and exclusions: one answer serves them all. See ``with_class_key``."""
+    task_token: bytes = b""
+    """Temporal's handle of the activity that waits for the placement."""
+    time_limit_s: float | None = None
+    """None: it may run for ever."""
+    preemptible: bool = True
+    checkpoints: bool = False
+    """It resumes from its checkpoints, so it may be moved."""
+    groups: RankGroupRequests = ()
+    """Filled for a gang of several rank groups."""
+    group: Annotated[str | None, Field(exclude=True)] = None
+    """The rank group that it is for. None: the whole job. See ``rank_groups``."""
+
+    @classmethod
+    def from_spec(cls, spec: PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:
+        """Build the request of a job that avoids no GPU and no host. Spare hosts are placed like all others."""
+        resources = spec.gpus
+        if spec.groups:
+            resources = spec.groups[0].gpus
+        elif spec.spare_hosts:
+            resources = resources.model_copy(update={"hosts": resources.hosts + spec.spare_hosts})
+        return cls(
+            job_id=job_id,
+            attempt=attempt,
+            resources=resources,
+            priority=spec.priority,
+            namespace=spec.namespace,
+            user=spec.user,
+            enqueued_at=enqueued_at,
+            time_limit_s=spec.time_limit_s,
+            preemptible=spec.preemptible,
+            checkpoints=spec.checkpoints,
+            groups=tuple((group.name, group.gpus) for group in spec.groups),
+        )
+
+    def rank_groups(self) -> list[PlacementRequest]:
+        """Return one request for each rank group, as if that group were all of the job."""
+        if not self.groups:
+            return [self]
+        return [replace(self, resources=resources, groups=(), group=name) for name, resources in self.groups]
+
+    def asking_for(self, resources: ResourceRequest) -> PlacementRequest:
+        """Return the same request for other resources."""
+        return replace(self, resources=resources)
+
+    def without_exclusions(self) -> PlacementRequest:
+        """Return the same request for a job that may get every GPU."""
+        if not self.has_exclusions:
+            return self
+        return replace(self, excluded_gpus=frozenset(), excluded_hosts=frozenset())
+
+    def with_class_key(self) -> PlacementRequest:
+        """Return the request with the key of its class. Equal for jobs that any scheduler answers alike, and stable
+        over processes and releases of Python.
+        """
+        parts = [
+            self.resources.model_dump(mode="json"),
+            sorted(self.excluded_gpus),
+            sorted(self.excluded_hosts),
+            self.namespace,
+            *([name, resources.model_dump(mode="json")] for name, resources in self.groups),
+        ]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+        return replace(self, class_key=key)
+
+    @property
+    def requests(self) -> tuple[ResourceRequest, ...]:
+        """What must be placed, all or none: one, or one of each rank group."""
+        return tuple(resources for _, resources in self.groups) or (self.resources,)
+
+    @property
+    def has_exclusions(self) -> bool:
+        """True if it must not use certain GPUs or hosts."""
+        return bool(self.excluded_gpus or self.excluded_hosts)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if one request asks for equal host slices, as most jobs do."""
+        return not self.groups and self.resources.total is None
+
+    @property
+    def needs_partial_resources(self) -> bool:
+        """True if it needs a share of a GPU, or CPUs or memory of hosts. Then counting free GPUs is not enough."""
+        return self.needs_host_resources or any(one.share is not None for one in self.requests)
+
+    @property
+    def needs_host_resources(self) -> bool:
+        """True if it asks for CPUs or memory of its hosts."""
+        return any(one.cpus_per_host > 0 or one.ram_mib_per_host > 0 for one in self.requests)
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of the whole gang, spare hosts included."""
+        return sum(one.gpus for one in self.requests)
+
+    @property
+    def tenant(self) -> str:
+        """The namespace whose GPUs it may share. Empty if it shares none, or only by MIG, which isolates tenants."""
+        shares = [one.share for one in self.requests if one.share is not None]
+        return self.namespace if any(share.mig_profile is None for share in shares) else ""
