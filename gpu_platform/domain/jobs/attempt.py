@@ -74,7 +74,7 @@ class RankLimits(BaseModel):
 
 
 class HostPlan(BaseModel):
-    """Everything that one host needs for its ranks of an attempt.
+    """Everything that one host needs for its ranks of an attempt: the last of the four shapes of a job.
 
     Command and environment are here once, not per rank: the message travels through Temporal, which limits its size.
     """
@@ -134,8 +134,10 @@ class Prepared(BaseModel):
 
 
 class LaunchRequest(BaseModel):
-    """Start all ranks of the plan. ``rendezvous`` None: the gang is on one host, which prepares and picks the port
-    itself."""
+    """Start all ranks of the plan. The rendezvous is not in the plan: it is known when rank 0's host is prepared.
+
+    ``rendezvous`` None: the gang is on one host, which prepares and picks the port itself.
+    """
 
     plan: HostPlan
     rendezvous: Prepared | None = None

@@ -14,7 +14,7 @@ from gpu_platform.domain.states import JobState
 
 
 class JobInput(BaseModel):
-    """The argument of JobWorkflow."""
+    """The argument of JobWorkflow: what was asked for, and how far the job has come."""
 
     job_id: str
     """The job's id, which is also the workflow's id."""

@@ -54,7 +54,7 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True)
 class RunningRow:
-    """A job that holds GPUs, or CPUs and memory of hosts."""
+    """A job that holds GPUs, or CPUs and memory of hosts: what it asked for, and what it got."""
 
     job_id: str
     attempt: int

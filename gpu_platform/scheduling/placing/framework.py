@@ -49,7 +49,10 @@ class FilterText:
 
 @dataclass(frozen=True)
 class HostQuery:
-    """A request together with the GPUs that it must not get: host index -> set."""
+    """What one rank group asks of hosts, and the GPUs that it must not get: host index -> set.
+
+    Filters work on host indices and sets, so they cannot use the names in a ``PlacementRequest``.
+    """
 
     request: ResourceRequest
     excluded: Mapping[int, int] = field(default_factory=dict)

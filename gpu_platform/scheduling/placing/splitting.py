@@ -25,7 +25,7 @@ CandidateLookup = Callable[[PlacementRequest], Candidates]
 
 @dataclass(frozen=True)
 class HostShard:
-    """A share of a total: ``request`` (equal slices of one size) on ``hosts``."""
+    """A part of a total: ``request`` (equal slices of one size) on ``hosts``."""
 
     request: ResourceRequest
     hosts: HostIndices

@@ -28,7 +28,10 @@ _TAKEN = [GpuState.ALLOCATED.value, GpuState.IN_USE.value]
 
 @dataclass(frozen=True)
 class AllocationItem:
-    """What an attempt takes of one GPU and of that GPU's host, or of a host alone. One row of ``allocation``."""
+    """What an attempt takes of one GPU and of that GPU's host, or of a host alone. One row of ``allocation``.
+
+    A placement lists GPUs by host; GPUs are locked, and constrained by the database, one by one.
+    """
 
     uuid: str | None
     """None: no GPU, only CPUs and memory of the host."""
