@@ -10,7 +10,8 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeGuard
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -66,12 +67,16 @@ def configuration() -> str:
 
 Later wins: defaults, the YAML file, variables. An example: `deploy/gpu-platform.example.yaml`.
 """
-    sections: list[tuple[str, str, type[BaseModel]]] = [("", "For every process", Settings)]
-    for name, field in Settings.model_fields.items():
-        if _is_model(field.annotation):
-            sections.append((f"{name}.", f"`{name}`", field.annotation))
-    tables = "".join(_settings_table(prefix, title, model) for prefix, title, model in sections)
+    tables = "".join(_settings_table(prefix, model) for prefix, model in _sections("", Settings))
     return head + tables + _policy_tables()
+
+
+def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections of the settings, each before those inside it: what its settings begin with, and its model."""
+    yield prefix, model
+    for name, field in model.model_fields.items():
+        if _is_model(field.annotation):
+            yield from _sections(f"{prefix}{name}.", field.annotation)
 
 
 def _policy_tables() -> str:
@@ -99,7 +104,8 @@ def _field_names(model: type) -> list[str]:
     return [field.name for field in dataclasses.fields(model)]
 
 
-def _settings_table(prefix: str, title: str, model: type[BaseModel]) -> str:
+def _settings_table(prefix: str, model: type[BaseModel]) -> str:
+    title = f"`{prefix[:-1]}`" if prefix else "For every process"
     docs = _attribute_docs(model)
     rows = []
     for name, field in model.model_fields.items():
@@ -128,8 +134,13 @@ def _default(path: str, field: FieldInfo) -> str:
 
 
 def _type_name(annotation: Any) -> str:
+    """For people: without bounds, and without None, which is a default."""
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type_name(kind) for kind in get_args(annotation) if kind is not NoneType)
     name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
-    return re.sub(r"(\w+\.)+", "", name).replace(" | None", "").replace("|", "\\|")
+    return re.sub(r"(\w+\.)+", "", name).replace("|", "\\|")
 
 
 def _attribute_docs(model: type) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Why a job waits, as data and in one sentence. All wording about waiting is here."""
+"""Why a job waits, as data and in one sentence: the words for filters and for plain jobs.
+
+``explain_gangs`` has those for gangs, ``reasons`` those for quotas and the order of the queue.
+"""
 
 from __future__ import annotations
 
