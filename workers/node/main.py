@@ -27,6 +27,7 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, no
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.power_cap import PowerCap
 from gpu_platform.hosts.agent import HostAgent
@@ -39,6 +40,7 @@ from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
+from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.hosts.processes.logs import LogRetention
 from gpu_platform.hosts.processes.record_cleanup import RecordRetention
@@ -180,102 +182,97 @@ async def sweep_checkpoints(agent: HostAgent) -> None:
         await asyncio.sleep(CHECKPOINT_SWEEP_S)
 
 
-async def main() -> None:
-    """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
-    settings = Settings()
-    configure_logging(f"node/{settings.node.name}", level=settings.log_level, json=settings.log_json)
-    home = node_dir(settings.state_dir.resolve(), settings.node.name)
-    lease_file = Path(lease_path(str(home)))
-    nvml, inventory = open_gpus(settings.node, home)
-    # Connect lazily, so that the lease is kept while Temporal does not answer.
-    client = await connect(settings, lazy=True)
-    policy = FaultPolicy.load(settings.node.fault_policy)
-    health = HealthMonitor(
+def health_monitor(
+    settings: Settings,
+    nvml: NvmlLibrary,
+    inventory: HostInventory,
+    home: Path,
+    policy: FaultPolicy,
+    on_fault: Callable[[FaultReport], None],
+) -> HealthMonitor:
+    """The monitor of this host's GPUs, not started yet."""
+    history = FaultHistory(
+        home / "gpu-history.jsonl",
+        forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
+    )
+    return HealthMonitor(
         nvml,
         inventory,
         policy,
         host=settings.node.name,
         interval_s=settings.node.health_interval_s,
         max_temperature_c=settings.node.max_temperature_c,
-        on_fault=lambda fault: faults.report(fault),
-        history=FaultHistory(
-            home / "gpu-history.jsonl",
-            forget_before_ms=int((time.time() - settings.node.gpu_history_days * 86_400) * 1000),
-        ),
+        on_fault=on_fault,
+        history=history,
         kernel_log=None if inventory.simulated or not settings.node.gpus else Path("/dev/kmsg"),
     )
+
+
+def cuda_stage(settings: Settings, inventory: HostInventory) -> CudaStage:
+    """The stage that gives each rank its CUDA version."""
+    return CudaStage(
+        inventory.cuda_installations,
+        inventory.cuda_version,
+        inventory.unusable_cuda,
+        default=settings.node.cuda_default == "newest",
+    )
+
+
+def retentions(settings: Settings, home: Path, agent: HostAgent) -> list[LogRetention | RecordRetention]:
+    """What removes the logs and records of attempts that ended long ago."""
+    logs = LogRetention(home, settings.node.log_keep_days * 24 * 3600, settings.node.log_keep_mib << 20)
+    return [logs, RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)]
+
+
+async def main() -> None:
+    """Run the node worker until it is told to stop. Raises :class:`RestartRequired` in an exception group."""
+    settings = Settings()
+    node = settings.node
+    configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
+    home = node_dir(settings.state_dir.resolve(), node.name)
+    lease_file = Path(lease_path(str(home)))
+    nvml, inventory = open_gpus(node, home)
+    # Connect lazily, so that the lease is kept while Temporal does not answer.
+    client = await connect(settings, lazy=True)
+    policy = FaultPolicy.load(node.fault_policy)
+    health = health_monitor(settings, nvml, inventory, home, policy, lambda fault: faults.report(fault))
     accountant = Accountant(home)
     health.observe_with(accountant)
     fitness = GpuFitness(
         nvml,
         inventory,
-        settings.node,
+        node,
         own_pids=lambda uuid: agent.attempt_pids(uuid) | sharing.daemon_pids(uuid),
         on_fault=lambda fault: faults.report(fault),
     )
-    scrubber = Scrubber(settings.node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
-    sharing = Sharing(settings.node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
-    agent = HostAgent(
-        settings,
-        nvml,
-        inventory,
-        health,
-        stages=[
-            CudaStage(
-                inventory.cuda_installations,
-                inventory.cuda_version,
-                inventory.unusable_cuda,
-                default=settings.node.cuda_default == "newest",
-            ),
-            accountant,
-            PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], settings.node.power_limit_w),
-            fitness,
-            CpuBinding(inventory, home),
-            sharing,
-        ],
-        lease_file=lease_file,
-    )
-    faults = FaultDispatcher(home / "faults", client, agent, settings.node.reset_attempts)
-    attempts = AttemptWatch(
-        settings.node,
-        nvml,
-        home,
-        accountant,
-        policy,
-        faults.report,
-        {gpu.uuid: gpu.index for gpu in inventory.gpus},
-        agent.checkpointing.clock,
-    )
-    sessions = ExecSessions(home.resolve(), settings.node.name)
+    scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
+    sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
+    power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
+    cpus = CpuBinding(inventory, home)
+    stages = [cuda_stage(settings, inventory), accountant, power_cap, fitness, cpus, sharing]
+    agent = HostAgent(settings, nvml, inventory, health, stages=stages, lease_file=lease_file)
+    faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
+    indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+    attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
+    sessions = ExecSessions(home.resolve(), node.name)
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
-    http = NodeHttp(agent, sessions, settings.node, routes)
-    lease = LeaseKeeper(
-        settings,
-        agent,
-        report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory)),
-        health.forget_resets_before,
-        report_by_temporal(client),
-        lease_file,
-    )
+    http = NodeHttp(agent, sessions, node, routes)
+    make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
+    by_temporal = report_by_temporal(client)
+    lease = LeaseKeeper(settings, agent, make_report, health.forget_resets_before, by_temporal, lease_file)
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
-    keep_s = settings.node.log_keep_days * 24 * 3600
-    watch = NvmlWatch(nvml, settings.node, home, inventory, is_paused=lambda: health.is_paused)
-    reboot = HostReboot(settings.node, home, inventory, agent)
-    if settings.node.gpus:
+    watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)
+    reboot = HostReboot(node, home, inventory, agent)
+    if node.gpus:
         health.start()
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(http.run())
-            group.create_task(faults.run())
-            group.create_task(lease.run())
+            for part in (http, faults, lease, watch, reboot):
+                group.create_task(part.run())
             group.create_task(attempts.run(agent))
-            group.create_task(watch.run())
-            group.create_task(reboot.run())
             group.create_task(sweep_checkpoints(agent))
-            logs = LogRetention(home, keep_s, settings.node.log_keep_mib << 20)
-            ended = RecordRetention(home, agent.forget, settings.node.record_keep_hours * 3600)
-            group.create_task(sweep_old([logs, ended]))
+            group.create_task(sweep_old(retentions(settings, home, agent)))
             group.create_task(run_activities(settings, agent, faults, health, reboot))
     finally:
         health.stop()

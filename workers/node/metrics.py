@@ -6,8 +6,8 @@ GPUs, throttle reasons, XIDs seen, and living ranks of this host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.health.watched_gpu import WatchedGpu
-from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS
+from gpu_platform.hosts.nvml.gpu_signals import THROTTLE_REASONS, ErrorCounts, HardwareStatus, Reading
 
 _GPU = ("gpu", "uuid")
 _RANK = ("job", "attempt", "rank")
@@ -62,68 +62,109 @@ class NodeMetrics(Collector):
         yield from (holders, cpu, memory, seconds, energy, busy)
 
 
-def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterable[Metric]:
-    """The metrics of the GPUs. A value that a GPU does not report has no series."""
-    labels = {gpu.info.uuid: [str(gpu.info.index), gpu.info.uuid] for gpu in gpus}
+class _Series(NamedTuple):
+    """One metric with one value per GPU. A GPU that does not report the value has no series."""
 
-    def family(
-        name: str, what: str, values: Mapping[str, float | None], kind: Literal["gauge", "counter"] = "gauge"
-    ) -> Metric:
-        made = (GaugeMetricFamily if kind == "gauge" else CounterMetricFamily)(
-            f"gpu_platform_gpu_{name}", what, labels=_GPU
-        )
-        for uuid, value in values.items():
-            if value is not None:
-                made.add_metric(labels[uuid], value)
+    name: str
+    help: str
+    value: Callable[[WatchedGpu], float | None]
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
+
+    def metric(self, gpus: Sequence[WatchedGpu]) -> Metric:
+        made = self.kind(f"gpu_platform_gpu_{self.name}", self.help, labels=_GPU)
+        for gpu in gpus:
+            if (value := self.value(gpu)) is not None:
+                made.add_metric(_labels(gpu), value)
         return made
 
-    reads = {gpu.info.uuid: gpu.reading for gpu in gpus}
-    known = {uuid: reading for uuid, reading in reads.items() if reading is not None}
-    counts = {gpu.info.uuid: gpu.counts for gpu in gpus if gpu.counts is not None}
-    statuses = {gpu.info.uuid: gpu.hardware_status for gpu in gpus if gpu.hardware_status is not None}
-    yield family("up", "1: NVML answers for it", {uuid: float(read is not None) for uuid, read in reads.items()})
-    yield family("degraded", "1: it gets no new work for now", {uuid: float(uuid in degraded) for uuid in labels})
-    yield family("memory_total_bytes", "Its memory", {gpu.info.uuid: gpu.info.memory_mib << 20 for gpu in gpus})
-    yield family("temperature_celsius", "Its temperature", {uuid: r.temperature_c for uuid, r in known.items()})
-    yield family(
+
+def _of_reading(value: Callable[[Reading], float | None]) -> Callable[[WatchedGpu], float | None]:
+    return lambda gpu: None if gpu.reading is None else value(gpu.reading)
+
+
+def _of_counts(value: Callable[[ErrorCounts], float | None]) -> Callable[[WatchedGpu], float | None]:
+    return lambda gpu: None if gpu.counts is None else value(gpu.counts)
+
+
+def _of_hardware(value: Callable[[HardwareStatus], float | None]) -> Callable[[WatchedGpu], float | None]:
+    return lambda gpu: None if gpu.hardware_status is None else value(gpu.hardware_status)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+_MIB = 1 << 20
+_SERIES = (
+    _Series("up", "1: NVML answers for it", lambda gpu: float(gpu.reading is not None)),
+    _Series("memory_total_bytes", "Its memory", lambda gpu: gpu.info.memory_mib * _MIB),
+    _Series("temperature_celsius", "Its temperature", _of_reading(lambda reading: reading.temperature_c)),
+    _Series(
         "utilization_ratio",
         "Part of the time in which a kernel ran",
-        {uuid: None if r.utilization_percent is None else r.utilization_percent / 100 for uuid, r in known.items()},
-    )
-    yield family(
+        _of_reading(lambda reading: _scaled(reading.utilization_percent, 1 / 100)),
+    ),
+    _Series(
         "memory_used_bytes",
         "Memory in use, by anybody",
-        {uuid: None if r.memory_used_mib is None else r.memory_used_mib << 20 for uuid, r in known.items()},
-    )
-    yield family("power_watts", "Power it draws", {uuid: r.power_w for uuid, r in known.items()})
-    yield family("power_limit_watts", "Its power limit", {uuid: f.power_limit_w for uuid, f in statuses.items()})
-    yield family(
+        _of_reading(lambda reading: _scaled(reading.memory_used_mib, _MIB)),
+    ),
+    _Series("power_watts", "Power it draws", _of_reading(lambda reading: reading.power_w)),
+    _Series("power_limit_watts", "Its power limit", _of_hardware(lambda hardware: hardware.power_limit_w)),
+    _Series(
         "energy_joules",
         "Energy since the driver was loaded",
-        {uuid: r.energy_j for uuid, r in known.items()},
-        "counter",
-    )
-    yield family("remapped_rows", "Rows replaced by spares", {u: c.remapped_rows for u, c in counts.items()})
-    yield family("nvlinks_up", "NVLinks that are up", {uuid: f.nvlinks_up for uuid, f in statuses.items()})
-    yield family(
+        _of_reading(lambda reading: reading.energy_j),
+        CounterMetricFamily,
+    ),
+    _Series("remapped_rows", "Rows replaced by spares", _of_counts(lambda counts: counts.remapped_rows)),
+    _Series("nvlinks_up", "NVLinks that are up", _of_hardware(lambda hardware: hardware.nvlinks_up)),
+    _Series(
         "nvlink_errors",
         "Replays, recoveries, checksum errors",
-        {u: c.nvlink_errors for u, c in counts.items()},
-        "counter",
+        _of_counts(lambda counts: counts.nvlink_errors),
+        CounterMetricFamily,
+    ),
+    _Series(
+        "pcie_replays", "PCIe packets sent again", _of_counts(lambda counts: counts.pcie_replays), CounterMetricFamily
+    ),
+)
+
+
+def _labels(gpu: WatchedGpu) -> list[str]:
+    return [str(gpu.info.index), gpu.info.uuid]
+
+
+def _of_gpus(gpus: Sequence[WatchedGpu], degraded: Mapping[str, str]) -> Iterable[Metric]:
+    for series in _SERIES:
+        yield series.metric(gpus)
+    yield _Series("degraded", "1: it gets no new work for now", lambda gpu: float(gpu.info.uuid in degraded)).metric(
+        gpus
     )
-    yield family("pcie_replays", "PCIe packets sent again", {u: c.pcie_replays for u, c in counts.items()}, "counter")
+    yield from (_ecc_errors(gpus), _throttled(gpus), _xids(gpus))
+
+
+def _ecc_errors(gpus: Sequence[WatchedGpu]) -> Metric:
     ecc = CounterMetricFamily("gpu_platform_gpu_ecc_errors", "ECC errors since the last reset", labels=[*_GPU, "kind"])
-    for uuid, count in counts.items():
-        ecc.add_metric([*labels[uuid], "corrected"], count.corrected_ecc)
-        ecc.add_metric([*labels[uuid], "uncorrected"], count.uncorrected_ecc)
-    yield ecc
+    for gpu in gpus:
+        if gpu.counts is not None:
+            ecc.add_metric([*_labels(gpu), "corrected"], gpu.counts.corrected_ecc)
+            ecc.add_metric([*_labels(gpu), "uncorrected"], gpu.counts.uncorrected_ecc)
+    return ecc
+
+
+def _throttled(gpus: Sequence[WatchedGpu]) -> Metric:
     slowed = GaugeMetricFamily("gpu_platform_gpu_throttled", "1: clocks are lowered by this", labels=[*_GPU, "reason"])
-    for uuid, reading in known.items():
-        for reason in THROTTLE_REASONS.values():
-            slowed.add_metric([*labels[uuid], reason], float(reason in reading.throttle_reasons))
-    yield slowed
+    for gpu in gpus:
+        for reason in THROTTLE_REASONS.values() if gpu.reading is not None else ():
+            holds = gpu.reading is not None and reason in gpu.reading.throttle_reasons
+            slowed.add_metric([*_labels(gpu), reason], float(holds))
+    return slowed
+
+
+def _xids(gpus: Sequence[WatchedGpu]) -> Metric:
     xids = CounterMetricFamily("gpu_platform_gpu_xids", "XIDs since the node worker started", labels=[*_GPU, "xid"])
     for gpu in gpus:
         for xid, count in sorted(gpu.xid_counts.items()):
-            xids.add_metric([*labels[gpu.info.uuid], str(xid)], count)
-    yield xids
+            xids.add_metric([*_labels(gpu), str(xid)], count)
+    return xids
