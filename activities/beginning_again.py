@@ -1,4 +1,4 @@
-"""The first step of a job's workflow that takes over from one that Temporal lost."""
+"""The first step of a workflow that takes over a job whose workflow Temporal lost."""
 
 from __future__ import annotations
 

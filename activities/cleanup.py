@@ -1,4 +1,4 @@
-"""The steps of CleanupWorkflow that look before they act: whoever asked for the cleanup may have been wrong."""
+"""The steps of CleanupWorkflow. They look before they act, because the request for the cleanup may be wrong."""
 
 from __future__ import annotations
 

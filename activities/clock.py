@@ -1,4 +1,4 @@
-"""The activities' clock. Workflows use ``workflow.now()``; the pure core is given its time."""
+"""The clock of activities. Workflows use ``workflow.now()``, and the pure core gets the time from its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats while something is under way: a worker that dies in it is replaced within the heartbeat timeout."""
+"""Heartbeats of activities: if a worker dies in one, another worker takes over within the heartbeat timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A host's report, as the service takes it too (``service/routers/hosts_and_gpus.py``)."""
+"""Takes a host's report that came through Temporal. The service takes reports too
+(``service/routers/hosts_and_gpus.py``)."""
 
 from __future__ import annotations
 

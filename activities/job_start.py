@@ -1,5 +1,7 @@
-"""Starting a job's workflow: one way for the service, which takes submissions, and for the leader, which starts late
-jobs. So every job can be found in the Temporal UI by namespace, user, state and GPUs."""
+"""Starts the workflow of a job, for the service (new jobs) and for the leader (late starts) alike.
+
+So every job can be found in the Temporal UI by namespace, user, state and GPUs.
+"""
 
 from __future__ import annotations
 

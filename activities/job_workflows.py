@@ -1,4 +1,4 @@
-"""Jobs' workflows, as far as the reconciler touches them: look, start, clean up, kill."""
+"""Jobs' workflows as the reconciler needs them: look, start, clean up, kill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Asking the scheduler for a place.
+"""Asks the scheduler for a placement.
 
-``place_gang`` writes the queue row and completes asynchronously: the scheduler answers through
-the task token in that row, whenever there is a place. Nobody holds a thread while a job waits.
+``place_gang`` writes the queue row and completes asynchronously: the scheduler answers through the task token in that
+row when there is a placement. No thread waits meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Healing a GPU: the database's half (control queue) and the host's half (``node-<host>``)."""
+"""The steps that heal a GPU: in the database (control queue) and on the host (``node-<host>``)."""
 
 from __future__ import annotations
 

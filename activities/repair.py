@@ -1,4 +1,4 @@
-"""Repairing a whole host: what the control worker writes and runs, and what the host itself does."""
+"""The steps that repair a whole host: what the control worker writes and runs, and what the host itself does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search attributes of JobWorkflow: what an operator can search and sort by in the Temporal UI."""
+"""Search attributes of JobWorkflow: by these an operator can search and sort jobs in the Temporal UI."""
 
 from __future__ import annotations
 

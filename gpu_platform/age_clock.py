@@ -1,4 +1,4 @@
-"""The time by which old things are deleted."""
+"""The clock by which old files and rows are deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def _boot_clock_s() -> float:
 
 
 class AgeClock:
-    """Unix time, seconds; never further on than has really passed since it was made.
+    """Unix time in seconds, for the age of files. It never runs faster than real time since the object was made.
 
-    A clock that is set forward by a month would make everything a month older, and retention would delete it within
-    minutes. Set back, it is followed: things only stay longer. After a true correction forward they stay longer too,
-    until the process starts again. ``steady``: seconds that no change of the date moves, and that count sleep
+    If somebody sets the clock forward by a month, all files would seem a month older, and retention would delete them
+    within minutes. So AgeClock ignores such a step: files only stay longer, until the process restarts. If the clock is
+    set back, AgeClock follows it. ``steady``: seconds that no change of the date moves and that count sleep
     (``CLOCK_BOOTTIME``).
     """
 
@@ -25,4 +25,5 @@ class AgeClock:
         self._began = wall() - steady()
 
     def __call__(self) -> float:
+        """Return the time, Unix seconds."""
         return min(self._wall(), self._began + self._steady())

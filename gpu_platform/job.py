@@ -1,4 +1,4 @@
-"""For programs that run as jobs: go on from a checkpoint, save one safely, and hear when one is wanted.
+"""For programs that run as jobs: resume from a checkpoint, save one safely, and learn when the platform wants one.
 
 ::
 
@@ -11,9 +11,9 @@
             with job.save(step) as directory:
                 write_state(directory / "state.bin")
 
-Needs the standard library only, and works outside the platform too: nobody asks for checkpoints then, and they go
-into ``./checkpoints``. One process of a gang saves (rank 0); to save from several, let rank 0 open ``save``, tell the
-others the directory, and leave the ``with`` after a barrier.
+It needs only the standard library, and works outside the platform too: then nobody asks for checkpoints, and they are
+written to ``./checkpoints``. One process of a gang saves (rank 0). To save from several, let rank 0 open ``save``, send
+the directory to the others, and leave the ``with`` block after a barrier.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from typing import Any
 MANIFEST = "MANIFEST.json"
 COMPLETE = "COMPLETE"
 SAVING = ".saving-"
-"""Begins the name of a checkpoint that is being written."""
+"""The beginning of the name of a checkpoint that is being written."""
 LISTENING = ".listening"
-"""In the attempt's directory: its program asks :func:`should_checkpoint`, so it is worth while to wait for it."""
+"""A file in the attempt's directory. It says that the program calls :func:`should_checkpoint`, so the platform waits
+for its answer."""
 
 _OUTSIDE = "checkpoints"
 _POLL_S = 0.25
@@ -45,23 +46,23 @@ _BLOCK_BYTES = 1 << 20
 
 
 def resume_dir() -> Path | None:
-    """The complete checkpoint that this attempt goes on from; None: start from the beginning."""
+    """The complete checkpoint from which this attempt resumes. None: start from the beginning."""
     directory = os.environ.get("GPU_PLATFORM_RESUME_FROM")
     return Path(directory) if directory else None
 
 
 def checkpoint_dir() -> Path:
-    """Where this attempt's checkpoints go."""
+    """The directory for the checkpoints of this attempt."""
     return Path(os.environ.get("GPU_PLATFORM_CHECKPOINT_DIR") or _OUTSIDE)
 
 
 @contextlib.contextmanager
 def save(step: int | None = None, *, keep: bool = False, hashes: bool = True) -> Iterator[Path]:
-    """Yields an empty directory to write into. Leaving the ``with`` makes it a checkpoint, at once and for good.
+    """Give an empty directory to write into. At the end of the ``with`` block it becomes a checkpoint, all at once.
 
-    At every moment, also after a power cut, the checkpoint is there as a whole or not at all. An exception inside
-    leaves none. ``keep``: the platform never removes it. ``hashes=False``: the manifest names sizes only, which saves
-    reading everything again (about a second per GB). Raises ``OSError``, e.g. when the disk is full.
+    At every moment, also after a power cut, the checkpoint is there completely or not at all. After an exception in the
+    block there is none. ``keep``: the platform never removes it. ``hashes=False``: the manifest has only the sizes of
+    files, which saves reading all of them again (about a second per GB). Raises ``OSError``, e.g. if the disk is full.
     """
     answers = _requests.newest()
     parent = checkpoint_dir()
@@ -79,22 +80,23 @@ def save(step: int | None = None, *, keep: bool = False, hashes: bool = True) ->
 
 
 def should_checkpoint(every_s: float | None = None) -> bool:
-    """Is it time to save? True until the next :func:`save` when the platform asks (by its interval, or before it
-    stops the job), when ``every_s`` seconds have passed since the last save, or on the signal of the job's policy.
+    """True if it is time to save.
 
-    Cheap: call it after every step. Ranks may hear it a step apart, so let rank 0 decide for all.
+    It is True until the next :func:`save` if the platform asks (at its interval, or before it stops the job), if
+    ``every_s`` seconds have passed since the last save, or after the signal of the job's policy. It costs little: call
+    it after every step. Ranks may see it one step apart, so let rank 0 decide for all.
     """
     return _requests.due(every_s)
 
 
 def why() -> str | None:
-    """Why the platform asks now, e.g. ``interval`` or ``stop``; None: it does not."""
+    """Why the platform asks now, e.g. ``interval`` or ``stop``. None: it does not ask."""
     request = _requests.open_request()
     return None if request is None else str(request.get("why", ""))
 
 
 class _Requests:
-    """What the platform asks for: a file that it replaces, and a signal that makes us look at once."""
+    """What the platform asks for: a file that it replaces, and a signal after which we look at once."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -106,7 +108,7 @@ class _Requests:
         self._saved_at = time.monotonic()
 
     def newest(self) -> str | None:
-        """The id of what is asked now: what a save that begins now answers."""
+        """The id of the current request, which a save that begins now answers."""
         with self._lock:
             self._signalled = False
             request = self._read()
@@ -144,7 +146,7 @@ class _Requests:
         return self._request
 
     def _listen(self) -> None:
-        """Once: say that somebody listens, and handle the signal if nothing else does."""
+        """Once: say that the program listens, and handle the signal if the program does not."""
         with self._lock:
             if self._listens:
                 return
@@ -158,7 +160,7 @@ class _Requests:
             return
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, self._hear)
-            signal.siginterrupt(number, False)  # libraries in C expect no interrupted system calls
+            signal.siginterrupt(number, False)  # C libraries do not expect interrupted system calls
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
         self._signalled = True
@@ -187,7 +189,7 @@ def _seal(directory: Path, step: int | None, keep: bool, hashes: bool) -> None:
 
 
 def _publish(temporary: Path, parent: Path, name: str) -> None:
-    """Under a name of its own: what is there stays."""
+    """Rename the checkpoint to a name that is not in use. Existing files stay."""
     for number in range(1, 100_000):
         target = parent / (name if number == 1 else f"{name}.{number}")
         if os.path.lexists(target):
@@ -204,6 +206,7 @@ def _publish(temporary: Path, parent: Path, name: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -1,8 +1,8 @@
 """Logs and metrics, the same in every process.
 
-Logs are one JSON object per line on stderr (structlog); whatever is bound with :func:`bound` (job, attempt, host, GPU)
-stands in every line below it, also in lines of libraries that use :mod:`logging`. Metrics are Prometheus's; each
-process serves its own.
+Logs are one JSON object per line on stderr (structlog). Values that are bound with :func:`bound` (job, attempt, host,
+GPU) are in every line of the block, also in lines of libraries that use :mod:`logging`. Metrics are for Prometheus;
+each process serves its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUEST_SECONDS = Histogram(
 
 
 def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -> None:
-    """Send every log line of this process to stderr; ``process`` names it, e.g. ``service`` or ``node/dgx-a``."""
+    """Send every log line of this process to stderr. ``process`` names it, e.g. ``service`` or ``node/dgx-a``."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -71,18 +71,19 @@ def configure_logging(process: str, *, level: str = "INFO", json: bool = True) -
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module."""
     return structlog.stdlib.get_logger(name)
 
 
 @contextmanager
 def bound(**context: Any) -> Iterator[None]:
-    """Every log line inside carries ``context``: ``with bound(job_id=…, attempt=…, host=…, gpu=…):``."""
+    """Add ``context`` to every log line in the block: ``with bound(job_id=…, attempt=…, host=…, gpu=…):``."""
     with structlog.contextvars.bound_contextvars(**context):
         yield
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
-    """Serve ``/metrics`` of this process from a daemon thread; returns the port (``port`` 0: any free one)."""
+    """Serve ``/metrics`` of this process from a daemon thread. Returns the port (``port`` 0: any free one)."""
     server, _ = start_http_server(port, addr=host)
     return server.server_address[1]
 

@@ -29,6 +29,8 @@ class _Section(BaseModel):
 
 
 class TemporalSettings(_Section):
+    """Where Temporal is."""
+
     address: str = "127.0.0.1:7233"
     """Host and port of the Temporal frontend."""
     namespace: str = "default"
@@ -51,6 +53,8 @@ class JobDefaults(_Section):
 
 
 class ServiceSettings(_Section):
+    """The REST service."""
+
     host: str = "127.0.0.1"
     """Address on which the service listens. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
@@ -60,6 +64,8 @@ class ServiceSettings(_Section):
 
 
 class SchedulerSettings(_Section):
+    """The scheduler."""
+
     poll_ms: Annotated[float, Field(gt=0)] = 5.0
     """How often the scheduler reads the change feed, milliseconds."""
     leader_heartbeat_timeout_s: float = 4.0
@@ -101,6 +107,7 @@ class RemediationSettings(_Section):
 
     @property
     def back_off(self) -> BackOff:
+        """The flapping settings as the time out after each failure."""
         return BackOff(
             window=timedelta(hours=self.flapping_window_h),
             first=timedelta(minutes=self.flapping_first_min),
@@ -109,6 +116,7 @@ class RemediationSettings(_Section):
 
     @property
     def policy(self) -> RemediationPolicy:
+        """The settings that workflows need."""
         return RemediationPolicy(
             steps=self.steps,
             approve=self.approve,
@@ -121,6 +129,8 @@ class RemediationSettings(_Section):
 
 
 class NodeSettings(_Section):
+    """One host and its node worker."""
+
     name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
     """The host's name in the cluster; default: this machine's."""
     address: str = "127.0.0.1"
@@ -238,6 +248,8 @@ class NodeSettings(_Section):
 
 
 class Settings(BaseSettings):
+    """All settings, from ``gpu-platform.yaml`` and from environment variables ``GPU_PLATFORM_…``."""
+
     model_config = SettingsConfigDict(env_prefix="GPU_PLATFORM_", env_nested_delimiter="__", extra="forbid")
 
     state_dir: Path = Field(default_factory=lambda: Path.cwd() / ".gpu-platform")
@@ -267,6 +279,7 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
+        """The SQLAlchemy address of the database."""
         return self.database_url or f"sqlite:///{self.state_dir / 'platform.db'}"
 
     @classmethod
@@ -278,5 +291,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Called by pydantic. Arguments win over environment variables, and these over the file
+        ``GPU_PLATFORM_CONFIG``."""
         path = Path(os.environ.get("GPU_PLATFORM_CONFIG", "gpu-platform.yaml"))
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)

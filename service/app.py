@@ -32,8 +32,11 @@ Run jobs on your GPU hosts. Every error is problem+json with a stable `code`; li
 
 
 def create_app(settings: Settings, store: Store, temporal: ClientProvider | None = None) -> FastAPI:
-    """``store`` is migrated already and stays the caller's; ``temporal`` defaults to one client of the settings,
-    connected when it is first needed."""
+    """The REST application.
+
+    ``store`` is migrated already, and the caller closes it. ``temporal`` defaults to one client of the settings, which
+    connects when it is first needed.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +78,7 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
 
 
 def _describe(app: FastAPI) -> None:
-    """Add to the OpenAPI description what no route returns as JSON: problems, and the chunks of what is followed."""
+    """Add to the OpenAPI description what no route returns as JSON: problems, and the chunks of streams."""
     generate = app.openapi
 
     def openapi() -> dict[str, object]:

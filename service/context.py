@@ -1,4 +1,4 @@
-"""The context that every request handler gets: store, Temporal, event feed and HTTP client for node agents."""
+"""The context that every request handler gets: store, Temporal, event feed and HTTP client for node workers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from service.temporal import JobWorkflows
 
 @dataclass(frozen=True)
 class ServiceContext:
+    """What every request of the service needs. ``agents``: the HTTP client for node workers."""
+
     settings: Settings
     store: Store
     workflows: JobWorkflows
@@ -35,6 +37,7 @@ class ServiceContext:
 
 
 def now() -> datetime:
+    """The time now, with the time zone UTC."""
     return datetime.now(UTC)
 
 

@@ -1,9 +1,9 @@
 """One reader of the change feed per process, any number of followers.
 
-The shared task asks the store for a change token every ``poll_s``; only when that changed does it read events, once,
-and hands each to the followers of its job and of everything. A follower reads its past from the store, then takes
-what the task hands it; one that falls behind goes back to the store. Nothing is skipped, because sequence numbers
-become visible in order.
+The shared task asks the store for a change token every ``poll_s``. Only if that has changed, it reads the new events,
+once, and gives each to the followers of its job and of everything. A follower reads earlier events from the store, then
+takes those that the task gives it. If it falls behind, it reads from the store again. Nothing is skipped, because
+sequence numbers become visible in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpu_platform.store.jobs import jobs
 PAGE = 500
 MAX_BEHIND = 2000
 RETRY_S = 1.0
-"""Between two tries while the database is away."""
+"""Seconds between two tries while the database is away."""
 TERMINAL_KINDS = frozenset({"job.completed", "job.failed", "job.cancelled", "job.withdrawn"})
 
 log = get_logger(__name__)
@@ -53,6 +53,8 @@ class _Follower:
 
 
 class EventFeed:
+    """Gives the events of the database to all streams. One task reads them for all."""
+
     def __init__(self, store: Store, poll_s: float = 0.1) -> None:
         self._store = store
         self._poll_s = poll_s
@@ -62,15 +64,16 @@ class EventFeed:
 
     @property
     def closed(self) -> bool:
+        """True after :meth:`close`."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End every stream: the service is about to stop, and clients will follow another one."""
+        """End every stream: the service is about to stop, and clients will connect to another one."""
         self._closed.set()
         self._wake_all()
 
     async def run(self) -> None:
-        """The shared task. It outlives a database that is away."""
+        """Read new events for all streams. While the database is away, it tries again."""
         seq: int | None = None
         token: object = None
         while not self.closed:
@@ -78,7 +81,7 @@ class EventFeed:
                 if seq is None:
                     seq = await run_in_threadpool(store_events.last_seq, self._store)
                     self._ready.set()
-                    self._wake_all()  # what happened before this number is nobody's news, but they may not know it
+                    self._wake_all()  # nobody waits for events before this number, but a follower may have missed some
                 # The token is read first: a commit between the two reads is then found in the next round.
                 now = await run_in_threadpool(store_events.change_token, self._store)
                 if now != token:
@@ -93,19 +96,21 @@ class EventFeed:
                 await asyncio.sleep(RETRY_S)
 
     async def last_seq(self) -> int:
+        """The sequence number of the newest event."""
         return await run_in_threadpool(store_events.last_seq, self._store)
 
     async def follow(self, after: int, job_id: str | None = None) -> AsyncGenerator[Event, None]:
-        """Events behind ``after``, of one job until it has ended, or of everything; ends when the service stops."""
+        """Events after the number ``after``: of one job until it has ended, or of everything. It ends when the
+        service stops."""
         with self._following(job_id) as follower:
             await self._ready.wait()
-            follower.lost_some = True  # the past is in the store
+            follower.lost_some = True  # earlier events are in the store
             while not self.closed:
                 ended = False
                 if follower.lost_some:
                     follower.take()
                     follower.lost_some = False
-                    # Whether it has ended is asked first: its last event is then among those that are read.
+                    # Ask first whether it has ended: then its last event is among those that are read.
                     ended = job_id is not None and await run_in_threadpool(_has_ended, self._store, job_id)
                     events = await run_in_threadpool(store_events.read_events, self._store, after, PAGE, job_id)
                     follower.lost_some = follower.lost_some or len(events) == PAGE
@@ -126,7 +131,7 @@ class EventFeed:
     def watching(self, job_id: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever something happens to the job, and when the feed closes."""
         with self._following(job_id) as follower:
-            follower.lost_some = True  # keep no events, only tell that there are some
+            follower.lost_some = True  # keep no events, only wake
             yield follower.wakeup
 
     def _wake_all(self) -> None:

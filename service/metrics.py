@@ -1,4 +1,4 @@
-"""Prometheus: what the truth says when it is scraped, and how long requests took."""
+"""Metrics for Prometheus: the state in the database at the time of the scrape, and how long requests took."""
 
 from __future__ import annotations
 
@@ -92,12 +92,14 @@ class _PlatformCollector(Collector):
 
 
 class RequestTimes:
-    """Measures each request and gives it an id. Plain ASGI: it must not buffer streams, and cost next to nothing."""
+    """Measures each request and gives it an id. It is plain ASGI, because it must not buffer streams and must be
+    fast."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI defines it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

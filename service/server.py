@@ -1,4 +1,4 @@
-"""The service as a process's main loop: uvicorn, and an end that does not wait for those who follow."""
+"""The main loop of the service: uvicorn, with an end that does not wait for streams."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from service.http.connections import TimeLimitedConnection
 
 
 class Server(uvicorn.Server):
-    """Ends every stream when it is told to stop; their clients go on with another server where they were.
+    """Ends every stream when it must stop, so that clients continue with another server.
 
-    uvicorn alone would wait for followers, who never leave by themselves, until its grace is over.
+    uvicorn alone would wait for the streams, which never end by themselves, until its grace is over.
     """
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
@@ -31,6 +31,7 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all streams, then stop as uvicorn does."""
         if (context := getattr(self._application.state, "context", None)) is not None:
             context.feed.close()
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, 9.2): ids to resume from, keep-alives, and an ``end`` that says: that was all."""
+"""Server-sent events (WHATWG HTML, 9.2): ids to resume from, keep-alives, and an ``end`` event after the last one."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ log = get_logger(__name__)
 
 
 def message(data: str, event_id: str) -> bytes:
+    """One server-sent event."""
     return format_sse_event(data_str=data, id=event_id)
 
 
 def end(data: str = "{}") -> bytes:
-    """Nothing more will come. Without it the client reconnects, which is right when the service was restarted."""
+    """The event that says that nothing more comes. Without it the client reconnects, e.g. after a restart of the
+    service."""
     return format_sse_event(data_str=data, event="end")
 
 
 def stream(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
+    """The HTTP answer for server-sent events. It sends a line now and then to keep the connection alive."""
     return EventSourceResponse(
         _with_keep_alive(_with_problems(events)), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
 
 
 def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
-    """Where the stream resumes: the last event that the client saw counts more than its first request."""
+    """The number after which the stream continues. The last event that the client saw counts more than its first
+    request."""
     if not last_event_id:
         return after
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
@@ -41,7 +45,7 @@ def resume_seq(last_event_id: str | None, after: int | None) -> int | None:
 
 
 async def _with_problems(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """An error after the head was sent: told as an event, or, if trying again can help, by ending without ``end``."""
+    """Turn an error after the head was sent into an event. If trying again can help, end without ``end`` instead."""
     try:
         async for event in events:
             yield event

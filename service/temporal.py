@@ -25,7 +25,7 @@ from gpu_platform.store.restoring.orphans import HeldAttempt
 
 RPC_TIMEOUT = timedelta(seconds=5)
 PATIENCE_S = 6.0
-"""All tries of one call together: the SDK retries by itself, and a user waits for the answer."""
+"""Seconds for all tries of one call together: the SDK tries again by itself, and a user waits for the answer."""
 
 ClientProvider = Callable[[], Awaitable[Client]]
 
@@ -37,7 +37,8 @@ class WorkflowGone(Exception):
 
 
 def connect_lazily(settings: TemporalSettings) -> ClientProvider:
-    """A provider of one client that connects at its first call, so that the service may start before Temporal."""
+    """Returns a function that gives one client. It connects at its first call, so the service may start before
+    Temporal."""
     client: Client | None = None
 
     async def provide() -> Client:
@@ -52,19 +53,21 @@ def connect_lazily(settings: TemporalSettings) -> ClientProvider:
 
 
 class JobWorkflows:
-    """Jobs' workflows, as far as the service touches them. Every method raises :class:`Unavailable`."""
+    """The service's access to the workflows of jobs. Every method raises :class:`Unavailable`."""
 
     def __init__(self, provide: ClientProvider) -> None:
         self._provide = provide
         self._starter = JobStarter()
 
     async def start(self, job_id: str, spec: JobSpec) -> None:
-        """Start the workflow; that it has been started already is a success."""
+        """Start the workflow. It is no error if it was started already."""
         await self._start(job_id, spec, None)
 
     async def interrupt(self, job_id: str, spec: JobSpec, signal: str, interrupt: Interrupt, *, pending: bool) -> None:
-        """Send ``cancel``, ``kill`` or ``preempt``. ``pending``: the workflow may not have been started yet; then it
-        is started with the signal. Raises :class:`WorkflowGone` if it has ended."""
+        """Send ``cancel``, ``kill`` or ``preempt``. Raises :class:`WorkflowGone` if the workflow has ended.
+
+        ``pending``: the workflow may not have been started. Then it is started with the signal.
+        """
         if pending:
             await self._start(job_id, spec, (signal, interrupt))
             return
@@ -79,7 +82,8 @@ class JobWorkflows:
     async def interrupt_orphan(self, job: Job, held: Sequence[HeldAttempt], signal: str, interrupt: Interrupt) -> None:
         """End a job whose workflow is gone although the job has not ended.
 
-        One that Temporal does not know is begun again with the signal. One that is closed is cleaned up.
+        If Temporal does not know the workflow, a new one takes over the job and gets the signal. If it is closed, the
+        job is cleaned up.
         """
         try:
             await self._start(job.id, job.spec, (signal, interrupt), begin_again=True)
@@ -93,7 +97,7 @@ class JobWorkflows:
                     await workflows.clean_up(given)
 
     async def order_remediation(self, workflow_id: str, signal: str, order: RemediationOrder) -> None:
-        """Send ``approve``, ``veto`` or ``overrule``. Raises :class:`WorkflowGone` if nothing is being repaired."""
+        """Send ``approve``, ``veto`` or ``overrule``. Raises :class:`WorkflowGone` if there is no remediation."""
         async with self._reaching() as client:
             try:
                 await client.get_workflow_handle(workflow_id).signal(signal, order, rpc_timeout=RPC_TIMEOUT)
@@ -103,7 +107,7 @@ class JobWorkflows:
                 raise
 
     async def remediation_status(self, workflow_id: str) -> RemediationStatus:
-        """Raises :class:`WorkflowGone` if nothing is being repaired."""
+        """The state of a remediation. Raises :class:`WorkflowGone` if there is none."""
         async with self._reaching() as client:
             handle = client.get_workflow_handle(workflow_id)
             try:
@@ -116,6 +120,7 @@ class JobWorkflows:
                 raise
 
     async def ping(self) -> None:
+        """Raise :class:`Unavailable` unless Temporal answers within two seconds."""
         async with self._reaching() as client:
             await client.service_client.check_health(timeout=timedelta(seconds=2))
 
@@ -136,11 +141,15 @@ class JobWorkflows:
             async with asyncio.timeout(PATIENCE_S):
                 yield await self._provide()
         except RPCError as error:
-            # Whatever it answers, the request itself is fine (it was validated): trying again later can help.
+            # The request itself is valid, so trying again later can help, whatever Temporal answers.
             self._starter.forget_registration()
             log.warning("Temporal refused", status=error.status.name, error=error.message)
             raise Unavailable(f"Temporal does not take requests ({error.status.name}: {error.message})") from error
-        except (RuntimeError, TimeoutError, OSError) as error:  # the SDK's words for "cannot connect" and "no answer"
+        except (
+            RuntimeError,
+            TimeoutError,
+            OSError,
+        ) as error:  # the SDK raises these if it cannot connect or gets no answer
             self._starter.forget_registration()
             log.warning("Temporal does not answer", error=str(error))
             raise Unavailable(

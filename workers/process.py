@@ -1,4 +1,4 @@
-"""What every process does the same way: connect to Temporal, run until it is told to stop."""
+"""What all processes do at their start: connect to Temporal, and run until they are stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No call to Temporal waits for ever: a connection that is cut may be silent for as long as nobody closes it."""
+"""Deadlines for calls to Temporal: a connection that is cut can stay silent for ever."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""CleanupWorkflow: gives back what an attempt holds that no workflow drives any more.
+"""CleanupWorkflow: releases what an attempt holds that no workflow drives any more.
 
 Terminating or timing out a workflow runs no compensation, so the leader's reconciler starts this one, with the id
 ``cleanup-<job>-<attempt>``. It looks by itself before it stops anything, and again before it ends the job: an attempt
-that somebody drives is left alone.
+that a workflow drives is left alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HostReportWorkflow: a host's report on the way through Temporal, for a host that reaches no service."""
+"""HostReportWorkflow: carries a host's report through Temporal, if the host reaches no service."""
 
 from __future__ import annotations
 

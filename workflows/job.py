@@ -1,8 +1,8 @@
 """JobWorkflow: admit a job, then place, reserve, prepare, launch and watch it, and finish.
 
-A job has one attempt after the other until one of them ends the job. Whatever ends an attempt, its ranks are stopped
-first, then its GPUs are released and the job's next state is written (``_close``). Signals never raise inside a step:
-they are looked at when the step waits, so no step is cut in the middle.
+A job has one attempt after the other until one of them ends the job. However an attempt ends, its ranks are stopped
+first; then its GPUs are released and the job's next state is written (``_close``). Signals never raise inside a step.
+The step looks at them when it waits, so it is never cut in the middle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""RemediationWorkflow: one GPU from its fault back into service, or out of it for good.
+"""RemediationWorkflow: brings one GPU back into service after a fault, or takes it out for good.
 
-Its id is ``remediate-<gpu uuid>``, so faults of one GPU meet in one place: the node worker sends each
+Its id is ``remediate-<gpu uuid>``, so one workflow gets all faults of a GPU: the node worker sends each
 by signal-with-start. The job is stopped by its own workflow; this one waits until nobody holds the GPU.
 """
 

@@ -1,4 +1,4 @@
-"""What follows when a GPU cannot be healed alone: its host is repaired, step by step, and at last a human is asked.
+"""Repairs the host of a GPU that could not be healed alone, step by step. The last step is a service case.
 
 Every step takes the host out of service first and waits until nothing runs there; hosts of one failure domain are
 repaired one at a time; what an operator decides meanwhile is respected.

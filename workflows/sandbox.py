@@ -1,8 +1,8 @@
-"""How workflow code is run: checked in tests, plain in production.
+"""Runs workflow code in Temporal's sandbox in tests, and without it in production.
 
-Temporal's sandbox imports the workflow modules anew for every workflow, to keep them from clocks,
-randomness and I/O. That costs more than the rest of a short job's workflow, so it is used where it can
-find something: in every test that runs a workflow and in the replay of recorded histories.
+The sandbox imports the workflow modules again for every workflow, to keep them from clocks, randomness and I/O. That
+costs more than the rest of a short job's workflow. So it is used where it can find something: in every test that runs a
+workflow, and in the replay of recorded histories.
 """
 
 from __future__ import annotations

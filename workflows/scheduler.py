@@ -1,6 +1,6 @@
 """SchedulerWorkflow: the singleton that keeps exactly one scheduler deciding.
 
-Temporal elects the leader: the activity ``lead`` runs in one scheduler process and heartbeats; when that
+Temporal elects the leader: the activity ``lead`` runs in one scheduler process and sends heartbeats. If that
 process dies or freezes, the heartbeat times out and a standby gets the next try. Each try takes a new epoch
 in the database, so that the old leader's late answers are refused.
 """

@@ -1,4 +1,4 @@
-"""What workflow code waits for: a short transaction of the control plane, or a condition."""
+"""Helpers for workflow code: run a short database step, or wait for a condition."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The decision loop: change feed in, placements out. One thread, one leader, no rescans.
+"""The decision loop reads the change feed and answers with placements. One thread, one leader, no full scans.
 
-Numbered as it runs: (1) see that something changed, (2) read what changed, (3) decide, (4) answer.
+Its steps are numbered: (1) see that something changed, (2) read what changed, (3) decide, (4) answer.
 """
 
 from __future__ import annotations

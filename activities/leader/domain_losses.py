@@ -1,6 +1,6 @@
-"""The leader's look at hosts that are lost together: one event for a leaf, a rack or a power feed.
+"""Notices hosts that are lost together, and writes one event for a leaf, a rack or a power feed.
 
-Nobody waits for it: each job was told when its host was declared LOST. This is what people read, once instead of once
+No job waits for this: each got its signal when its host was declared LOST. People read this event, one instead of one
 per host.
 """
 

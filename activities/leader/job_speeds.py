@@ -1,7 +1,7 @@
 """Speeds of completed jobs, compared with the expected time. The score ``history`` uses them.
 
-Expected is the median of how long earlier runs of the same job took: same namespace, name and shape, completed at the
-first attempt (a later one goes on from a checkpoint, and its time says nothing), and at least 10 s long. One run
+The expected time is the median of how long earlier runs of the same job took: same namespace, name and shape, completed
+at the first attempt (a later one resumes from a checkpoint, so its time is no measure), and at least 10 s long. One run
 teaches nothing; from the second on, ``speed`` is the expected time over the measured one, held between a quarter and
 four.
 """

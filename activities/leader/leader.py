@@ -1,4 +1,4 @@
-"""Leading: the one long activity of the SchedulerWorkflow. Whoever runs it decides."""
+"""The one long activity of the SchedulerWorkflow. The process that runs it is the leader and decides."""
 
 from __future__ import annotations
 

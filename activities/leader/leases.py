@@ -1,6 +1,7 @@
-"""The leader's look at the hosts' leases: who is LOST, and when the verdict is held back.
+"""The leader's watch over the hosts' leases: which hosts are LOST, and when the verdict is held back.
 
-The rules are :class:`gpu_platform.domain.hosts.lease_protocol.LeaderLeases`; here they meet the database and a clock.
+The rules are in :class:`gpu_platform.domain.hosts.lease_protocol.LeaderLeases`. This module gives them the database and
+a clock.
 """
 
 from __future__ import annotations

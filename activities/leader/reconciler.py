@@ -1,20 +1,20 @@
-"""The reconciler: what our database says of jobs against what Temporal says of their workflows.
+"""The reconciler compares jobs in the database with their workflows in Temporal, and corrects what differs.
 
 ::
 
     row             workflow           what is done
     not terminal    open               nothing
-    not terminal,   open, waits        ask again: the workflow is older than the row, notices it, and begins again
+    not terminal,   open, waits        signal to ask again: the workflow is older than the row, sees it, and takes over
      holds GPUs      for a place
-    not terminal    closed             as it ended, if it knows; else CleanupWorkflow: stop, release, FAILED
-    not terminal    unknown            JobWorkflow again, from the row: it goes on, or undoes and retries
+    not terminal    closed             write its end, if it is known; else CleanupWorkflow: stop, release, FAILED
+    not terminal    unknown            start JobWorkflow from the row: it goes on, or cleans up and retries
     terminal,       closed, unknown    CleanupWorkflow: stop, release
-     holds GPUs     open               the workflow is just ending it; after a minute it is killed
+     holds GPUs     open               the workflow is just ending the job; after a minute it is killed
 
 One look proves nothing. Temporal answers NOT_FOUND for a workflow that is just being started, and a row may change
-while Temporal is asked. So the row is read before and after; and only what a later look finds unchanged is acted on.
-Whatever is started looks again by itself, or is refused by Temporal while a workflow of the job is open: a mistake made
-here cannot hurt a healthy job.
+while Temporal is asked. So the row is read before and after, and only what a second look finds unchanged is corrected.
+The cleanup looks again by itself, and Temporal refuses a start while a workflow of the job is open. So a mistake here
+cannot harm a healthy job.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The leader's first duty: jobs of which Temporal knows more than its database are restored.
+"""Restores jobs of which Temporal knows more than the database. The leader does this first.
 
-At the beginning of a term the open workflows are listed. A job that has no row, or whose row says less than its
-workflow's search attributes, is asked for its status, and restored. One such job, a host that was told of later rounds,
-or what the leader before this one said of its own, proves that the database is older: then all are asked, and jobs that
-ended since are restored as well. Until that is done nothing is placed (:meth:`JobRestorer.may_place`): GPUs that look
+A new leader lists the open workflows. A job without a row, or whose row is behind its workflow's search attributes, is
+restored from its workflow's status. One such job proves that the database is an older copy. So does a host that reports
+a later round, or a heartbeat of the previous leader with later writes. Then all workflows are asked, and jobs that
+ended since are restored as well. Nothing is placed before that is done (:meth:`JobRestorer.may_place`): GPUs that look
 free may be in use.
 """
 

@@ -1,7 +1,7 @@
-"""The leader's upkeep: what no single workflow can see.
+"""The leader's work besides deciding: what no single workflow can see.
 
-Jobs that only Temporal knows, hosts whose lease ended, jobs that wait with no queue row, and what the ``reconciler``
-finds. Every duty is safe to repeat: a new leader starts them all over.
+It finds jobs that only Temporal knows, hosts whose lease ended, jobs that wait without a queue row, and runs the
+``reconciler``. Each piece of work is safe to repeat, and a new leader starts with all of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A host's part of an attempt: prepare, launch, stop. Runs on the task queue ``node-<host>``."""
+"""The steps of an attempt on one host: prepare, launch, stop. They run on the task queue ``node-<host>``."""
 
 from __future__ import annotations
 

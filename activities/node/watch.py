@@ -1,6 +1,6 @@
-"""Watching an attempt's ranks on one host until they end. Runs on the task queue ``node-<host>``.
+"""Watches an attempt's ranks on one host until they end. Runs on the task queue ``node-<host>``.
 
-The ranks do not belong to the watcher: when it dies the next try of this activity re-attaches.
+The ranks do not depend on the watch: if its process dies, the next try of this activity watches them again.
 """
 
 from __future__ import annotations

@@ -60,22 +60,23 @@ class AsyncClient:
         return await self._send(calls.submit(spec, idempotency_key), Job)
 
     async def dry_run(self, spec: JobSpec) -> DryRun:
-        """Where and when it would start. Submits nothing."""
+        """Where and when the job would start. Nothing is submitted."""
         return await self._send(calls.dry_run(spec), DryRun)
 
     async def reason(self, job_id: str) -> Reason:
-        """Why this one job waits. Computed for this job, which may take a second in a large cluster."""
+        """Why this one job waits. It is computed for this job, which may take a second in a large cluster."""
         return await self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> AsyncIterator[QueueEntry]:
-        """Jobs that wait, next first, each with its reason."""
+        """Waiting jobs, the next one first, each with its reason."""
         return self._pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
 
     async def snapshot(self) -> ClusterState:
-        """The live state as one document."""
+        """The live state of the cluster as one document."""
         return await self._send(calls.snapshot(), ClusterState)
 
     async def get(self, job_id: str) -> Job:
+        """One job. Raises :class:`NotFound`."""
         return await self._send(calls.job(job_id), Job)
 
     def list(
@@ -87,7 +88,7 @@ class AsyncClient:
         name: str | None = None,
         page_size: int = 100,
     ) -> AsyncIterator[Job]:
-        """All jobs that match, newest first; pages are fetched as they are needed."""
+        """All jobs that match, newest first. Pages are fetched as they are needed."""
         wanted = [*states] if states else None
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
 
@@ -104,19 +105,19 @@ class AsyncClient:
         return (await self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     async def cancel(self, job_id: str, reason: str = "") -> Job:
-        """SIGTERM, the job's grace, SIGKILL. Returns at once; :meth:`wait` for the end."""
+        """Stop the job with SIGTERM, its grace, SIGKILL. Returns at once; :meth:`wait` waits for the end."""
         return await self._send(calls.interrupt("cancel", job_id, reason), Job)
 
     async def kill(self, job_id: str, reason: str = "") -> Job:
-        """SIGKILL at once."""
+        """Stop the job with SIGKILL at once."""
         return await self._send(calls.interrupt("kill", job_id, reason), Job)
 
     async def preempt(self, job_id: str, reason: str = "") -> Job:
-        """Stop it with its grace to checkpoint, and queue it again."""
+        """Stop the job with its grace to write a checkpoint, and queue it again."""
         return await self._send(calls.interrupt("preempt", job_id, reason), Job)
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
-        """The job once it has ended. :class:`TimeoutError` after ``timeout_s`` seconds."""
+        """Wait until the job has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
@@ -129,7 +130,7 @@ class AsyncClient:
     def events(
         self, job_id: str | None = None, *, after: int | None = None, follow: bool = False
     ) -> AsyncIterator[Event]:
-        """What happened, oldest first, to one job or to everything, after sequence number ``after``.
+        """The events of one job or of everything, oldest first, after sequence number ``after``.
 
         With ``follow`` it goes on as things happen: until the job has ended, or for ever without ``job_id`` (then it
         starts now unless ``after`` is given).
@@ -149,7 +150,7 @@ class AsyncClient:
         return (await self._answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> AsyncIterator[LogChunk]:
-        """The output as it is written: over all attempts, or of the one named; ends with the job (attempt)."""
+        """The output as it is written, of all attempts or of one. It ends when the job (or the attempt) has ended."""
         call = calls.logs(job_id, rank, attempt, True)
         return (LogChunk.model_validate_json(sse.data) async for sse in self._follow(call))
 
@@ -168,20 +169,23 @@ class AsyncClient:
         return (await self._send(call, ExecReceived)).received
 
     async def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
+        """Set the size of the command's terminal."""
         await self._answer(calls.exec_resize(session, rows, columns))
 
     async def exec_end(self, session: ExecSession) -> None:
-        """SIGKILL."""
+        """Kill the command with SIGKILL."""
         await self._answer(calls.exec_end(session))
 
     async def ready(self) -> Health:
-        """Raises :class:`Unavailable` when the service cannot do its work."""
+        """The state of the service. Raises :class:`Unavailable` if it cannot do its work."""
         return await self._send(calls.ready(), Health)
 
     def hosts(self) -> AsyncIterator[Host]:
+        """All hosts, by name."""
         return self._pages(Page[Host], calls.hosts)
 
     async def host(self, name: str) -> Host:
+        """One host. Raises :class:`NotFound`."""
         return await self._send(calls.host(name), Host)
 
     async def remove_host(self, name: str) -> None:
@@ -197,6 +201,7 @@ class AsyncClient:
         return await self._send(calls.set_host(name, "drain", force, reason), Host)
 
     async def online(self, name: str, reason: str = "") -> Host:
+        """Put the host back into service: ends its cordon, its quarantine and its repair."""
         return await self._send(calls.set_host(name, "online", False, reason), Host)
 
     async def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
@@ -204,11 +209,12 @@ class AsyncClient:
         return await self._send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> AsyncIterator[Gpu]:
+        """All GPUs that match, by host and index."""
         wanted = [*states] if states else None
         return self._pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
 
     async def gpu(self, gpu_id: str) -> Gpu:
-        """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
+        """One GPU. ``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
         return await self._send(calls.gpu(gpu_id), Gpu)
 
     async def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[Event]:
@@ -222,14 +228,15 @@ class AsyncClient:
     async def order_remediation(
         self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = ""
     ) -> RemediationStatus:
-        """Let the step happen that waits for an operator, or leave it out."""
+        """Approve or veto the step that waits for an operator."""
         return await self._send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
 
     async def service_case(self, gpu_id: str) -> ServiceCase:
-        """Its record for the vendor."""
+        """The GPU's record for its vendor."""
         return await self._send(calls.service_case(gpu_id), ServiceCase)
 
     async def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
+        """Put the GPU back into service: ends its cordon and its remediation."""
         return await self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
     async def gpu_health(self, gpu_id: str) -> GpuHealth:
@@ -241,6 +248,7 @@ class AsyncClient:
         return await self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     async def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
+        """Take the GPU OFFLINE. Refused while jobs hold it, unless ``force`` kills them."""
         return await self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     async def job_usage(self, job_id: str) -> JobUsage:
@@ -255,10 +263,11 @@ class AsyncClient:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> UsageReport:
-        """Sums over the attempts that ended from ``since`` to before ``until`` (aware times)."""
+        """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return await self._send(calls.usage(namespace, user, since, until), UsageReport)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -301,7 +310,7 @@ class AsyncClient:
                 return
 
     async def _follow(self, call: Call) -> AsyncIterator[ServerSentEvent]:
-        """Server-sent events; after a broken connection it goes on behind the last one received."""
+        """Server-sent events. After a broken connection it continues after the last event that was received."""
         last_id = ""
         deadline = time.monotonic() + self._connection.retry_for_s
         delays = calls.retry_delays()

@@ -1,4 +1,4 @@
-"""The requests of the REST API as data, and when to send one again. Both clients send these."""
+"""The requests of the REST API as data, and when to send one again. Both clients use them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ from gpu_platform.domain.states import GpuState, JobState
 DEFAULT_URL = "http://127.0.0.1:8700"
 LONG_POLL_S = 20.0
 STREAM_TIMEOUT = httpx.Timeout(5.0, read=30.0)
-"""A follower hears at least a keep-alive every 15 s, or the connection is dead."""
+"""The service sends a keep-alive every 15 s. If nothing comes for longer, the connection is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """One HTTP request to the service."""
+
     method: str
     path: str
     params: dict[str, Any] = field(default_factory=dict)
     body: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     repeatable: bool = True
-    """May it be sent again when nobody knows whether it arrived?"""
+    """It may be sent again if nobody knows whether it arrived."""
     patience_s: float = 0.0
-    """How long the service itself may wait before it answers."""
+    """How many seconds the service itself may wait before it answers."""
 
 
 def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
-    # The key is what makes a retry safe: without one from the caller, one is made for this call.
+    """Submit a job. The idempotency key makes it safe to repeat: ``POST /v1/jobs``."""
+    # The key makes a retry safe. If the caller has none, one is made for this call.
     return Call(
         "POST",
         "/v1/jobs",
@@ -53,41 +56,50 @@ def submit(spec: JobSpec, idempotency_key: str | None) -> Call:
 
 
 def _spec(spec: JobSpec) -> bytes:
-    """The fields that were set, also those equal to a default: the cluster may have other defaults for the rest."""
+    """The job as JSON, with all fields that were set, also those equal to a default: the cluster may have other
+    defaults."""
     return spec.model_dump_json(exclude_unset=True).encode()
 
 
 def dry_run(spec: JobSpec) -> Call:
+    """Ask where and when a job would start: ``POST /v1/jobs:dry-run``."""
     return Call("POST", "/v1/jobs:dry-run", body=_spec(spec), patience_s=60.0)
 
 
 def checkpoints(job_id: str, verify: bool) -> Call:
-    # Reading every byte of a checkpoint takes as long as it takes.
+    """List the checkpoints of a job: ``GET /v1/jobs/{job_id}/checkpoints``."""
+    # Reading every byte of a checkpoint can take minutes.
     path = f"/v1/jobs/{_quoted(job_id)}/checkpoints"
     return Call("GET", path, _given(verify=verify or None), patience_s=600.0 if verify else 10.0)
 
 
 def ask_for_checkpoint(job_id: str) -> Call:
+    """Ask a job for a checkpoint: ``POST /v1/jobs/{job_id}/checkpoints``."""
     return Call("POST", f"/v1/jobs/{_quoted(job_id)}/checkpoints")
 
 
 def check_checkpoint_roots() -> Call:
+    """Test which hosts share a checkpoint root: ``POST /v1/checkpoint-roots:check``."""
     return Call("POST", "/v1/checkpoint-roots:check", patience_s=60.0)
 
 
 def reason(job_id: str) -> Call:
+    """Ask why a job waits: ``GET /v1/jobs/{job_id}/reason``."""
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}/reason", patience_s=60.0)
 
 
 def queue(namespace: str | None, cursor: str | None, limit: int) -> Call:
+    """List waiting jobs, one page: ``GET /v1/queue``."""
     return Call("GET", "/v1/queue", _given(namespace=namespace, cursor=cursor, limit=limit))
 
 
 def snapshot() -> Call:
+    """Get the state of the cluster: ``GET /v1/snapshot``."""
     return Call("GET", "/v1/snapshot", patience_s=60.0)
 
 
 def job(job_id: str, wait_s: float = 0.0) -> Call:
+    """Get a job, and wait up to ``wait_s`` seconds for its end: ``GET /v1/jobs/{job_id}``."""
     params = {"wait_s": round(wait_s, 3)} if wait_s > 0 else {}
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}", params, patience_s=wait_s)
 
@@ -100,6 +112,7 @@ def jobs(
     cursor: str | None,
     limit: int,
 ) -> Call:
+    """List jobs, one page: ``GET /v1/jobs``."""
     wanted = [str(state) for state in states] if states else None
     return Call(
         "GET",
@@ -109,32 +122,39 @@ def jobs(
 
 
 def interrupt(verb: str, job_id: str, reason: str) -> Call:
-    # A second `preempt` would hit the next attempt; cancelling and killing twice is the same as once.
+    """Cancel, kill or preempt a job. ``preempt`` must not be repeated: ``POST /v1/jobs/{job_id}/{verb}``."""
+    # A second `preempt` would stop the next attempt. To cancel or kill twice does no harm.
     return Call("POST", f"/v1/jobs/{_quoted(job_id)}/{verb}", body=_why(reason), repeatable=verb != "preempt")
 
 
 def job_events(job_id: str, after: int | None, follow: bool) -> Call:
+    """Get the events of a job, or follow them: ``GET /v1/jobs/{job_id}/events``."""
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}/events", _given(after=after, follow=follow or None))
 
 
 def events(after: int | None, follow: bool) -> Call:
+    """Get all events, or follow them: ``GET /v1/events``."""
     return Call("GET", "/v1/events", _given(after=after, follow=follow))
 
 
 def logs(job_id: str, rank: int, attempt: int | None, follow: bool) -> Call:
+    """Get the output of a rank, or follow it: ``GET /v1/jobs/{job_id}/logs``."""
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}/logs", _given(rank=rank, attempt=attempt, follow=follow or None))
 
 
 def exec_start(job_id: str, request: ExecRequest) -> Call:
-    # Nobody knows whether it started when the answer is lost; then it ends unread.
+    """Start a command beside a rank: ``POST /v1/jobs/{job_id}/exec``."""
+    # If the answer is lost, nobody knows whether it started. Then it ends because nobody reads its output.
     return Call("POST", f"/v1/jobs/{_quoted(job_id)}/exec", body=request.model_dump_json().encode(), repeatable=False)
 
 
 def exec_output(session: ExecSession, offset: int) -> Call:
+    """Follow the output of a command: ``GET /v1/jobs/{job_id}/exec/{session_id}``."""
     return Call("GET", _exec_path(session), _given(offset=offset))
 
 
 def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Call:
+    """Send input to a command: ``POST /v1/jobs/{job_id}/exec/{session_id}/input``."""
     return Call(
         "POST",
         f"{_exec_path(session)}/input",
@@ -146,72 +166,89 @@ def exec_input(session: ExecSession, data: bytes, offset: int, eof: bool) -> Cal
 
 
 def exec_resize(session: ExecSession, rows: int, columns: int) -> Call:
+    """Set the size of a command's terminal: ``POST /v1/jobs/{job_id}/exec/{session_id}/size``."""
     return Call("POST", f"{_exec_path(session)}/size", _given(rows=rows, columns=columns))
 
 
 def exec_end(session: ExecSession) -> Call:
+    """Kill a command: ``DELETE /v1/jobs/{job_id}/exec/{session_id}``."""
     return Call("DELETE", _exec_path(session))
 
 
 def job_usage(job_id: str) -> Call:
+    """Get the usage of a job: ``GET /v1/jobs/{job_id}/usage``."""
     return Call("GET", f"/v1/jobs/{_quoted(job_id)}/usage")
 
 
 def usage(namespace: str | None, user: str | None, since: datetime | None, until: datetime | None) -> Call:
+    """Get the sums of usage: ``GET /v1/usage``."""
     times = {name: None if at is None else at.isoformat() for name, at in (("since", since), ("until", until))}
     return Call("GET", "/v1/usage", _given(namespace=namespace, user=user, **times))
 
 
 def ready() -> Call:
+    """Ask whether the service can do its work: ``GET /readyz``."""
     return Call("GET", "/readyz", patience_s=5.0)
 
 
 def hosts(cursor: str | None) -> Call:
+    """List hosts, one page: ``GET /v1/hosts``."""
     return Call("GET", "/v1/hosts", _given(cursor=cursor))
 
 
 def host(name: str) -> Call:
+    """Get a host: ``GET /v1/hosts/{name}``."""
     return Call("GET", f"/v1/hosts/{_quoted(name)}")
 
 
 def remove_host(name: str) -> Call:
+    """Forget a host: ``DELETE /v1/hosts/{name}``."""
     return Call("DELETE", f"/v1/hosts/{_quoted(name)}")
 
 
 def set_host(name: str, verb: str, force: bool, reason: str) -> Call:
+    """Drain a host, take it offline, put it online, or declare it lost: ``POST /v1/hosts/{name}/{verb}``."""
     return Call("POST", f"/v1/hosts/{_quoted(name)}/{verb}", _given(force=force or None), body=_why(reason))
 
 
 def gpus(host_name: str | None, states: Iterable[GpuState | str] | None, cursor: str | None) -> Call:
+    """List GPUs, one page: ``GET /v1/gpus``."""
     wanted = [str(state) for state in states] if states else None
     return Call("GET", "/v1/gpus", _given(host=host_name, state=wanted, cursor=cursor))
 
 
 def gpu(gpu_id: str) -> Call:
+    """Get a GPU: ``GET /v1/gpus/{gpu_id}``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}")
 
 
 def gpu_health(gpu_id: str) -> Call:
+    """Get what a GPU measures now: ``GET /v1/gpus/{gpu_id}/health``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/health")
 
 
 def gpu_events(gpu_id: str, limit: int) -> Call:
+    """Get the newest events of a GPU: ``GET /v1/gpus/{gpu_id}/events``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/events", {"limit": limit})
 
 
 def set_gpu(gpu_id: str, verb: str, force: bool, reason: str) -> Call:
+    """Drain a GPU, take it offline, or put it online: ``POST /v1/gpus/{gpu_id}/{verb}``."""
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/{verb}", _given(force=force or None), body=_why(reason))
 
 
 def remediation(gpu_id: str) -> Call:
+    """Get the state of the remediation of a GPU: ``GET /v1/gpus/{gpu_id}/remediation``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/remediation")
 
 
 def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
+    """Approve or veto the next step of a remediation: ``POST /v1/gpus/{gpu_id}/remediation/{verb}``."""
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/remediation/{verb}", body=_why(reason), repeatable=False)
 
 
 def service_case(gpu_id: str) -> Call:
+    """Get the record of a GPU for its vendor: ``GET /v1/gpus/{gpu_id}/service-case``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
 
 
@@ -224,17 +261,19 @@ class Connection:
         self.retry_for_s = retry_for_s
 
     def http_options(self) -> dict[str, Any]:
+        """The arguments for a new httpx client."""
         return {
             "base_url": self.base_url,
             "headers": {USER_HEADER: self.user},
             "timeout": httpx.Timeout(30.0, connect=5.0),
-            # A proxy for the outside world cannot reach our own loopback.
+            # A proxy for the internet cannot reach the loopback of this machine.
             "trust_env": urlsplit(self.base_url).hostname not in ("127.0.0.1", "localhost", "::1"),
             # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
             "verify": True if self.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         }
 
     def request_options(self, call: Call) -> dict[str, Any]:
+        """The arguments for a request of httpx."""
         headers = dict(call.headers)
         if call.body is not None:
             headers.setdefault("Content-Type", "application/json")
@@ -242,10 +281,12 @@ class Connection:
         return {"params": call.params, "content": call.body, "headers": headers, "timeout": timeout}
 
     def stream_options(self, call: Call, last_id: str) -> dict[str, Any]:
+        """The arguments for a request that streams. ``last_id``: the last event that was received, or empty."""
         headers = {"Last-Event-ID": last_id} if last_id else {}
         return {"params": call.params, "headers": headers, "timeout": STREAM_TIMEOUT}
 
     def unavailable_error(self, error: httpx.TransportError) -> Unavailable:
+        """The error for a request that got no answer."""
         return Unavailable(
             f"no answer from the service at {self.base_url} ({type(error).__name__}: {error}); "
             "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",
@@ -254,11 +295,12 @@ class Connection:
 
 
 def may_repeat(call: Call, error: httpx.TransportError) -> bool:
+    """True if the request may be sent again after this error."""
     return call.repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def retry_delays(base_s: float = 0.1, limit_s: float = 2.0) -> Iterator[float]:
-    """Exponential back-off with jitter, seconds, without end."""
+    """The seconds to wait between tries: exponential back-off with jitter, without end."""
     delay = base_s
     while True:
         yield delay * random.uniform(0.5, 1.0)
@@ -266,13 +308,13 @@ def retry_delays(base_s: float = 0.1, limit_s: float = 2.0) -> Iterator[float]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """``Retry-After`` in seconds (RFC 9110, 10.2.3); dates are not used by this service."""
+    """The header ``Retry-After`` in seconds (RFC 9110, 10.2.3). None: there is none. The service sends no dates."""
     value = headers.get("retry-after", "")
     return float(value) if value.isdigit() else None
 
 
 def default_user() -> str:
-    """``GPU_PLATFORM_USER`` or the login name, as a name that a job may carry."""
+    """``GPU_PLATFORM_USER`` or the login name, changed so that a job can carry it."""
     try:
         login = os.environ.get("GPU_PLATFORM_USER") or getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in many containers

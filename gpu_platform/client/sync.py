@@ -62,22 +62,23 @@ class Client:
         return self._send(calls.submit(spec, idempotency_key), Job)
 
     def dry_run(self, spec: JobSpec) -> DryRun:
-        """Where and when it would start. Submits nothing."""
+        """Where and when the job would start. Nothing is submitted."""
         return self._send(calls.dry_run(spec), DryRun)
 
     def reason(self, job_id: str) -> Reason:
-        """Why this one job waits. Computed for this job, which may take a second in a large cluster."""
+        """Why this one job waits. It is computed for this job, which may take a second in a large cluster."""
         return self._send(calls.reason(job_id), Reason)
 
     def queue(self, *, namespace: str | None = None, page_size: int = 100) -> Iterator[QueueEntry]:
-        """Jobs that wait, next first, each with its reason."""
+        """Waiting jobs, the next one first, each with its reason."""
         return self._pages(Page[QueueEntry], lambda cursor: calls.queue(namespace, cursor, page_size))
 
     def snapshot(self) -> ClusterState:
-        """The live state as one document."""
+        """The live state of the cluster as one document."""
         return self._send(calls.snapshot(), ClusterState)
 
     def get(self, job_id: str) -> Job:
+        """One job. Raises :class:`NotFound`."""
         return self._send(calls.job(job_id), Job)
 
     def list(
@@ -89,7 +90,7 @@ class Client:
         name: str | None = None,
         page_size: int = 100,
     ) -> Iterator[Job]:
-        """All jobs that match, newest first; pages are fetched as they are needed."""
+        """All jobs that match, newest first. Pages are fetched as they are needed."""
         wanted = [*states] if states else None
         return self._pages(Page[Job], lambda cursor: calls.jobs(wanted, namespace, user, name, cursor, page_size))
 
@@ -106,19 +107,19 @@ class Client:
         return (self._send(calls.check_checkpoint_roots(), Page[CheckpointRoot])).items
 
     def cancel(self, job_id: str, reason: str = "") -> Job:
-        """SIGTERM, the job's grace, SIGKILL. Returns at once; :meth:`wait` for the end."""
+        """Stop the job with SIGTERM, its grace, SIGKILL. Returns at once; :meth:`wait` waits for the end."""
         return self._send(calls.interrupt("cancel", job_id, reason), Job)
 
     def kill(self, job_id: str, reason: str = "") -> Job:
-        """SIGKILL at once."""
+        """Stop the job with SIGKILL at once."""
         return self._send(calls.interrupt("kill", job_id, reason), Job)
 
     def preempt(self, job_id: str, reason: str = "") -> Job:
-        """Stop it with its grace to checkpoint, and queue it again."""
+        """Stop the job with its grace to write a checkpoint, and queue it again."""
         return self._send(calls.interrupt("preempt", job_id, reason), Job)
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> Job:
-        """The job once it has ended. :class:`TimeoutError` after ``timeout_s`` seconds."""
+        """Wait until the job has ended, and return it. Raises :class:`TimeoutError` after ``timeout_s`` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = calls.LONG_POLL_S if deadline is None else deadline - time.monotonic()
@@ -129,7 +130,7 @@ class Client:
                 raise TimeoutError(f"job {job_id} is {job.state} after {timeout_s} s")
 
     def events(self, job_id: str | None = None, *, after: int | None = None, follow: bool = False) -> Iterator[Event]:
-        """What happened, oldest first, to one job or to everything, after sequence number ``after``.
+        """The events of one job or of everything, oldest first, after sequence number ``after``.
 
         With ``follow`` it goes on as things happen: until the job has ended, or for ever without ``job_id`` (then it
         starts now unless ``after`` is given).
@@ -149,7 +150,7 @@ class Client:
         return (self._answer(calls.logs(job_id, rank, attempt, False))).text
 
     def follow_logs(self, job_id: str, *, rank: int = 0, attempt: int | None = None) -> Iterator[LogChunk]:
-        """The output as it is written: over all attempts, or of the one named; ends with the job (attempt)."""
+        """The output as it is written, of all attempts or of one. It ends when the job (or the attempt) has ended."""
         call = calls.logs(job_id, rank, attempt, True)
         return (LogChunk.model_validate_json(sse.data) for sse in self._follow(call))
 
@@ -168,20 +169,23 @@ class Client:
         return (self._send(call, ExecReceived)).received
 
     def exec_resize(self, session: ExecSession, rows: int, columns: int) -> None:
+        """Set the size of the command's terminal."""
         self._answer(calls.exec_resize(session, rows, columns))
 
     def exec_end(self, session: ExecSession) -> None:
-        """SIGKILL."""
+        """Kill the command with SIGKILL."""
         self._answer(calls.exec_end(session))
 
     def ready(self) -> Health:
-        """Raises :class:`Unavailable` when the service cannot do its work."""
+        """The state of the service. Raises :class:`Unavailable` if it cannot do its work."""
         return self._send(calls.ready(), Health)
 
     def hosts(self) -> Iterator[Host]:
+        """All hosts, by name."""
         return self._pages(Page[Host], calls.hosts)
 
     def host(self, name: str) -> Host:
+        """One host. Raises :class:`NotFound`."""
         return self._send(calls.host(name), Host)
 
     def remove_host(self, name: str) -> None:
@@ -197,6 +201,7 @@ class Client:
         return self._send(calls.set_host(name, "drain", force, reason), Host)
 
     def online(self, name: str, reason: str = "") -> Host:
+        """Put the host back into service: ends its cordon, its quarantine and its repair."""
         return self._send(calls.set_host(name, "online", False, reason), Host)
 
     def offline(self, name: str, *, force: bool = False, reason: str = "") -> Host:
@@ -204,11 +209,12 @@ class Client:
         return self._send(calls.set_host(name, "offline", force, reason), Host)
 
     def gpus(self, *, host: str | None = None, states: Iterable[GpuState | str] | None = None) -> Iterator[Gpu]:
+        """All GPUs that match, by host and index."""
         wanted = [*states] if states else None
         return self._pages(Page[Gpu], lambda cursor: calls.gpus(host, wanted, cursor))
 
     def gpu(self, gpu_id: str) -> Gpu:
-        """``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
+        """One GPU. ``gpu_id``: uuid, a unique beginning of it, or ``host:index``."""
         return self._send(calls.gpu(gpu_id), Gpu)
 
     def gpu_events(self, gpu_id: str, limit: int = 50) -> builtins.list[Event]:
@@ -220,14 +226,15 @@ class Client:
         return self._send(calls.remediation(gpu_id), RemediationStatus)
 
     def order_remediation(self, gpu_id: str, verb: Literal["approve", "veto"], reason: str = "") -> RemediationStatus:
-        """Let the step happen that waits for an operator, or leave it out."""
+        """Approve or veto the step that waits for an operator."""
         return self._send(calls.order_remediation(gpu_id, verb, reason), RemediationStatus)
 
     def service_case(self, gpu_id: str) -> ServiceCase:
-        """Its record for the vendor."""
+        """The GPU's record for its vendor."""
         return self._send(calls.service_case(gpu_id), ServiceCase)
 
     def gpu_online(self, gpu_id: str, reason: str = "") -> Gpu:
+        """Put the GPU back into service: ends its cordon and its remediation."""
         return self._send(calls.set_gpu(gpu_id, "online", False, reason), Gpu)
 
     def gpu_health(self, gpu_id: str) -> GpuHealth:
@@ -239,6 +246,7 @@ class Client:
         return self._send(calls.set_gpu(gpu_id, "drain", force, reason), Gpu)
 
     def gpu_offline(self, gpu_id: str, *, force: bool = False, reason: str = "") -> Gpu:
+        """Take the GPU OFFLINE. Refused while jobs hold it, unless ``force`` kills them."""
         return self._send(calls.set_gpu(gpu_id, "offline", force, reason), Gpu)
 
     def job_usage(self, job_id: str) -> JobUsage:
@@ -253,10 +261,11 @@ class Client:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> UsageReport:
-        """Sums over the attempts that ended from ``since`` to before ``until`` (aware times)."""
+        """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return self._send(calls.usage(namespace, user, since, until), UsageReport)
 
     def close(self) -> None:
+        """Close all connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -298,7 +307,7 @@ class Client:
                 return
 
     def _follow(self, call: Call) -> Iterator[ServerSentEvent]:
-        """Server-sent events; after a broken connection it goes on behind the last one received."""
+        """Server-sent events. After a broken connection it continues after the last event that was received."""
         last_id = ""
         deadline = time.monotonic() + self._connection.retry_for_s
         delays = calls.retry_delays()

@@ -1,7 +1,7 @@
 """What travels between service and client besides the domain's own models: pages, log chunks and problems.
 
-Problems are RFC 9457 (``application/problem+json``). Both directions of the translation stand here, so that an error
-raised in the service is the same error, with the same class, code and message, where the client raises it again.
+Problems are RFC 9457 (``application/problem+json``). Both directions of the translation are here. So the client
+raises the same error as the service, with the same class, code and message.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpu_platform.domain.placing.placement import Placement, Reason
 
 PROBLEM_JSON = "application/problem+json"
 USER_HEADER = "X-GPU-Platform-User"
-"""Who acts, for the audit log. A claim, not a proof: there is no authentication yet."""
+"""The user, for the audit log. It proves nothing: there is no authentication yet."""
 
 T = TypeVar("T")
 
 
 class Page(BaseModel, Generic[T]):
-    """One page of a list. ``next_cursor`` None: there is no more."""
+    """One page of a list. ``next_cursor`` None: this is the last page."""
 
     items: list[T]
     next_cursor: str | None = None
@@ -34,11 +34,11 @@ class Health(BaseModel):
 
     status: str = "ok"
     warnings: list[str] = []
-    """Things that work, but not as they should."""
+    """What works, but not as it should."""
 
 
 class ReasonBody(BaseModel):
-    """The optional body of what people do to jobs and hosts; the reason goes to the audit log."""
+    """The optional body of requests that change jobs or hosts. The reason goes to the audit log."""
 
     model_config = {"extra": "forbid"}
 
@@ -49,11 +49,11 @@ class CheckpointAsked(BaseModel):
     """A program was asked for a checkpoint by its request file."""
 
     signalled: int
-    """Processes that got the signal as well."""
+    """How many processes also got the signal."""
 
 
 class CheckpointRoot(BaseModel):
-    """Hosts that say they share one checkpoint root, and whether that is so."""
+    """Hosts that say that they share one checkpoint root, and whether they do."""
 
     root: str | None
     """None: the host did not say."""
@@ -67,18 +67,18 @@ class DryRun(BaseModel):
     """Where and when a job would start if it were submitted now."""
 
     accepted: bool
-    """False: it would be refused, see ``message``."""
+    """False: it would be refused; see ``message``."""
     message: str
     placement: Placement | None = None
-    """It would start at once, there."""
+    """Where it would start at once. None: it would not."""
     reason: Reason | None = None
-    """It would wait: the reason, its position in the queue, and until when."""
+    """Why it would wait: its position in the queue, and until when."""
     preempts: list[str] = []
-    """Jobs that would be stopped for it; it starts as soon as they have ended."""
+    """Jobs that would be preempted for it. It starts as soon as they have ended."""
     preempts_at: float | None = None
-    """Unix seconds: when they would be told to stop, once they had their guaranteed run time; None: at once."""
+    """When they would be preempted, Unix seconds, because they have a guaranteed run time. None: at once."""
     warnings: list[str] = []
-    """What to know before it is submitted."""
+    """What the user should know before submitting it."""
 
 
 class LogChunk(BaseModel):
@@ -96,14 +96,15 @@ class FieldError(BaseModel):
     """What is wrong with one field of a request."""
 
     field: str
-    """Dotted, e.g. ``gpus.hosts`` or ``command[0]``."""
+    """The path of the field, e.g. ``gpus.hosts`` or ``command[0]``."""
     message: str
     given: Any = None
     """The value that was refused, shortened."""
 
 
 class Problem(BaseModel):
-    """RFC 9457, section 3; ``code``, ``retryable``, ``errors`` and ``details`` are extensions."""
+    """An error as RFC 9457 defines it (section 3). ``code``, ``retryable``, ``errors`` and ``details`` are
+    extensions."""
 
     type: str
     title: str
@@ -117,6 +118,7 @@ class Problem(BaseModel):
 
     @classmethod
     def of(cls, error: PlatformError, instance: str | None = None) -> Problem:
+        """The problem for an error of the platform. ``instance``: the id of the request."""
         details = dict(error.details)
         fields = details.pop("errors", [])
         return cls.make(
@@ -131,6 +133,7 @@ class Problem(BaseModel):
 
     @classmethod
     def make(cls, status: int, code: str, detail: str, **more: Any) -> Problem:
+        """A problem with the type and the title that belong to ``code``."""
         return cls(
             type=f"urn:gpu-platform:problem:{code}",
             title=code.replace("_", " ").capitalize(),
@@ -141,11 +144,11 @@ class Problem(BaseModel):
         )
 
     def error(self) -> PlatformError:
-        """The domain error that this problem tells of."""
+        """The platform's error that this problem describes."""
         kind = _ERRORS_BY_CODE.get(self.code)
         if kind is None or kind is PlatformError:
             kind = Unavailable if self.retryable else InvalidRequest if self.status < 500 else PlatformError
-        # Some classes compose their message from their arguments; here the message is already there.
+        # Some classes make their message from their arguments. Here the message exists already.
         error = kind.__new__(kind)
         details = dict(self.details)
         if self.errors:
@@ -155,21 +158,21 @@ class Problem(BaseModel):
 
 
 def problem_of_response(status: int, headers: Mapping[str, str], body: bytes) -> Problem:
-    """The problem in an answer, also when something between us (a proxy) answered in its own words."""
+    """The problem in an answer, even if a proxy between client and service wrote the answer."""
     if headers.get("content-type", "").startswith(PROBLEM_JSON):
         try:
             return Problem.model_validate_json(body)
         except ValidationError:
             pass
     text = body[:200].decode("utf-8", "replace").strip()
-    # 408: the request did not come whole in time, so nothing was done (RFC 9110, section 15.5.9).
+    # 408: the request did not arrive completely in time, so nothing was done (RFC 9110, section 15.5.9).
     retryable = status in (408, 429, 502, 503, 504)
     code = "unavailable" if retryable else "unexpected_answer"
     return Problem.make(status, code, f"the service answered {status}: {text or 'nothing'}", retryable=retryable)
 
 
 def invalid_request(errors: list[Any], subject: str = "the request") -> InvalidRequest:
-    """One error that names every field, what is wrong and what was given, from ``ValidationError.errors()``."""
+    """One error that names every wrong field, made from ``ValidationError.errors()``."""
     fields = [_field_error(error) for error in errors]
     told = "; ".join(f"{field.field}: {field.message}{_given(field)}" for field in fields[:10])
     more = f"; and {len(fields) - 10} more" if len(fields) > 10 else ""
@@ -191,7 +194,7 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
 
 
 def _given(field: FieldError) -> str:
-    # Whoever wrote the message put the value into it where that helps; long values help nobody.
+    # The message may contain the value already, and long values help nobody.
     if field.given is None or isinstance(field.given, dict | list) or repr(field.given) in field.message:
         return ""
     return f" (given {field.given!r})"
@@ -202,7 +205,7 @@ def _sentence(message: str) -> str:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """``value`` in a form that is always JSON and never long."""
+    """``value`` in a form that is always valid JSON and never long."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -8,9 +8,9 @@
     │   ├── OverQuota             more than its namespace may ask for, or have waiting
     │   └── IdempotencyConflict   the same key with another body
     ├── NotFound                  no such job, host or GPU
-    ├── IllegalTransition         not from this state
-    ├── InUse                     jobs run there, and nobody said that they may be stopped
-    ├── ReservationConflict       a GPU of the plan was taken or left service meanwhile
+    ├── IllegalTransition         the current state does not allow it
+    ├── InUse                     jobs run there, and the operator did not say that they may be stopped
+    ├── ReservationConflict       a GPU of the placement was taken or left service meanwhile
     ├── StaleEpoch                a leader that was replaced tried to act
     ├── StaleReport               a host's report arrived after a newer one
     ├── WorkflowIsOlder           a workflow knows less of its job than the database
@@ -20,9 +20,8 @@
     ├── Unavailable               Temporal or the database is away; try again
     └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
-``code`` is stable and appears in API answers, metric labels and workflow failures;
-``retryable`` says whether the same request can succeed later; ``http_status`` is the
-one place where errors meet HTTP.
+``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the
+same request can succeed later. ``http_status`` is the status of the REST answer.
 """
 
 from __future__ import annotations

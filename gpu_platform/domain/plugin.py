@@ -1,4 +1,4 @@
-"""Filters and scores of other packages: what the platform says of one that does not work."""
+"""Filters and scores of other packages: how the platform reports one that fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The host's side of a job: prepare, launch, watch and stop the ranks of an attempt.
 
 Every operation may be repeated, by this node worker or after its restart: the state is in the records on disk
-(``records``) and in the kernel, not in this process. Ranks and their supervisors go on when it dies.
+(``records``) and in the kernel, not in this process. If the process dies, ranks and their supervisors go on.
 """
 
 from __future__ import annotations

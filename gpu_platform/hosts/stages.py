@@ -1,9 +1,9 @@
 """What a host does around an attempt: before its ranks start, and after its last process there is gone.
 
-Each idea (sharing, scrubbing, accounting, power) is a :class:`Stage`; the agent runs them in order, and
-backwards at the end. Together with the records of ``stopping`` they make this promise: once a stage may
-have prepared an attempt, its ``finish`` runs to its end at least once, also when the node worker dies
-anywhere in between, and the host reports the attempt as ended only after that.
+Sharing, scrubbing, accounting and the power limit are each a :class:`Stage`. The agent runs them in order, and in the
+opposite order at the end. The records of ``stopping`` guarantee: once a stage may have prepared an attempt, its
+``finish`` runs to its end at least once, even if the node worker dies in between. The host reports the attempt as
+ended only after that.
 """
 
 from __future__ import annotations

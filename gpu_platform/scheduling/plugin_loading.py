@@ -1,8 +1,8 @@
 """Filters and scores of other packages, found by entry point; see ``examples/plugin-quiet-hosts`` and
 ``examples/plugin-whole-hosts``.
 
-Whatever such a plugin raises, when it is loaded or when it is asked, becomes a :class:`PluginFault` that names it: the
-scheduler goes on without the plugin and says so.
+Any exception of such a plugin, when it is loaded or called, becomes a :class:`PluginFault` that names it. The
+scheduler goes on without the plugin and reports it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class SiteFilter:
             return bool(self._plugin.applies_to(query))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         with _named("filter", self.name):
             return _checked(self._plugin(query, snapshot, hosts), np.uint64, hosts)
 
@@ -77,6 +78,7 @@ class SiteScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         with _named("score", self.name):
             values = _checked(self._plugin(request, snapshot, hosts, offers), np.float64, hosts)
             if not np.isfinite(values).all():

@@ -1,6 +1,6 @@
 """The deciding core: state in, decisions out. No I/O and no clock: the same calls give the same answers.
 
-Who gets what is found in ``rounds``; here is what the core knows, and what becomes of its proposals.
+``rounds`` decides who gets what. This module keeps what the core knows, and follows its proposals.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Machine descriptions: what a host of a known type contains.
 
-They feed simulated hosts and tests. Facts and their sources stand in ``machines/*.yaml``.
+Simulated hosts and tests use them. The facts and their sources are in ``machines/*.yaml``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NumaNode(BaseModel):
     id: int
     socket: int | None
     cpus: str | None
-    """Linux range list, e.g. ``0-19,40-59``."""
+    """The CPUs as a kernel list, e.g. ``0-19,40-59``."""
 
 
 class GpuModel(BaseModel):
@@ -38,7 +38,7 @@ class GpuModel(BaseModel):
 
 
 class GpuPosition(BaseModel):
-    """Where one GPU sits in the machine."""
+    """Where one GPU is in the machine."""
 
     index: int
     pci_bus_id: str | None
@@ -66,7 +66,7 @@ class MachineDescription(BaseModel):
 
     @property
     def links(self) -> list[NvLink]:
-        """Every pair that NVLink connects. With NVSwitch, each pair has all links of a GPU."""
+        """Return all pairs that NVLink connects. With NVSwitch, each pair has all links of a GPU."""
         if isinstance(self.nvlink, dict):
             count, n = self.nvlink["nvswitch"], len(self.gpus)
             return [NvLink(a=a, b=b, links=count) for a in range(n) for b in range(a + 1, n)]
@@ -110,12 +110,12 @@ class RackDescription(BaseModel):
     id: str
     name: str
     machine: str
-    """Id of the hosts' :class:`MachineDescription`."""
+    """The id of the hosts' :class:`MachineDescription`."""
     hosts: int
     sources: list[str]
 
     def inventories(self, rack: str) -> dict[str, HostInventory]:
-        """Host name -> what it would register, for a rack of this type that is called ``rack``."""
+        """Return host name -> what it would register, for a rack of this type with the name ``rack``."""
         tray = load_description(self.machine)
         names = [f"{rack}-{number:02d}" for number in range(self.hosts)]
         return {name: tray.inventory(name, nvlink_domain=rack) for name in names}

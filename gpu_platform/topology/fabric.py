@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from gpu_platform.domain.placing.placement import TopologyLevel
 
 NETWORK_GB_S = 12.0
-"""One rank's way to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in ``src/graph/topo.h``).
-Hosts do not report their NICs, so this is an assumption, the same at every level."""
+"""The bandwidth from one rank to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in
+``src/graph/topo.h``). Hosts do not report how fast their NICs are, so this is assumed, the same at every level."""
 
 FABRIC_LEVELS = (TopologyLevel.NVLINK_DOMAIN, TopologyLevel.LEAF, TopologyLevel.SPINE, TopologyLevel.ANY)
 """Levels between hosts that a placement names, best first."""
@@ -46,7 +46,7 @@ class FabricConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     levels: tuple[str, ...] = ("leaf", "spine")
-    """Nearest first. A domain lies inside one domain of every later level."""
+    """The levels, nearest first. A domain lies inside one domain of every later level."""
     rules: tuple[FabricRule, ...] = ()
     """If several rules name a level, the last one counts."""
     failure_levels: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class Fabric:
         fabric._numbers, fabric._keys = self._numbers, self._keys
         return fabric
 
-    def locate(self, host: str, told: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
-        """Return the numbers of a host's domains, one per level. ``told``: level -> domain, as the host reports."""
-        domains = self.domains_of(host, told)
+    def locate(self, host: str, reported: Mapping[str, str | None], nvlink_domain: str | None) -> tuple[int, ...]:
+        """Return the numbers of a host's domains, one per level. ``reported``: level -> domain, as the host reports."""
+        domains = self.domains_of(host, reported)
         names = [domains.get(level) for level in self.config.levels]
         keys: list[tuple[str | None, ...]] = [(NVLINK, nvlink_domain) if nvlink_domain else (NVLINK, None, host)]
         nearer: tuple[str | None, ...] = (host,)
@@ -100,9 +100,9 @@ class Fabric:
             keys.append(nearer)
         return tuple(self._number(key) for key in keys)
 
-    def domains_of(self, host: str, told: Mapping[str, str | None]) -> dict[str, str | None]:
+    def domains_of(self, host: str, reported: Mapping[str, str | None]) -> dict[str, str | None]:
         """Return level -> the name of the host's domain, where it is known."""
-        domains = dict(told)
+        domains = dict(reported)
         for hosts, where in self._rules:
             if hosts.match(host):
                 domains.update(where)

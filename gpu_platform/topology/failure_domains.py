@@ -55,7 +55,7 @@ def recognise_domain_loss(
     found: list[DomainLoss] = []
 
     def gain(domain: Domain) -> int:
-        """Lost hosts that it explains, less those that should be lost too, but are up."""
+        """Lost hosts that the domain explains, minus hosts that should be lost too but are up."""
         hosts = members[domain]
         return len(hosts & unexplained) - len(hosts - set(lost) - gone)
 

@@ -8,8 +8,8 @@ Bandwidths are GB/s in one direction between two GPUs:
 - NVLink: links times the rate of one link. NVIDIA V100, A100, H100 and Blackwell architecture
   white papers: 6, 12, 18 and 18 links for 150, 300, 450 and 900 GB/s each way; P100: 4 links for 80.
 - Everything else as NCCL's model has it (``src/graph/topo.h``): 12 for PCIe (``PCI_BW``, Gen3 x16)
-  and 10 between sockets (``SKL_QPI_BW``). Inventories do not tell the PCIe generation, so these
-  rank machines without NVLink rather than predict them.
+  and 10 between sockets (``SKL_QPI_BW``). Inventories do not have the PCIe generation, so for
+  machines without NVLink these numbers give an order, not a prediction.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Machine:
     """One kind of host. Hosts with equal GPUs and links share one Machine, and all that is computed for it."""
 
     gpus: tuple[GpuInfo, ...]
-    """By position. Without what differs from host to host: uuid, serial, bus id."""
+    """The GPUs by position, without what differs from host to host: uuid, serial, bus id."""
     links: NDArray[np.int64]
-    """NVLink connections between each two, [n, n]."""
+    """The number of NVLinks between each pair, [n, n]."""
     nvlink_gb_s: NDArray[np.float64]
-    """NVLink bandwidth between each two, 0 without NVLink, [n, n]."""
+    """The NVLink bandwidth of each pair, 0 without NVLink, [n, n]."""
     pair_gb_s: NDArray[np.float64]
-    """Bandwidth of the best way between each two, [n, n]."""
+    """The bandwidth of the best connection of each pair, [n, n]."""
     switches: tuple[int, ...]
     """Sets of GPUs under one PCIe switch."""
     numa_nodes: tuple[int, ...]
     sockets: tuple[int, ...]
     islands: tuple[int, ...]
-    """Sets of GPUs that NVLinks connect, directly or through others."""
+    """Sets of GPUs that NVLink connects, directly or through other GPUs."""
 
     @property
     def port_gb_s(self) -> float:
-        """The bandwidth of all NVLinks of one GPU together, to an NVLink domain over several hosts."""
+        """The bandwidth of all NVLinks of one GPU together, into an NVLink domain of several hosts."""
         return float(self.nvlink_gb_s.max(initial=0.0))
 
     @property
@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def all_gpus(self) -> int:
-        """The set of all its GPUs."""
+        """The set of all GPUs of the machine."""
         return (1 << len(self.gpus)) - 1
 
 
@@ -67,7 +67,7 @@ _machines: dict[tuple[object, ...], Machine] = {}
 
 
 def machine_of(inventory: HostInventory) -> Machine:
-    """The Machine that an inventory describes. Equal ones are the same object."""
+    """The Machine that an inventory describes. Equal inventories give the same object."""
     gpus = tuple(
         gpu.model_copy(update={"uuid": "", "serial": None, "pci_bus_id": None})
         for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)
@@ -80,7 +80,7 @@ def machine_of(inventory: HostInventory) -> Machine:
 
 
 def members(gpus: int) -> list[int]:
-    """The positions in a set, ascending."""
+    """The positions of the GPUs in a set, ascending."""
     return [position for position in range(gpus.bit_length()) if gpus >> position & 1]
 
 
@@ -91,7 +91,7 @@ def _build(gpus: tuple[GpuInfo, ...], link_list: Sequence[tuple[int, int, int]],
     for a, b, count in link_list:
         if a in position and b in position and a != b:
             links[position[a], position[b]] = links[position[b], position[a]] = count
-    # A generation that is not in the table yet is at least as fast as the slowest that is.
+    # A generation that is not in the table is at least as fast as the slowest in it.
     link_gb_s = NVLINK_GB_S_PER_LINK.get(generation or 0, min(NVLINK_GB_S_PER_LINK.values()))
     nvlink = np.array(links * link_gb_s, np.float64)
     socket_names = [socket_of(gpu) for gpu in gpus]
@@ -105,7 +105,7 @@ def _build(gpus: tuple[GpuInfo, ...], link_list: Sequence[tuple[int, int, int]],
         nvlink_gb_s=nvlink,
         pair_gb_s=pair,
         switches=_groups([gpu.pcie_switch or f"alone {gpu.index}" for gpu in gpus]),
-        # Two sockets never share a NUMA node, whatever a host says about nodes it does not know.
+        # Two sockets never share a NUMA node, whatever a host reports about nodes that it does not know.
         numa_nodes=_groups([f"{name}/{gpu.numa_node}" for name, gpu in zip(socket_names, gpus, strict=True)]),
         sockets=_groups(socket_names),
         islands=_islands(links),

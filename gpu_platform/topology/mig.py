@@ -31,11 +31,11 @@ class MigProfile(BaseModel):
 
     name: str
     profile_id: int
-    """NVML's GPU instance profile."""
+    """The number of NVML's GPU instance profile."""
     compute_slices: int
     memory_slices: int
     max_instances: int
-    """On a GPU that has no other instances."""
+    """How many instances fit on a GPU that has no others."""
     memory_gib: float | None
     starts: tuple[int, ...]
     """The first memory slices at which an instance may start."""
@@ -56,7 +56,7 @@ class MigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
 
     models: tuple[str, ...]
-    """Their names in NVML."""
+    """The names of the GPU models in NVML."""
     compute_slices: int
     memory_slices: int
     basis: str
@@ -74,14 +74,14 @@ class MigModel(BaseModel):
         return next((profile for profile in self.profiles if profile.name == name), None)
 
     def starts(self, profile: MigProfile, state: int) -> list[int]:
-        """Every first slice that an instance may have beside what is there."""
+        """Return every first slice that a new instance may have beside those that exist."""
         compute = (state >> _COMPUTE_SHIFT & 7) + profile.compute_slices
         if compute > self.compute_slices or (profile.media_extensions and state & _ME):
             return []
         return [start for start in profile.starts if not state & profile.mask(start)]
 
     def best_start(self, name: str, state: int) -> int | None:
-        """The first slice that leaves the most room for others; None if there is none."""
+        """Return the first slice that leaves the most slices for others. None: there is no place."""
         table = self.best_starts(name)
         start = NOWHERE if table is None else int(table[state])
         return None if start == NOWHERE else start
@@ -140,7 +140,7 @@ class MigModel(BaseModel):
                     after = state_of([(profile.mask(start), profile.compute_slices, profile.media_extensions)], state)
                     if after not in room:
                         room[after] = self.remaining_slices(after)
-                    # Of equals the last: the first slices serve the largest profiles.
+                    # Of equal starts take the last: the first slices serve the largest profiles.
                     if room[after] >= best[1]:
                         best = start, room[after]
                 tables[profile.name][state] = best[0]
@@ -148,7 +148,7 @@ class MigModel(BaseModel):
 
 
 def state_of(instances: Iterable[tuple[int, int, bool]], before: int = 0) -> int:
-    """The state with ``instances`` (memory mask, compute slices, +me) added to ``before``."""
+    """The state after ``instances`` (memory mask, compute slices, +me) were added to ``before``."""
     for mask, compute, media_extensions in instances:
         before = (before | mask | (_ME if media_extensions else 0)) + (compute << _COMPUTE_SHIFT)
     return before
@@ -163,5 +163,5 @@ def mig_models() -> tuple[MigModel, ...]:
 
 @cache
 def mig_model(gpu_model: str) -> MigModel | None:
-    """The rules of a GPU that NVML calls ``gpu_model``; None if they are not known."""
+    """The MIG rules of a GPU that NVML calls ``gpu_model``. None: they are not known."""
     return next((model for model in mig_models() if gpu_model in model.models), None)

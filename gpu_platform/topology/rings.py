@@ -20,7 +20,7 @@ def ring_bandwidths(pair_gb_s: NDArray[np.float64]) -> NDArray[np.float64]:
     sets = np.arange(1 << n)
     sizes = np.bitwise_count(sets)
     lowest = np.bitwise_count((sets & -sets) - 1)
-    # path[s, j]: best bottleneck of a path through all of s from its lowest member to j; 0: none.
+    # path[s, j]: the best bottleneck of a path through all of s, from its lowest member to j; 0: none.
     path = np.zeros((1 << n, n))
     path[1 << np.arange(n), np.arange(n)] = np.inf
     for size in range(2, n + 1):
@@ -35,7 +35,10 @@ def ring_bandwidths(pair_gb_s: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def greedy_ring_bandwidth(pair_gb_s: NDArray[np.float64]) -> float:
-    """A ring that always hops to the fastest neighbour left, for machines too large to enumerate; [n, n], n > 1."""
+    """Return the slowest hop of a ring that always hops to the fastest neighbour left, [n, n] with n > 1.
+
+    For machines with too many GPUs to try all rings.
+    """
     ring, left = [0], set(range(1, len(pair_gb_s)))
     slowest = np.inf
     while left:

@@ -19,9 +19,9 @@ from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.rings import greedy_ring_bandwidth, ring_bandwidths
 
 ENUMERABLE = 16
-"""With at most so many GPUs every set is rated (65,536). With more, only sets along the machine's own groups."""
+"""With at most this many GPUs every set is rated (65,536 sets). With more, only sets along the machine's own groups."""
 REMEMBERED = 200_000
-"""How many answers are kept per machine, about 40 MB. Then they are computed again."""
+"""How many answers are kept per machine, about 40 MB. Older ones are computed again."""
 
 HOST_LEVELS = (
     TopologyLevel.NVLINK_NUMA,
@@ -40,11 +40,11 @@ class Subset:
 
     gpus: int
     level: TopologyLevel
-    """A single GPU is at level NUMA, because it has no link to another."""
+    """How close its GPUs are. A single GPU is at level NUMA, because it has no link to another."""
     bandwidth_gb_s: float
     """The slowest hop of its best ring. 0 for a single GPU."""
     stranded: int
-    """Free GPUs that stay behind in the NUMA nodes of this set."""
+    """Free GPUs that are left in the NUMA nodes of this set."""
 
 
 def best_subset(
@@ -55,11 +55,11 @@ def best_subset(
     required: str | None = None,
     preferred: str | None = None,
 ) -> Subset | None:
-    """The best ``size`` GPUs out of ``free``, or None.
+    """The best ``size`` GPUs out of ``free``. None: there is no such set.
 
-    Without ``allow_cross_numa`` the set must be one NVLink ring or lie on one socket. It also must have
-    the level ``required``, and has ``preferred`` if any set has: ``nvlink`` is a ring of
-    NVLinks, ``numa`` and ``socket`` one of those, every other level is no matter of one host.
+    Without ``allow_cross_numa`` the set must be one NVLink ring or be on one socket. It must also have the level
+    ``required``, and has ``preferred`` if any set has it: ``nvlink`` is a ring of NVLinks, ``numa`` and ``socket`` mean
+    one of these. Other levels do not matter inside one host.
     """
     chooser = _choosers.get(machine)
     if chooser is None:
@@ -206,7 +206,7 @@ def _inside(sets: NDArray[np.int64], groups: tuple[int, ...]) -> NDArray[np.bool
 
 
 def _rate(machine: Machine, gpus: int) -> tuple[int, float]:
-    """Level and bandwidth of one set of a machine too large to enumerate."""
+    """The level and bandwidth of one set of a machine with too many GPUs to rate all sets."""
     chosen = members(gpus)
     one_numa = any(gpus & ~node == 0 for node in machine.numa_nodes)
     one_socket = any(gpus & ~socket == 0 for socket in machine.sockets)

@@ -54,7 +54,7 @@ def _global(
 
 
 def run() -> None:
-    """The console script: turns every error into one line on stderr and an exit code."""
+    """The entry point of ``gpu-platform``. Turns every error into one line on stderr and an exit code."""
     try:
         app()
     except Exception as error:

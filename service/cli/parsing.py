@@ -21,11 +21,12 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2})", re.ASCII)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{2}))?", re.ASCII)
 
 Shape = tuple[int | None, int | None]
-"""Hosts and GPUs per host; None: not said."""
+"""(hosts, GPUs per host). None: not given."""
 
 
 def memory_mib(text: str) -> int:
-    """``16GiB``, ``16g``, ``16G`` (all 16384), ``80GB`` (decimal: 76294), ``16384MiB``. Rounded up to whole MiB."""
+    """Read an amount of memory in MiB, rounded up: ``16GiB``, ``16g``, ``16G`` (all 16384), ``80GB`` (decimal:
+    76294), ``16384MiB``."""
     match = _SIZE.fullmatch(text.strip())
     unit = match.group(2).lower() if match else ""
     if match is None or unit in ("", "b", "i", "ib"):
@@ -35,7 +36,8 @@ def memory_mib(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Seconds of ``1``, ``1s``, ``500ms``, ``2m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first), ``1-12:00:00``."""
+    """Read a duration in seconds: ``1``, ``1s``, ``500ms``, ``2m``, ``1h30m``, ``1d``, ``01:30:00`` (hours first),
+    ``1-12:00:00``."""
     text = str(text).strip()
     if _NUMBER.fullmatch(text):
         return float(text)
@@ -51,7 +53,7 @@ def duration_s(text: str) -> float:
 
 
 def whole_s(text: str) -> int:
-    """As :func:`duration_s`, for what is counted in whole seconds."""
+    """As :func:`duration_s`, for values that are counted in whole seconds."""
     seconds = duration_s(text)
     if seconds != int(seconds):
         raise typer.BadParameter(f"{text!r} is {seconds:g} seconds: write whole seconds")
@@ -59,7 +61,7 @@ def whole_s(text: str) -> int:
 
 
 def limit_s(text: str) -> int:
-    """As :func:`whole_s`, for a limit that is longer than 0. A number needs its unit: Slurm would read minutes."""
+    """As :func:`whole_s`, for a limit above 0. A number needs its unit: Slurm would read it as minutes."""
     if _NUMBER.fullmatch(text.strip()):
         raise typer.BadParameter(f"{text!r} is not a time, as its unit is missing: write {text}s, {text}m or {text}h")
     seconds = whole_s(text)
@@ -69,7 +71,7 @@ def limit_s(text: str) -> int:
 
 
 def gang_shape(gpus: int | None, hosts: int | None, gpus_per_host: int | None) -> Shape:
-    """From what was given of ``--gpus`` (total), ``--hosts`` and ``--gpus-per-host`` to hosts and GPUs per host."""
+    """Turn ``--gpus`` (the total), ``--hosts`` and ``--gpus-per-host`` into hosts and GPUs per host."""
     for option, value in (("--gpus", gpus), ("--hosts", hosts), ("--gpus-per-host", gpus_per_host)):
         if value is not None and value < 1:
             raise typer.BadParameter(f"{option} {value}: must be at least 1")
@@ -100,7 +102,7 @@ def gang_shape(gpus: int | None, hosts: int | None, gpus_per_host: int | None) -
 
 
 def environment(items: Sequence[str], current: Mapping[str, str]) -> dict[str, str]:
-    """``K=V`` sets, ``K`` alone takes the value that it has here."""
+    """Read environment variables. ``K=V`` sets one; ``K`` alone takes the value that it has here."""
     found: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")

@@ -1,6 +1,6 @@
 """What every command shares: the client, where output goes, and what exit codes mean.
 
-stdout carries results (with ``--json`` only JSON), stderr everything that is said to a person.
+Results go to stdout (with ``--json`` only JSON), messages for people to stderr.
 
 | code | meaning |
 |---|---|
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from gpu_platform.domain.jobs.job import Job
 
 PIPED_WIDTH = 240
-"""Columns when stdout is no terminal: `grep` wants a row on a line."""
+"""Columns if stdout is no terminal: `grep` needs each row on one line."""
 
 FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
-# 130 is typer's own for Ctrl-C
+# 130 is typer's exit code for Ctrl-C
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="For the audit log.")]
@@ -47,22 +47,24 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_defaul
 
 @contextmanager
 def service(patience_s: float = 5.0) -> Iterator[Client]:
-    """The client, which tries for ``patience_s`` while the service is away."""
-    from gpu_platform.client import Client  # here, because `--help` must not wait for it
+    """A client that tries again for ``patience_s`` seconds while the service does not answer."""
+    from gpu_platform.client import Client  # imported here, because `--help` must not wait for it
 
     with Client(retry_for_s=patience_s) as client:
         yield client
 
 
 FOLLOW_PATIENCE_S = 60.0
-"""Who waits for a job wants to go on waiting when the service is restarted."""
+"""How long commands that wait for a job try again, so that a restart of the service does not end them."""
 
 
 def exit_code_of(error: PlatformError) -> int:
+    """The exit code for an error."""
     return {404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 503: AWAY}.get(error.http_status, FAILED)
 
 
 def exit_code_of_job(job: Job) -> int:
+    """The exit code for a job that has ended: that of its program, or ``FAILED`` if it has none."""
     from gpu_platform.domain.states import JobState
 
     if job.state is JobState.COMPLETED:
@@ -71,28 +73,31 @@ def exit_code_of_job(job: Job) -> int:
 
 
 def out() -> Console:
+    """The console for stdout."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def err() -> Console:
+    """The console for stderr."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def show(renderable: RenderableType) -> None:
+    """Print a table or text to stdout."""
     out().print(renderable)
 
 
 def say(text: str) -> None:
-    """To the person, not to the pipe."""
+    """Print to stderr: for people, not for a pipe."""
     typer.echo(text, err=True)
 
 
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
-    """One model as an object, several as a list."""
+    """Print one model as an object, several as a list."""
     if isinstance(value, dict):
         content: Any = value
     elif hasattr(value, "model_dump"):

@@ -1,4 +1,4 @@
-"""``gpu-platform simulate``: what if. The scheduler's core on a trace, on this machine; no service is asked."""
+"""``gpu-platform simulate``: runs the scheduler's core on a trace, on this machine. It asks no service."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
+    """Add the command ``simulate``."""
     app.command()(simulate)
 
 
@@ -167,7 +168,7 @@ def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], html: 
 def _failures(
     hosts: list[HostRow], file: Path | None, mtbf: str | None, repair: str, seed: int
 ) -> list[Outage] | Iterator[Outage]:
-    """A fresh iterator for each policy, so that all meet the same failures."""
+    """The failures. Each policy needs a new iterator, so that all get the same failures."""
     from gpu_platform.scheduling.simulator.inputs import failures, files
 
     if file:

@@ -9,6 +9,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
+    """Add the command ``up``, which parses its own options."""
     app.command(
         "up",
         add_help_option=False,
@@ -18,5 +19,5 @@ def register(app: typer.Typer) -> None:
 
 def up(context: typer.Context) -> None:
     """Run everything on this machine: Temporal, database, service, scheduler, node workers. Ctrl-C stops it."""
-    # Another program, not another function: processes depend on the service, never the other way round.
+    # It executes another program, because processes depend on the service and never the other way round.
     os.execv(sys.executable, [sys.executable, "-m", "workers.local.up", *context.args])

@@ -1,4 +1,4 @@
-"""Refuse bodies that are too large, before they are in memory, as a problem like every other."""
+"""Refuses bodies that are too large before they are in memory. The answer is a problem, as for every other error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ MAX_BODY_BYTES = 1024 * 1024
 
 
 class BodyLimit:
-    """Counts what is received: the length that was announced may be missing or a lie."""
+    """Refuses bodies that are too large. It counts the bytes, because the announced length may be missing or wrong."""
 
     def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI defines it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -31,7 +32,7 @@ class BodyLimit:
                 received += len(message.get("body", b""))
                 if received <= self._max_bytes:
                     return message
-            # Raised where the body is read, inside the application: its error handlers answer.
+            # Raised where the application reads the body, so its error handlers answer.
             raise HTTPException(413)
 
         await self._app(scope, counted, send)

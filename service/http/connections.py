@@ -1,4 +1,5 @@
-"""HTTP connections that end: a request that does not come whole, and a peer that is gone, are not waited for."""
+"""HTTP connections with limits: the service does not wait for a request that never becomes complete, nor for a lost
+peer."""
 
 from __future__ import annotations
 
@@ -9,32 +10,39 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_TIMEOUT_S = 10.0
-"""A request, with its body, arrives within this of the connection's or the request's first byte."""
+"""A request and its body must arrive within this time after the first byte of the connection or request."""
 _PEER_IDLE_S = 30
 _PEER_TIMEOUT_MS = 60_000
-"""A peer that acknowledges nothing for so long is gone: it lost power, or the network between us did."""
+"""A peer that acknowledges nothing for this long is gone: it lost power, or the network broke."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class TimeLimitedConnection(H11Protocol):
-    """For ``uvicorn.Config(http=…)``. uvicorn itself limits only how long a connection idles between two requests."""
+    """For ``uvicorn.Config(http=…)``: limits how long a request may take to arrive.
+
+    uvicorn itself limits only the time between two requests of a connection.
+    """
 
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called by asyncio for a new connection: start the limit for the first request."""
         super().connection_made(transport)
         _notice_lost_peers(transport.get_extra_info("socket"))
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio when the connection is closed."""
         self._request_came()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Called by asyncio with new bytes."""
         super().data_received(data)
         self._look()
 
     def handle_events(self) -> None:
+        """Called by uvicorn when a request may have become complete."""
         super().handle_events()
         self._look()
 
@@ -57,7 +65,7 @@ class TimeLimitedConnection(H11Protocol):
         if self.transport.is_closing():
             return
         if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
-            self.transport.write(_TOO_SLOW)  # nothing of an answer was sent yet
+            self.transport.write(_TOO_SLOW)  # no answer was begun yet
         self.transport.close()
 
 

@@ -15,13 +15,14 @@ T = TypeVar("T")
 
 
 def offset_of(cursor: str | None) -> int:
-    """Raises :class:`InvalidRequest`."""
+    """The offset that a cursor means. None: the beginning. Raises :class:`InvalidRequest`."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 12):
         raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew")
     return int(cursor or 0)
 
 
 def page_of(items: list[T], cursor: str | None, limit: int) -> Page[T]:
+    """The page of ``items`` that begins at ``cursor``. Raises :class:`InvalidRequest` for a bad cursor."""
     start = offset_of(cursor)
     following = start + limit
     return Page(items=items[start:following], next_cursor=str(following) if following < len(items) else None)

@@ -40,6 +40,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def install(app: FastAPI) -> None:
+    """Make the application answer every error with a problem (RFC 9457)."""
     app.add_exception_handler(PlatformError, _platform_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -47,10 +48,11 @@ def install(app: FastAPI) -> None:
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
+    """The HTTP answer for a problem. A 503 says when to try again."""
     headers = dict(headers or {})
     if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.setdefault("Retry-After", str(RETRY_AFTER_S))
-    # ASCII, because what was refused may not even be valid Unicode.
+    # ASCII, because the refused value may not be valid Unicode.
     content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=True)
     return Response(content, problem.status, headers, media_type=PROBLEM_JSON)
 

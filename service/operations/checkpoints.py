@@ -1,4 +1,4 @@
-"""Checkpoints of jobs as the hosts that see them tell, asking for one, and which hosts share a root."""
+"""Checkpoints of jobs as the hosts report them, asking for one, and which hosts share a root."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_ONCE = 32
 
 
 async def list_checkpoints(context: ServiceContext, job_id: str, *, verify: bool = False) -> list[CheckpointInfo]:
-    """Oldest first. ``verify``: every byte is read. Where no host answers, what was last known.
+    """The job's checkpoints, oldest first. ``verify``: read all their bytes. If no host answers: those last known.
 
     Raises :class:`NotFound`.
     """
@@ -53,7 +53,7 @@ async def list_checkpoints(context: ServiceContext, job_id: str, *, verify: bool
 
 
 async def ask_for_checkpoint(context: ServiceContext, job_id: str) -> int:
-    """Ask a running job's program to save now; returns how many processes got a signal, besides the file.
+    """Ask a running job's program to save now. Returns how many processes got a signal, besides the request file.
 
     Raises :class:`NotFound`, :class:`IllegalTransition` and :class:`HostUnavailable`.
     """
@@ -73,18 +73,19 @@ async def ask_for_checkpoint(context: ServiceContext, job_id: str) -> int:
 
 
 async def check_roots(context: ServiceContext) -> list[CheckpointRoot]:
-    """One host of each group writes a file, and the others of the group say whether they see it."""
+    """Test which hosts share a checkpoint root: one host of each group writes a file, and the others say whether
+    they see it."""
     roots = await run_in_threadpool(checkpoints.read_roots, context.store)
     return [await _check_group(context, [one for one in group if one.alive]) for group in _groups(roots)]
 
 
 def uses_checkpoints(spec: JobSpec) -> bool:
-    """Does the job say that it goes on from checkpoints?"""
+    """True if the job says that it resumes from checkpoints."""
     return bool(spec.checkpoints or spec.checkpoint.every_s or spec.checkpoint.resume_from)
 
 
 def checkpoint_warnings(store: Store, spec: JobSpec) -> list[str]:
-    """Warnings for whoever submits a job that resumes from checkpoints."""
+    """Warnings for a job that resumes from checkpoints."""
     if not uses_checkpoints(spec):
         return []
     groups = _groups([one for one in checkpoints.read_roots(store) if one.alive])
@@ -116,7 +117,7 @@ def check_resume(store: Store, spec: JobSpec) -> None:
 
 
 def _groups(roots: Sequence[RootOfHost]) -> list[list[RootOfHost]]:
-    """Hosts that reported one identity; a host that reported none is by itself."""
+    """Hosts that reported the same identity. A host that reported none is a group of its own."""
     groups: dict[str, list[RootOfHost]] = {}
     for one in roots:
         groups.setdefault(f"root {one.root}" if one.root is not None else f"host {one.host}", []).append(one)
@@ -124,7 +125,7 @@ def _groups(roots: Sequence[RootOfHost]) -> list[list[RootOfHost]]:
 
 
 def _hosts_of(store: Store, job: Job) -> set[str]:
-    """All that any attempt was placed on."""
+    """All hosts on which any attempt was placed."""
     found = set(job.placement.hosts) if job.placement is not None else set[str]()
     seq = 0
     while page := events.read_events(store, seq, job_id=job.id):

@@ -1,6 +1,7 @@
-"""What the scheduler would say, asked here: a core of our own, told what the store holds, by the leader's policy.
+"""Runs the scheduler core inside the service, to say what the scheduler would do: dry runs, reasons, admission.
 
-The core is pure, so it answers as the leader's would; nothing is written, nobody is disturbed.
+Each core gets the state from the store and uses the leader's policy. The core is pure, so it answers as the leader's
+core would. Nothing is written.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from service.operations import checkpoints
 log = structlog.get_logger()
 
 PROBE = "this-job"
-"""Its id in the dry run; real ids look different."""
+"""The job's id in the dry run. Real ids look different."""
 
 _EMPTY = "empty cluster"
 
 _one_at_a_time = threading.Lock()
-"""Each needs a core of its own, and may take a second of a big cluster's."""
+"""Held during a dry run: each needs its own scheduler core, and a large cluster takes a second."""
 
 _T = TypeVar("_T")
 
 
 def follow(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
-    """The leader's policy without the plugins that it switched off, and those that cannot be loaded here."""
+    """The leader's policy without the plugins that the leader switched off or that cannot be loaded here."""
     policy = read_policy(written, do_without=lambda fault: True)
     for fault in off:
         policy = policy.without(fault)
@@ -58,7 +59,7 @@ def follow(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
 
 
 def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
-    """The result of ``ask``. A plugin that fails in it is left out, as the leader does."""
+    """The result of ``ask``. If a plugin fails in it, ask again without the plugin, as the leader does."""
     while True:
         try:
             return ask(policy)
@@ -68,7 +69,7 @@ def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
 
 
 def snapshot(store: Store) -> ClusterState:
-    """The live state and the policy in force, with nothing secret in it."""
+    """The live state and the current policy, without anything secret."""
     written = leader.current_policy(store)
     policy = follow(written, [])
     remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.order == "fair_share" else None
@@ -77,7 +78,7 @@ def snapshot(store: Store) -> ClusterState:
 
 
 def dry_run(store: Store, spec: JobSpec) -> DryRun:
-    """Where and when ``spec`` would start if it were submitted now, and if not, why."""
+    """Where and when ``spec`` would start if it were submitted now, or why it would not."""
     try:
         checkpoints.check_resume(store, spec)
         with store.read() as session:
@@ -112,7 +113,8 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
 
 
 def admission_refusal(store: Store) -> admission.Refusal:
-    """Says why the scheduler could never place a job, were every registered host back, healthy and empty."""
+    """Returns a function that says why a job could never be placed, even if all registered hosts were healthy and
+    empty."""
 
     def refusal(session: Session, spec: JobSpec) -> str | None:
         probe = _as_if_submitted(spec, 0.0)
@@ -126,7 +128,7 @@ def admission_refusal(store: Store) -> admission.Refusal:
                         return None
 
             def refuse(policy: Policy) -> str | None:
-                # Places in the fabric may have changed since: nothing is refused by what was true once.
+                # Hosts may have moved in the fabric since. So look again before a job is refused.
                 cluster = _empty_cluster(session, policy)
                 store.memo[_EMPTY] = stamp, cluster
                 return cluster.refusal(probe)
@@ -177,7 +179,7 @@ def why(store: Store, job_id: str) -> Reason:
     if reason is not None:
         return reason.for_job(job_id, job.reason.position if job.reason else None)
     if job.reason is not None:
-        return job.reason  # it is being placed
+        return job.reason  # the job is being placed
     raise NotFound(f"job {job_id} does not wait: it is {job.state}", job_id=job_id)
 
 

@@ -1,4 +1,4 @@
-"""Commands beside a rank: the way from a request to the node worker of the rank's host, and the audit log.
+"""Commands beside a rank: sends requests to the node worker of the rank's host, and writes the audit log.
 
 The service keeps nothing: a session lives on its host, and its address (job, attempt, rank, id) is all that a
 request needs, whichever service answers it.
@@ -30,20 +30,20 @@ from service.operations import logs
 from service.streams import end, message
 
 _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
-"""The agent says something every 5 s while a command is silent."""
+"""Timeouts. The node worker sends something every 5 s while a command writes nothing."""
 _SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})")
 _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
 
 
 async def start(context: ServiceContext, job_id: str, request: ExecRequest, actor: str) -> ExecSession:
-    """Raises :class:`IllegalTransition` when the job does not run, and what the host says."""
+    """Start a command. Raises :class:`IllegalTransition` if the job does not run, and the errors of the host."""
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
         raise _not_running(job)
     agent = await _ExecHost.of(context, job, job.attempt, request.rank)
-    # First the record, then the deed: no command runs that nobody knows of.
+    # Record it first, then run it: so no command runs without a record.
     await run_in_threadpool(_record, context.store, job, agent.host, request, actor, now())
     try:
         answer = await agent.ask("POST", content=request.model_dump_json())
@@ -55,7 +55,7 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
 
 
 async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """Server-sent :class:`ExecChunk`s; the id of each is where the next begins. The last one is the end."""
+    """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end."""
     agent = await _ExecHost.of_session(context, job_id, session_id)
     async with agent.stream(offset) as answer:
         async for line in answer.aiter_lines():
@@ -72,6 +72,8 @@ async def follow(context: ServiceContext, job_id: str, session_id: str, offset: 
 async def give_input(
     context: ServiceContext, job_id: str, session_id: str, offset: int, data: bytes, eof: bool
 ) -> ExecReceived:
+    """Send input to the command; ``offset`` says where it begins in the whole input. Returns how much the command
+    has got."""
     agent = await _ExecHost.of_session(context, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower()}
     answer = await agent.ask("POST", "/input", params=params, content=data)
@@ -79,11 +81,13 @@ async def give_input(
 
 
 async def resize(context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int) -> None:
+    """Set the size of the command's terminal."""
     agent = await _ExecHost.of_session(context, job_id, session_id)
     await agent.ask("POST", "/size", params={"rows": rows, "columns": columns})
 
 
 async def stop(context: ServiceContext, job_id: str, session_id: str) -> None:
+    """Kill the command."""
     agent = await _ExecHost.of_session(context, job_id, session_id)
     await agent.ask("DELETE")
 

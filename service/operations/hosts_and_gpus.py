@@ -20,7 +20,7 @@ from service.operations.submission import interrupt
 
 
 async def drain_host(context: ServiceContext, name: str, actor: str, reason: str, force: bool) -> Host:
-    """No new work there. ``force``: what runs there is preempted, so that it goes on elsewhere."""
+    """Cordon the host. ``force``: preempt what runs there, so that it runs elsewhere."""
     host = await run_in_threadpool(_set_host, context, name, HostState.DRAINING, actor, reason)
     if not force:
         return host
@@ -29,7 +29,7 @@ async def drain_host(context: ServiceContext, name: str, actor: str, reason: str
 
 
 async def take_host_offline(context: ServiceContext, name: str, actor: str, reason: str, force: bool) -> Host:
-    """Out of service at once. Raises :class:`InUse` while jobs hold GPUs there; ``force`` kills them."""
+    """Cordon the host at once. Raises :class:`InUse` while jobs hold something there; ``force`` kills them."""
     held = await _held(context, name)
     if held and not force:
         raise InUse(
@@ -38,14 +38,15 @@ async def take_host_offline(context: ServiceContext, name: str, actor: str, reas
         )
     why = reason or f"taken offline by {actor}"
     host = await run_in_threadpool(_set_host, context, name, HostState.DRAINING, actor, why)
-    # Asked again: a gang may have been placed before the host left service.
+    # Ask again: a gang may have been placed before the host was cordoned.
     held = await _held(context, name) if force else []
     await _stop_jobs(context, held, "kill", actor, reason or f"host {name} goes offline")
     return host
 
 
 def declare_host_lost(context: ServiceContext, name: str, actor: str, reason: str, *, force: bool) -> Host:
-    """An operator knows that the host is dead. Raises :class:`InUse` while it reports, unless ``force``."""
+    """Write that the host is dead, because an operator says so. Raises :class:`InUse` while it reports, unless
+    ``force``."""
     host = hosts.get_host(context.store, name, now())
     if host.state is not HostState.LOST and host.lease_remaining_s > 0 and not force:
         raise InUse(
@@ -57,10 +58,12 @@ def declare_host_lost(context: ServiceContext, name: str, actor: str, reason: st
 
 
 def put_host_online(context: ServiceContext, name: str, actor: str, reason: str) -> Host:
+    """End the cordon of the host, and a quarantine or repair of it."""
     return _set_host(context, name, HostState.READY, actor, reason)
 
 
 async def take_gpu_offline(context: ServiceContext, reference: str, actor: str, reason: str, force: bool) -> Gpu:
+    """Take the GPU OFFLINE. Raises :class:`InUse` while jobs hold it; ``force`` kills them."""
     gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
     held = await run_in_threadpool(allocations.holders, context.store, gpu.info.uuid)
     if held and not force:
@@ -74,7 +77,7 @@ async def take_gpu_offline(context: ServiceContext, reference: str, actor: str, 
 
 
 async def drain_gpu(context: ServiceContext, reference: str, actor: str, reason: str, force: bool) -> Gpu:
-    """No new work on it. ``force``: what runs on it is preempted, so that it goes on elsewhere."""
+    """Cordon the GPU. ``force``: preempt what runs on it, so that it runs elsewhere."""
     gpu = await run_in_threadpool(_set_gpu, context, reference, GpuState.DRAINING, actor, reason)
     if not force:
         return gpu
@@ -84,13 +87,14 @@ async def drain_gpu(context: ServiceContext, reference: str, actor: str, reason:
 
 
 async def put_gpu_online(context: ServiceContext, reference: str, actor: str, reason: str) -> Gpu:
+    """End the cordon of the GPU, and its remediation."""
     gpu = await run_in_threadpool(_set_gpu, context, reference, GpuState.AVAILABLE, actor, reason)
     await remediation.overrule(context, gpu, actor, reason)
     return gpu
 
 
 async def remove_host(context: ServiceContext, name: str, actor: str) -> None:
-    """Forget a host; what repairs its GPUs ends. Raises :class:`NotFound` and :class:`InUse`."""
+    """Forget a host, and end the remediation of its GPUs. Raises :class:`NotFound` and :class:`InUse`."""
     there = await run_in_threadpool(gpus.list_gpus, context.store, host=name)
     await run_in_threadpool(hosts.remove_host, context.store, name, reason=None, actor=actor, now=now())
     await asyncio.gather(
@@ -116,7 +120,7 @@ async def _stop_jobs(
     context: ServiceContext, held: list[AttemptKey], verb: Literal["kill", "preempt"], actor: str, reason: str
 ) -> None:
     async def stop(job_id: str) -> None:
-        with suppress(IllegalTransition, NotFound):  # it has ended meanwhile
+        with suppress(IllegalTransition, NotFound):  # the job has ended meanwhile
             await interrupt(context, job_id, verb, actor, reason)
 
     await asyncio.gather(*(stop(job_id) for job_id in sorted({key.job_id for key in held})))

@@ -6,11 +6,12 @@ import secrets
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Crockford's base 32 in lower case: keeps the order, has no letters that people confuse."""
+"""Crockford's base 32 in lower case. It keeps the order and leaves out letters that people confuse."""
 
 
 def new_job_id() -> str:
-    """``j-`` + 9 characters of Unix milliseconds (until the year 3084) + 6 random ones, e.g. ``j-1jrp3k2h0x4t7za``."""
+    """A new id: ``j-``, 9 characters of Unix milliseconds (until the year 3084) and 6 random ones, e.g.
+    ``j-1jrp3k2h0x4t7za``."""
     return f"j-{_encode(time.time_ns() // 1_000_000, 9)}{_encode(secrets.randbits(30), 6)}"
 
 
@@ -19,4 +20,5 @@ def _encode(number: int, length: int) -> str:
 
 
 def new_request_id() -> str:
+    """A new random id for one HTTP request, e.g. ``r-4k2h0x4t7z``."""
     return f"r-{_encode(secrets.randbits(50), 10)}"

@@ -9,7 +9,8 @@ from gpu_platform.settings import JobDefaults
 
 
 def with_defaults(spec: JobSpec, defaults: JobDefaults) -> JobSpec:
-    """Only what was not given changes; given is also what equals the platform's own default."""
+    """Fill fields that the user did not give. A field that was given stays, even if it equals the platform's
+    default."""
     wanted = defaults.model_dump(exclude_none=True)
     update: dict[str, Any] = {
         name: wanted[name]

@@ -1,4 +1,4 @@
-"""Output of ranks. It is stored on the host that ran them; the host's node agent serves it to the service."""
+"""Output of ranks. It is stored on the host that ran them; the host's node worker serves it to the service."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ CHUNK_BYTES = 64 * 1024
 PIECE_BYTES = 256 * 1024
 """Size of one piece that the service reads from a host."""
 ALL_BYTES = 1 << 50
-"""More than any log has. An older node worker answers with at most a MiB."""
+"""A number larger than any log. An older node worker answers with at most a MiB."""
 AWAY_AFTER_END_S = 5.0
 """How long a follower of an attempt that has ended waits for a host that does not answer."""
 
 
 @dataclass(frozen=True)
 class LogPosition:
-    """How far a follower has read."""
+    """How far a follower has read: an offset in the log of an attempt."""
 
     attempt: int
     offset: int
 
     @classmethod
     def parse(cls, event_id: str) -> LogPosition:
+        """Read the id of an event. Raises :class:`InvalidRequest`."""
         attempt, _, offset = event_id.partition(".")
         if not (attempt.isdecimal() and offset.isdecimal() and len(event_id) < 40):
             raise InvalidRequest(f"Last-Event-ID {event_id[:80]!r} is not an id of this stream")
@@ -55,6 +56,7 @@ class LogPosition:
 
 
 def check_rank(job: Job, rank: int) -> None:
+    """Raise :class:`InvalidRequest` if the job has no such rank."""
     size = max_ranks(job.spec) if job.placement is None else len(number_ranks(job.spec, job.placement.slices))
     if not 0 <= rank < size:
         ranks = "one rank, 0" if size == 1 else f"{size} ranks, 0 to {size - 1}"
@@ -80,7 +82,7 @@ async def whole_log(context: ServiceContext, job: Job, rank: int, attempt: int |
 
 
 async def _pieces(source: _LogSource) -> AsyncGenerator[bytes, None]:
-    """The host's log. It is requested again if the answer ends early because old output was removed meanwhile."""
+    """The host's log. If the answer ends early because old output was removed, it is requested again."""
     at, size = 0, None
     while size is None or at < size:
         began = at
@@ -122,13 +124,13 @@ async def follow_log(
 async def _follow_attempt(
     context: ServiceContext, job: Job, rank: int, at: LogPosition, wakeup: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
-    """The log of one attempt until it has ended and everything is read."""
+    """The log of one attempt until the attempt has ended and everything is read."""
     source: _LogSource | None = None
     patience_s = AWAY_AFTER_END_S
     reported_note: str | None = None
-    wakeup.set()  # something may have happened before we listened
+    wakeup.set()  # something may have happened before we began to listen
     while not context.feed.closed:
-        # The state is asked before the log is read: once the attempt has ended, the log is complete.
+        # Ask for the state before the log is read: once the attempt has ended, the log is complete.
         if wakeup.is_set():
             wakeup.clear()
             job = await run_in_threadpool(jobs.get_job, context.store, job.id)
@@ -167,7 +169,7 @@ def _event(chunk: LogChunk, at: LogPosition) -> bytes:
 
 
 def decode(data: bytes, final: bool) -> tuple[str, int]:
-    """The text in ``data`` and how many bytes it took: a character that is cut off at the end waits for its rest."""
+    """The text in ``data``, and how many bytes it took. A character that is cut off at the end waits for its rest."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final)
     return text, len(data) - len(decoder.getstate()[0])
@@ -211,13 +213,13 @@ class _LogSource:
         return cls(context.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
     async def read(self, offset: int) -> _LogPiece:
-        """At most ``CHUNK_BYTES`` from ``offset`` on."""
+        """Read at most ``CHUNK_BYTES`` from ``offset`` on."""
         async with self.open(offset, CHUNK_BYTES) as (head, body):
             return _LogPiece(b"".join([data async for data in body]), *head)
 
     @asynccontextmanager
     async def open(self, offset: int, limit: int) -> AsyncGenerator[tuple[_LogHead, AsyncIterator[bytes]], None]:
-        """At most ``limit`` bytes from ``offset`` on, as they come."""
+        """Stream at most ``limit`` bytes from ``offset`` on."""
         params = {"offset": offset, "limit": limit}
         try:
             async with self._agents.stream("GET", self._url, params=params) as answer:
@@ -242,6 +244,7 @@ class _LogSource:
 
 
 def host_of(context: ServiceContext, job: Job, attempt: int, rank: int) -> str:
+    """The host that ran this rank of the attempt. Raises :class:`NotFound` if the attempt was never placed."""
     if job.placement is not None and attempt == job.attempt:
         return _host_in(job, attempt, rank, job.placement.slices)
     seq = 0

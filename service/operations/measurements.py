@@ -22,14 +22,15 @@ _RANKS = TypeAdapter(list[RankUsage])
 
 
 async def gpu_health(context: ServiceContext, reference: str) -> GpuHealth:
-    """Raises :class:`NotFound` and :class:`HostUnavailable`."""
+    """What the GPU's host measures now. Raises :class:`NotFound` and :class:`HostUnavailable`."""
     gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
     answer = await _ask(context, gpu.host, f"/gpus/{gpu.info.uuid}/health")
     return GpuHealth.model_validate_json(answer)
 
 
 async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
-    """With what the attempt that runs uses now. A host that does not answer is named, and costs ``PATIENCE_S``."""
+    """The usage of all attempts, and what the running one uses now. Hosts that do not answer within ``PATIENCE_S``
+    are named."""
     found = await run_in_threadpool(usage.usage_of_job, context.store, job_id)
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not job.state.holds_gpus or job.placement is None:

@@ -19,14 +19,14 @@ log = get_logger(__name__)
 
 
 async def status(context: ServiceContext, reference: str) -> RemediationStatus:
-    """Raises :class:`NotFound` when nothing is being done about the GPU."""
+    """The state of the GPU's remediation. Raises :class:`NotFound` if there is none."""
     return await _status(context, await _gpu(context, reference))
 
 
 async def order(
     context: ServiceContext, reference: str, verb: Literal["approve", "veto"], actor: str, reason: str
 ) -> RemediationStatus:
-    """Raises :class:`IllegalTransition` when no step waits for an operator."""
+    """Approve or veto the next step. Raises :class:`IllegalTransition` if no step waits for an operator."""
     gpu = await _gpu(context, reference)
     found = await _status(context, gpu)
     if not found.waits_for_approval:
@@ -45,13 +45,13 @@ async def order(
 
 
 async def overrule(context: ServiceContext, gpu: Gpu, actor: str, reason: str, *, host_removed: bool = False) -> None:
-    """An operator decided about the GPU: what remediation was about to do is not done."""
+    """End the remediation of a GPU, because an operator decided otherwise."""
     order = RemediationOrder(actor=actor, reason=reason, host_removed=host_removed)
     try:
         await context.workflows.order_remediation(remediation_id(gpu.info.uuid), "overrule", order)
     except WorkflowGone:
-        return  # nothing was being done about it
-    except Unavailable as error:  # the GPU is as the operator wants it all the same
+        return  # there was no remediation
+    except Unavailable as error:  # the GPU has the state that the operator wants anyway
         log.warning("remediation not told", gpu=gpu.info.uuid, error=error.message)
 
 

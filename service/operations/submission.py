@@ -1,4 +1,4 @@
-"""Accepting a job and interrupting it: the store first, then Temporal, and never half of both.
+"""Accepts a job and interrupts it: first the store, then Temporal, and never only one of them.
 
 An accepted job is a PENDING row and a started workflow. The row comes first, so that the idempotency key decides; if
 the workflow cannot be started the row is withdrawn and the caller gets a 503. If the service dies between the two,
@@ -29,10 +29,10 @@ log = get_logger(__name__)
 
 
 async def submit(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
-    """The job, durable and on its way, and whether it is new.
+    """Store the job durably and start its workflow. Returns the job, and whether it is new.
 
-    Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`;
-    nothing changed then.
+    Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`. Then
+    nothing has changed.
     """
     job, created = await run_in_threadpool(_record, context, spec, actor, idempotency_key)
     if job.state is not JobState.PENDING:
@@ -43,10 +43,10 @@ async def submit(context: ServiceContext, spec: JobSpec, actor: str, idempotency
         except Unavailable:
             if not created or await run_in_threadpool(jobs.withdraw_submission, context.store, job.id, now=now()):
                 raise
-            # The start was not answered, but it happened: the job has been admitted meanwhile.
+            # No answer came to the start, but it happened: the job has been admitted meanwhile.
             return await run_in_threadpool(jobs.get_job, context.store, job.id), created
         if not created:
-            # Whoever recorded the job may have withdrawn it while we started its workflow.
+            # The request that recorded the job may have withdrawn it while we started its workflow.
             try:
                 await run_in_threadpool(jobs.get_job, context.store, job.id)
             except NotFound as error:
@@ -56,7 +56,7 @@ async def submit(context: ServiceContext, spec: JobSpec, actor: str, idempotency
 
 
 async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str, reason: str) -> Job:
-    """Tell the job's workflow; returns the job as it is now. What was asked happens soon after.
+    """Send the signal to the job's workflow. Returns the job as it is now; the effect follows soon.
 
     Raises :class:`NotFound`, :class:`IllegalTransition` and :class:`Unavailable`.
     """
@@ -69,7 +69,7 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
     try:
         await context.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
     except WorkflowGone:
-        # A workflow writes its job's end before it closes: read now, the row says whether this one did.
+        # A workflow writes its job's end before it closes. So the row, read now, says whether this one did.
         job = await run_in_threadpool(jobs.get_job, context.store, job_id)
         _check(job, wanted)
         if job.state is wanted:

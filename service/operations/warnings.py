@@ -8,12 +8,12 @@ from service.operations.checkpoints import checkpoint_warnings, uses_checkpoints
 
 
 def may_need_warnings(spec: JobSpec) -> bool:
-    """A quick look, without the database."""
+    """True if :func:`warnings_of` may find something. It does not ask the database."""
     return uses_checkpoints(spec) or spec.fencing is Fencing.RELAXED or _crosses_numa(spec)
 
 
 def warnings_of(store: Store, spec: JobSpec) -> list[str]:
-    """One sentence each, for the answer to a submission, a dry run and `jobs describe`."""
+    """Warnings, one sentence each, for the answer to a submission, a dry run and `jobs describe`."""
     found = checkpoint_warnings(store, spec)
     if spec.fencing is Fencing.RELAXED:
         found.append(

@@ -62,6 +62,7 @@ async def give_input(
 async def resize_terminal(
     job_id: JobId, session_id: SessionId, context: ServiceContextDep, rows: Size, columns: Size
 ) -> None:
+    """Set the size of the command's terminal."""
     await service_exec.resize(context, job_id, session_id, rows, columns)
 
 

@@ -28,7 +28,7 @@ HostName = Annotated[str, Path(description="Host name", examples=["dgx-a"])]
 GpuId = Annotated[str, Path(description="uuid, the beginning of one, or host:index", examples=["dgx-a:3"])]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 REPORT_THREADS = CapacityLimiter(16)
-"""Threads only for reports: leases must be renewed even when other requests fill all other threads."""
+"""Threads for reports only: leases must be renewed even if other requests use all other threads."""
 
 
 @router.get("/hosts", tags=["hosts"])
@@ -39,6 +39,7 @@ def list_hosts(context: ServiceContextDep, cursor: Cursor = None, limit: Limit =
 
 @router.get("/hosts/{name}", tags=["hosts"])
 def get_host(name: HostName, context: ServiceContextDep) -> Host:
+    """One host: its state, lease, GPUs and software."""
     return hosts.get_host(context.store, name, now())
 
 
@@ -116,6 +117,7 @@ def list_gpus(
 
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
 def get_gpu(gpu_id: GpuId, context: ServiceContextDep) -> Gpu:
+    """One GPU: facts, state, holders."""
     return gpus.get_gpu(context.store, gpu_id)
 
 

@@ -1,4 +1,4 @@
-"""The queue, what would happen to a job in it, and the whole state that decides about it."""
+"""The queue, dry runs, the reason of one job, and the whole state of the scheduler as a snapshot."""
 
 from __future__ import annotations
 

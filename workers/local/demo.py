@@ -1,4 +1,4 @@
-"""The main job, watched: a real training on two hosts, an XID half-way, a retry from the checkpoint."""
+"""The demo: a real training on two hosts, an XID in the middle, a retry from the checkpoint."""
 
 from __future__ import annotations
 

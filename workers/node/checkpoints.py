@@ -1,4 +1,4 @@
-"""The node worker's HTTP side for checkpoints: list them, ask for one, and try who shares the root."""
+"""HTTP routes of the node worker for checkpoints: list them, ask for one, and test who shares the root."""
 
 from __future__ import annotations
 

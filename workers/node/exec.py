@@ -1,4 +1,4 @@
-"""The node worker's HTTP side of ``jobs exec``; see :mod:`gpu_platform.hosts.processes.exec`."""
+"""HTTP routes of the node worker for ``jobs exec``; see :mod:`gpu_platform.hosts.processes.exec`."""
 
 from __future__ import annotations
 

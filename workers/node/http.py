@@ -1,9 +1,9 @@
-"""The node worker's small HTTP side: logs of its ranks, commands beside them, and its metrics.
+"""The node worker's HTTP server: logs of its ranks, commands beside them, and its metrics.
 
-For the service alone: everything but ``/metrics``, and the question of other hosts whether this one reaches the
-control plane, needs the token that this node worker made up when it started
-and that its reports tell the service, as the password in ``agent_url``. So no job on this host, which reaches
-every port of it, can read another's output or run a command in its place.
+It is for the service. Every route needs a token, except ``/metrics`` and the route at which other hosts ask for votes.
+The node worker makes the token at its start and reports it to the service, as the password in ``agent_url``. A job on
+this host can reach all its ports, but without the token it cannot read another job's output or run a command in its
+place.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class TokenCheck:
         self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI defines it."""
         if scope["type"] == "http" and scope["path"] not in self._open_paths:
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._wanted):

@@ -1,9 +1,8 @@
-"""The host's lease: report every few seconds on any way there is, and end the ranks when the lease ends.
+"""The host's lease: reports every few seconds, and ends the ranks when the lease ends.
 
-The rules are :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. Here they meet the clock, the network and
-the disk:
-a report goes to the services in turn, and to Temporal when none answers; the other hosts are asked by ``PeerVotes``;
-the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
+The rules are in :class:`~gpu_platform.domain.hosts.lease_protocol.HostLease`. This module gives them the clock, the
+network and the disk: a report goes to the services in turn, and to Temporal if none of them answers; ``PeerVotes`` asks
+the other hosts; the lease is written to a file that the supervisors of ranks read (``hosts/system/lease_file.py``).
 """
 
 from __future__ import annotations

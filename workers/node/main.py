@@ -1,4 +1,4 @@
-"""The node worker: one per GPU host. Never talks to the database."""
+"""The node worker: one per GPU host. It never connects to the database."""
 
 from __future__ import annotations
 

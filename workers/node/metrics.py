@@ -1,4 +1,4 @@
-"""What a node worker tells Prometheus of its GPUs and of the jobs on them; see docs/reference/metrics.md.
+"""Metrics of a node worker for Prometheus: its GPUs and the jobs on them; see docs/reference/metrics.md.
 
 Everything is read when it is scraped, so a job's series are gone with the job, and there are never more than
 GPUs, throttle reasons, XIDs seen, and living ranks of this host.

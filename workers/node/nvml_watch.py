@@ -1,7 +1,8 @@
-"""NVML that is not there, or goes, or comes back: the host stays registered, its ranks run on, and it gets no new work.
+"""Handles an NVML that does not answer, stops, or comes back: the host stays registered, its ranks go on, and it gets
+no new work.
 
-A node worker may end at any moment and loses nothing by it. So when what it was built on changes (NVML is gone or
-back, another driver, a GPU more), it starts anew, in the same process: :class:`RestartRequired`.
+A node worker may restart at any moment without loss. So if the facts of its start change (NVML stops or comes back,
+another driver, a new GPU), it restarts in the same process: :class:`RestartRequired`.
 """
 
 from __future__ import annotations

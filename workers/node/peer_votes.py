@@ -1,7 +1,7 @@
-"""Asking the other hosts whether they reach the control plane.
+"""Asks the other hosts whether they reach the control plane.
 
-In a small cluster every member is asked. In a large one a few are, at random, and each hands on the votes that it
-knows: after a few questions everybody knows everybody's vote.
+In a small cluster every member is asked. In a large one a few random members are, and each passes on the votes that it
+knows. So after a few questions every host knows all votes.
 """
 
 from __future__ import annotations

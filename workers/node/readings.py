@@ -1,6 +1,6 @@
-"""The node worker's HTTP side of what it measures now: one GPU's health, and what an attempt used so far.
+"""HTTP routes of the node worker for current values: one GPU's health, and what an attempt has used so far.
 
-Asked for by the service when a person looks, so that reports stay small.
+The service asks for them when a person looks, so that reports stay small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rebooting this host, when remediation says so. A simulated host loses its processes and starts as another boot."""
+"""Reboots this host if remediation orders it. A simulated host loses its processes and starts with a new boot id."""
 
 from __future__ import annotations
 

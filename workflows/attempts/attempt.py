@@ -1,4 +1,4 @@
-"""An attempt of a job: what it holds, and what signals told of it.
+"""The state of an attempt: what it holds, and what signals reported about it.
 
 Signals only write here. The steps of the attempt look at it when they wait.
 """

@@ -1,7 +1,7 @@
 """How long a job whose program failed waits before it is tried again.
 
-A program that fails at once would otherwise take GPUs, hosts and the control plane's time without end. Faults of
-hardware and preemptions are no fault of the program: those jobs are tried again at once.
+Without it, a program that fails at once would use GPUs, hosts and the control plane for ever. Faults of hardware and
+preemptions are not the program's fault: those jobs are tried again at once.
 """
 
 from __future__ import annotations

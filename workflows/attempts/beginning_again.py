@@ -1,7 +1,7 @@
-"""A job whose workflow Temporal does not know any more goes on, from what our database says of it.
+"""Takes over a job whose workflow Temporal has lost. The job goes on from what the database says.
 
-Starting a workflow under the job's id is what makes this safe: Temporal refuses it while another one is open. So a
-job that is healthy after all cannot be begun again.
+This is safe because Temporal refuses to start a workflow with the job's id while another one is open. So nothing takes
+over a job that is healthy after all.
 """
 
 from __future__ import annotations

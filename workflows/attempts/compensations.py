@@ -1,7 +1,7 @@
-"""Undoing an attempt on its hosts: no process of it is left, or the host is lost.
+"""Undoes an attempt on its hosts. Afterwards no process of it is left, or the host is lost.
 
-A lost host is told to stop all the same, since Temporal may still reach it. Nobody waits for that: the job goes on
-elsewhere. What such a stop does not reach is killed when the host reports again.
+A lost host gets the stop, too, because Temporal may still reach it. Nobody waits for that: the job goes on elsewhere.
+Ranks that such a stop does not reach are killed when the host reports again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went wrong, as a job's failure: whose fault it is, where, and in which words."""
+"""Turns errors into the failure of a job: whose fault it is, where it happened, and the message."""
 
 from __future__ import annotations
 

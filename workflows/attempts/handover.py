@@ -1,4 +1,4 @@
-"""How a gang goes on after a hardware fault without a new place: on a spare, or where it is once a GPU is healed."""
+"""Lets a gang go on after a hardware fault without a new placement: on a spare, or where it is once a GPU is healed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a placement to what each host starts: its ranks and their GPUs."""
+"""Turns a placement into host plans: which ranks each host starts, on which GPUs."""
 
 from __future__ import annotations
 

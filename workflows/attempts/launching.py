@@ -1,4 +1,4 @@
-"""Starting a gang on its hosts: each step on all of them at once, or none of it counts."""
+"""Starts a gang on its hosts: each step runs on all of them at the same time, and fails if it fails on one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The lease protocol: when a host must end its ranks, and when the leader may call it LOST.
 
-Two promises pull apart. A host that is cut off must end its ranks *before* its jobs start elsewhere. A control plane
-that is away must end nobody's ranks. Both sides therefore count hosts:
+Two goals conflict. A host that is cut off must end its ranks *before* its jobs start elsewhere. But while the control
+plane is away, ranks must not end. So both sides count hosts:
 
 * **Leader.** A host that was silent for its whole lease becomes *suspected* while the leader hears at least half of
   all members. It is LOST ``kill_s`` later if it stayed silent and the leader still hears half. Otherwise the verdict
@@ -13,8 +13,8 @@ that is away must end nobody's ranks. Both sides therefore count hosts:
 
 "At least half" and "more than half" have a member in common. A member cannot be heard and vote at once:
 
-* The leader counts a member only by a *round*: a number that the leader wrote down, that the member got with an
-  answer, and that came back with the member's next report. It proves that the member got an answer after the round
+* The leader counts a member only by a *round*: a number that the leader wrote to the database, that the member got with
+  an answer, and that came back with the member's next report. It proves that the member got an answer after the round
   began, at most ``heard_within_s`` ago. Since ``vote_after_s`` is longer, that member gives no vote now.
 * A vote is a promise. For ``promise_s`` the member's reports say ``voted``, and the leader does not count them.
 

@@ -1,4 +1,4 @@
-"""Checkpoints of jobs: what a job wants of them, and what there is."""
+"""Checkpoints of jobs: what a job asks for, and which checkpoints there are."""
 
 from __future__ import annotations
 

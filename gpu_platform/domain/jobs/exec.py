@@ -1,4 +1,4 @@
-"""Commands that people run beside a rank (``jobs exec``): what is asked, and what comes back."""
+"""Commands that people run beside a rank (``jobs exec``): the request, and the answers."""
 
 from __future__ import annotations
 

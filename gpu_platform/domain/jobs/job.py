@@ -1,4 +1,5 @@
-"""What became of a job: :class:`Job`, its failure, and what its workflow is started and interrupted with."""
+"""The state of a job: :class:`Job`, its failure, and the arguments with which its workflow is started and
+interrupted."""
 
 from __future__ import annotations
 

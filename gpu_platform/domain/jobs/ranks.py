@@ -1,7 +1,7 @@
-"""Which ranks a placement gets, and on which GPUs.
+"""Which ranks a placement has, and on which GPUs.
 
-Ranks are numbered through the slices in the order of the placement: groups in the order in which they were
-asked for, hosts of a group nearest neighbours first. Spares come last and run none.
+Ranks are numbered through the host slices in the order of the placement: groups in the order in which they were
+submitted, hosts of a group so that neighbours are side by side. Spares are last and run no rank.
 """
 
 from __future__ import annotations

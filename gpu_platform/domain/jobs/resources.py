@@ -1,4 +1,4 @@
-"""What a job asks for: GPUs or shares of them, hosts, CPUs, memory, and how they must lie to each other."""
+"""What a job asks for: GPUs or shares of them, hosts, CPUs, memory, and how close together they must be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the registered hosts could hold if every one of them were empty, healthy and ready.
+"""What the registered hosts could hold if all of them were empty, healthy and ready.
 
-Admission refuses what is beyond that. The bound is optimistic: it may pass a gang that no
-ring of NVLinks can serve in the end (the scheduler then says so), but it never refuses one that fits.
+Admission refuses what is beyond that. The limit is optimistic: it may pass a gang that no ring of NVLinks can serve
+(then the scheduler says so), but it never refuses a gang that fits.
 """
 
 from __future__ import annotations

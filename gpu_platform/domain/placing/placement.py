@@ -1,4 +1,4 @@
-"""The scheduler's answer: a place for the gang, or the reason there is none."""
+"""The scheduler's answer: a placement for the gang, or the reason why there is none."""
 
 from __future__ import annotations
 

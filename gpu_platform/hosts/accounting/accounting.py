@@ -1,8 +1,8 @@
 """What the attempts on this host use: measured while they run, final when their last process is gone.
 
-GPU readings come from the health monitor, CPU and memory from the kernel. The sums stand in the attempt's
-directory (``records.USAGE``) and are renewed every few seconds, so a restart of the node worker loses at
-most these seconds. What the kernel and the GPU count themselves is never lost.
+GPU readings come from the health monitor, CPU and memory from the kernel. The sums are in the attempt's
+directory (``records.USAGE``) and are written every few seconds. So a restart of the node worker loses at most these
+seconds. Values that the kernel and the GPU count themselves are never lost.
 """
 
 from __future__ import annotations

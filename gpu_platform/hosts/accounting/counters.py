@@ -1,8 +1,8 @@
-"""What the processes of a rank have done so far, by the kernel's own counters.
+"""What the processes of a rank have used so far, from the kernel's own counters.
 
-A jailed rank is its cgroup: one read each. A plain one is what descends from its supervisor: CPU time of
-those that live, and of those that ended by what the supervisor inherited when it reaped them (proc(5),
-``/proc/<pid>/stat``: utime, stime, cutime, cstime).
+For a jailed rank these are the counters of its cgroup. For a plain process they are those of all descendants of its
+supervisor: the CPU time of living ones, and that of ended ones, which the supervisor inherited when it reaped them
+(proc(5), ``/proc/<pid>/stat``: utime, stime, cutime, cstime).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What single processes use of GPUs that several jobs share, as NVML tells it.
+"""What single processes use of GPUs that several jobs share, as NVML reports it.
 
 Memory: ``nvmlDeviceGetComputeRunningProcesses``, and the MPS variant of it, which has the clients of an MPS server;
 with MIG asked of each MIG device. Utilisation: ``nvmlDeviceGetProcessUtilization``, percent of the time in which a

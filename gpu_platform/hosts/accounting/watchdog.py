@@ -1,8 +1,8 @@
-"""Does an attempt make progress here? Judged from samples; no I/O, no clock of its own.
+"""Judges from samples whether an attempt makes progress. No I/O, and no clock of its own.
 
-It hangs when for its limit *all* of its GPUs were at 0 % with their memory unchanged, and *none* of its
-living ranks used CPU time, read or wrote, or printed anything. It idles when its GPUs alone were at 0 %.
-A GPU whose utilisation cannot be read (MIG) never counts as idle: better a missed hang than a killed job.
+An attempt hangs if for its hang limit *all* of its GPUs were at 0 % with their memory unchanged, and *none* of its
+living ranks used CPU time, read or wrote, or printed anything. It idles if its GPUs alone were at 0 %. A GPU whose
+utilisation cannot be read (MIG) never counts as idle: to miss a hang is better than to kill a healthy job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When each attempt here last saved its work, for the choice which jobs are preempted. See ``store``."""
+"""When each attempt here last saved its work. Preemption uses this to choose victims. See ``store``."""
 
 from __future__ import annotations
 

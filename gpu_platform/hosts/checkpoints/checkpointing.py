@@ -1,4 +1,4 @@
-"""All that a host does about checkpoints: when they were written, asking for them, resuming, and what is surplus."""
+"""All that a host does about checkpoints: their times, asking for them, resuming, and removing surplus ones."""
 
 from __future__ import annotations
 

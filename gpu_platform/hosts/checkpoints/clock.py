@@ -1,4 +1,4 @@
-"""Asking for checkpoints by the clock: at an interval, before the time limit, and when the host is drained."""
+"""Asks for checkpoints at certain times: at an interval, before the time limit, and when the host is drained."""
 
 from __future__ import annotations
 

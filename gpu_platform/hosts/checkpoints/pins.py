@@ -1,4 +1,4 @@
-"""Notes which checkpoints attempts were started from. They are on the root, so that every host sees them."""
+"""Records which checkpoints attempts started from. The records are on the root, so that every host sees them."""
 
 from __future__ import annotations
 

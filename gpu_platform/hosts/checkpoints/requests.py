@@ -1,8 +1,7 @@
-"""Asking a job's program for a checkpoint, and seeing that it answers.
+"""Asks a job's program for a checkpoint, and sees whether it answers.
 
-A request is a file that the platform replaces (``GPU_PLATFORM_CHECKPOINT_REQUEST``), and a signal to the processes
-that handle it. The answer is a complete checkpoint that was not there before. ``gpu_platform.job`` is the program's
-side.
+A request is a file that the platform replaces (``GPU_PLATFORM_CHECKPOINT_REQUEST``), and a signal to the processes that
+handle it. The answer is a complete checkpoint that did not exist before. ``gpu_platform.job`` is the program's side.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Removing checkpoints that newer ones replace, and never the work of a job.
+"""Removes checkpoints that newer ones replace, and never the only work of a job.
 
-Of each job the newest complete, verified checkpoints stay, and whatever an attempt was started from or the program
-wants kept. What goes is first renamed, so that it is gone as a whole: a crash in the middle leaves either the
-checkpoint or a remnant that no one takes for one, and the next sweep ends the work. Any number of hosts may sweep one
-root: each removes only what is older than enough others that it has seen whole.
+The newest complete, verified checkpoints of each job stay. So do checkpoints that an attempt started from, and those
+that the program wants to keep. A checkpoint is renamed before it is removed. After a crash in between, either the
+checkpoint is there, or a rest that nobody takes for a checkpoint; the next sweep removes it. Several hosts may sweep
+one root: each removes only what is older than enough others that it has seen complete.
 """
 
 from __future__ import annotations

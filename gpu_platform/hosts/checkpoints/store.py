@@ -1,4 +1,4 @@
-"""The checkpoints below a host's checkpoint root: which there are, which are whole, and which to go on from.
+"""The checkpoints below a host's checkpoint root: which exist, which are complete, and which one to resume from.
 
 ::
 

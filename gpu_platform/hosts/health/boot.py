@@ -1,4 +1,4 @@
-"""Which boot of the machine this is: the proof that a reboot really happened.
+"""The id of this boot of the machine. A new one proves that a reboot really happened.
 
 A real host has the kernel's boot id, which changes at every boot. A simulated host keeps one of its own in a file;
 :func:`reboot_simulated` writes a new one and leaves its GPUs as a reboot leaves real ones.

@@ -1,4 +1,4 @@
-"""What readings mean: conditions that are faults, and reasons to give a GPU no new work. No I/O.
+"""Interprets readings: conditions that are faults, and reasons to give a GPU no new work. No I/O.
 
 ``xid_policy.yaml`` says what to do about a condition. This module only says when one holds.
 """

@@ -1,4 +1,4 @@
-"""Faults of this host's GPUs, kept over restarts: escalation counts them, and each is reported once."""
+"""The faults of this host's GPUs, kept over restarts. Escalation counts them, and each is reported only once."""
 
 from __future__ import annotations
 

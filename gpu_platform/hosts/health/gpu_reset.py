@@ -1,4 +1,4 @@
-"""Resetting a GPU and proving that it works again."""
+"""Resets a GPU and proves that it works again."""
 
 from __future__ import annotations
 

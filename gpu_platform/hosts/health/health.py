@@ -1,6 +1,6 @@
-"""Watching a host's GPUs: one thread polls them all, one waits for XIDs.
+"""Watches a host's GPUs: one thread polls all of them, another waits for XIDs.
 
-An NVML error of one GPU does not touch the others: they are read as before. The GPU is watched again as soon as
+An NVML error of one GPU does not affect the others: they are read as before. The GPU is watched again as soon as
 NVML answers for it.
 """
 

@@ -1,4 +1,4 @@
-"""All GPUs of a host in one reset, and a reboot of the host: what is tried when a GPU alone could not be healed."""
+"""Resets all GPUs of a host together, or reboots the host: tried if a GPU alone could not be healed."""
 
 from __future__ import annotations
 

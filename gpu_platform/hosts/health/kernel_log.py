@@ -1,4 +1,4 @@
-"""XIDs as the driver writes them to the kernel's log, ``/dev/kmsg`` (Documentation/ABI/testing/dev-kmsg).
+"""Reads XIDs that the driver writes to the kernel's log, ``/dev/kmsg`` (Documentation/ABI/testing/dev-kmsg).
 
 A line reads ``NVRM: Xid (PCI:0000:1b:00): 31, pid=…`` (NVIDIA, "XID Errors"); each read of the device gives
 one record, ``priority,sequence,microseconds,flags;text``.

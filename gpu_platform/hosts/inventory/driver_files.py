@@ -1,9 +1,9 @@
-"""GPUs as ``nvidia-smi`` and the driver's files tell of them, for a host whose NVML does not answer.
+"""Reads GPUs from ``nvidia-smi`` and the driver's files, for a host whose NVML does not answer.
 
 ``nvidia-smi -q -x`` (nvidia-smi(1); the elements are those of its ``nvsmi_device_v*.dtd``) says nearly all;
 ``/proc/driver/nvidia/gpus/<bus id>/information`` (NVIDIA driver README, "The /proc Interface") only what a GPU
-is called. What neither says of a model comes from the machine descriptions; what nobody knows is 0, which meets
-no job's requirements.
+is called. Facts of a model that neither source has come from the machine descriptions. A fact that is still unknown
+is 0, which meets no job's requirements.
 """
 
 from __future__ import annotations

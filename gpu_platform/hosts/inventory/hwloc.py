@@ -1,7 +1,7 @@
-"""NUMA nodes of PCI devices as hwloc knows them, for machines whose firmware tells the kernel nothing.
+"""NUMA nodes of PCI devices from hwloc, for machines whose firmware does not give them to the kernel.
 
 hwloc has corrections for such machines, and takes an operator's (``HWLOC_PCI_LOCALITY``; hwloc manual,
-*Environment Variables*). Its XML is that of ``hwloc2.dtd``: a device stands below the object that it is next to.
+*Environment Variables*). Its XML is that of ``hwloc2.dtd``: a device is below the object that it is next to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this host has, read through NVML and sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci)."""
+"""Reads the hardware of this host through NVML and sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Control groups: which processes belong together, what they may use, and a kill that none of them escapes.
+"""Control groups: they say which processes belong together, limit what these use, and can kill all of them for sure.
 
 The kernel may offer cgroup v2, v1, or both at once ("hybrid": a v2 tree without some controllers
 and v1 trees beside it). Where they are mounted is read, never assumed, and each controller is
-used where it lives. Membership and killing use the v2 tree; without one, the v1 freezer's.
+used in the tree that has it. Membership and killing use the v2 tree; without one, the v1 freezer's.
 Kernel: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/. Standard library only.
 """
 

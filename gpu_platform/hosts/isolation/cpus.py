@@ -1,9 +1,9 @@
-"""Which CPUs each rank of an attempt may use: so many as its job asked for, else those next to its GPUs.
+"""Chooses the CPUs that each rank may use: as many as its job asked for, else those next to its GPUs.
 
-Jailed ranks are bound by their cgroup, plain ones by their affinity (``sched_setaffinity(2)``). Of the CPUs that a
-job asked for, those next to the rank's GPUs come first (so does memory: its NUMA nodes follow the CPUs), of those the
-ones that the fewest attempts have, whole cores before halves. Ranks of one attempt get different ones. What an attempt
-got is on disk: CPUs are shared out anew only when it is over.
+Jailed ranks are bound by their cgroup, plain ones by their affinity (``sched_setaffinity(2)``). If a job asked for
+CPUs, it gets first those next to the rank's GPUs (memory follows: from the NUMA nodes of the CPUs), then those that the
+fewest attempts use, and whole cores before halves. Ranks of one attempt get different CPUs. The choice is on disk, and
+stays until the attempt is over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which device nodes the processes of a cgroup may open, make or not: the kernel decides at each ``open``.
+"""The device filter: the kernel lets the processes of a cgroup open only certain device nodes.
 
 With cgroup v2 an eBPF program of type ``BPF_PROG_TYPE_CGROUP_DEVICE``, written here instruction by
 instruction and attached to the cgroup, where it stays until the cgroup is removed; every cgroup

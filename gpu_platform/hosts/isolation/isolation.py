@@ -1,4 +1,4 @@
-"""What this host can guarantee about its ranks, and the orders for their jails.
+"""Finds out how well this host can isolate ranks, and makes the orders for their jails.
 
 Ranks are either **jailed** (``jail``: cgroups, a device filter, namespaces, no privileges) or they are
 **plain processes**; each host says which, and what is missing, in its inventory.

@@ -1,7 +1,7 @@
-"""What a jailed rank may not do even as root: no capabilities, no new privileges, no dangerous system calls.
+"""Takes from a jailed rank what it may not do even as root: capabilities, new privileges, dangerous system calls.
 
-The filter names what is refused, as container runtimes' default profiles do in effect; CUDA, NCCL,
-debuggers and profilers of one's own processes work. Kernel: capabilities(7), seccomp(2),
+The filter lists what is refused, much like the default profiles of container runtimes. CUDA, NCCL, and debuggers and
+profilers of one's own processes work. Kernel: capabilities(7), seccomp(2),
 Documentation/userspace-api/{no_new_privs,seccomp_filter}.rst. Standard library only.
 """
 

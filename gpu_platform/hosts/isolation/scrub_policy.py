@@ -1,9 +1,9 @@
 """When a GPU's memory is scrubbed, and what happens when that fails.
 
 The policy belongs to the namespace whose data it is: ``always`` after each of its jobs, ``between_namespaces`` before
-the first job of another one (so that a tenant's next job does not pay), ``never``. What nobody recorded (a host that
-is new here, or lost its records) counts as another tenant's. A MIG instance is scrubbed before it
-is destroyed, since who gets its memory next cannot be known. Whose data a GPU holds is on disk.
+the first job of another one (so that a tenant's next job does not wait), ``never``. Without a record (the host is new,
+or lost its records) the data count as another tenant's. A MIG instance is scrubbed before it is destroyed, because
+nobody knows who gets its memory next. A record on disk says whose data a GPU holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Overwrite a GPU's memory and prove it: a process, ``python -m gpu_platform.hosts.isolation.scrub_process``.
+"""A process that overwrites a GPU's memory and proves it: ``python -m gpu_platform.hosts.isolation.scrub_process``.
 
 It allocates all memory that CUDA gives (the GPU must be empty), sets it to zero, reads it back and prints what it did
 as one line of JSON. Which device: ``CUDA_VISIBLE_DEVICES``, so that a MIG device is scrubbed like a GPU. CUDA Driver

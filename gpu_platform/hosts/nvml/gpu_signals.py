@@ -1,4 +1,5 @@
-"""What NVML says about one GPU, in the terms of health and accounting. Unsupported means: nothing wrong."""
+"""Reads one GPU through NVML, as health and accounting need it. A value that is not supported means: nothing is
+wrong."""
 
 from __future__ import annotations
 

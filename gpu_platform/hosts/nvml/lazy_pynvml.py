@@ -1,4 +1,4 @@
-"""``pynvml``, imported when it is first used: a host without GPU support never does."""
+"""Imports ``pynvml`` at its first use: a host without GPU support never needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code above uses of a host's GPU driver.
+"""The interface to a host's GPU driver.
 
 :class:`NvmlLibrary` has two halves. The functions, constants and exceptions of NVML keep NVIDIA's names
 (``nvml.nvmlDeviceGetCount()``). A few things that a host does to its GPUs have no function in NVML: they are methods

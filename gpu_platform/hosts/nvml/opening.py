@@ -1,4 +1,4 @@
-"""Opening a host's GPU library: the real one, a simulated one, or one that says why there is none."""
+"""Opens a host's GPU library: the real one, a simulated one, or one that says why there is none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """MIG and compute mode of simulated GPUs, with the placement rules of the real models.
 
-Like a driver's, the state of MIG outlives the process that set it: it lies in the control directory,
-``driver-<index>.json``, and is gone with it.
+As with a real driver, the state of MIG outlives the process that set it: it is in the control directory, in
+``driver-<index>.json``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A host's GPUs without the GPUs: an object with the functions of ``pynvml`` that we use.
+"""Simulates a host's GPUs: an object with the functions of ``pynvml`` that we use.
 
 It has the same names, argument order, return types, constants and exceptions (taken from ``pynvml`` itself), so the
 code above uses it as it uses the real library. A machine description says what the GPUs are. Faults come from files

@@ -1,4 +1,4 @@
-"""The environment a rank starts with: a little of the node worker's, the job's, and ours on top."""
+"""The environment of a rank: a few variables of the node worker, those of the job, and the platform's own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The node worker's side of ``jobs exec``: sessions, their output kept for readers, their input, their end.
 
-A session belongs to this node worker and ends with it. Its helper (``exec_helper``) does what must be sure:
-that the program runs in the rank's place, and dies with the rank.
+A session belongs to this node worker and ends with it. Its helper (``exec_helper``) makes sure that the program runs
+where the rank runs, and dies with the rank.
 """
 
 from __future__ import annotations

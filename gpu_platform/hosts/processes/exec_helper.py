@@ -1,11 +1,10 @@
 """Runs one program beside a rank (``jobs exec``): in its cgroup and namespaces, as its user, under its limits.
 
-A process of its own, started by the node worker with a socket: the order comes in on it, what
-happened goes out. The program can never outlive its rank: the helper is a subreaper and kills all
-that is below it when the rank's process ends, or when the node worker (the other end of the socket)
-is gone; whoever kills the helper leaves its claim behind, and ``stop`` then looks for what it
-started. What a jailed program leaves is in the rank's cgroup, and dies with that. Standard library
-only, so that it starts quickly.
+The node worker starts it as a process with a socket. The order comes in on the socket, and results go out. The program
+can never outlive its rank: the helper is a subreaper and kills all its descendants when the rank's process ends, or
+when the node worker (the other end of the socket) is gone. If the helper itself is killed, its claim stays, and
+``stop`` then looks for what it started. Processes of a jailed program are in the rank's cgroup, and die with it.
+Standard library only, so that it starts quickly.
 """
 
 from __future__ import annotations

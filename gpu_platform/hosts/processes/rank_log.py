@@ -5,8 +5,8 @@
     output.log             bytes 0 to N of everything that was written
     output.log.N           from byte N on; the last one is being written
 
-A file's name says where it begins, so readers need nothing else, and an offset means the same byte whatever was
-removed meanwhile. Files end at the end of a line. Standard library only: the supervisor imports it.
+A file's name says where it begins, so readers need nothing else. An offset always means the same byte, even after
+files were removed. Files end at the end of a line. Standard library only: the supervisor imports it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a host keeps of attempts that have ended, and for how long.
+"""Removes records of attempts that have ended. What a host keeps, and for how long:
 
 ::
 
-    ended          records of ranks, usage, plan: a step that Temporal repeats is answered as the first time
+    ended          records of ranks, usage, plan: a step that Temporal repeats gets the same answer again
     + keep_s       the logs, while LogRetention keeps them, and ``closed``: a launch that comes late is refused
     + closed_s     nothing
 

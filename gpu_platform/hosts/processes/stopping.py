@@ -1,4 +1,4 @@
-"""Ending every process of an attempt on this host, and being sure of it."""
+"""Ends every process of an attempt on this host, and proves that none is left."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The supervisor of one rank: a process that starts it, outlives everything of ours, and records how it ended.
+"""The supervisor of one rank: a process that starts it, outlives the node worker, and records how it ended.
 
 The spawner forks it. It is a session of its own and a child subreaper (prctl(2)), so that
 whatever the rank forks, double-forked daemons included, stays below it. It also keeps the rank's log
 (``rank_log``): a rank neither fills the disk nor fails because the disk is full. A rank whose supervisor
-was killed counts as vanished, so a pipe to it costs nothing that was not lost. Standard library only.
+was killed counts as vanished anyway, so it is no loss that the pipe to the supervisor breaks. Standard library only.
 
 Order of events, each safe against SIGKILL before and after it::
 

@@ -1,7 +1,7 @@
 """The device nodes that open a MIG instance.
 
 A process needs, beside the GPU's own node, the *access* capability of its GPU instance and of its compute
-instance: ``/dev/nvidia-caps/nvidia-cap<minor>``. The minor stands in
+instance: ``/dev/nvidia-caps/nvidia-cap<minor>``. The minor number is in
 ``/proc/driver/nvidia/capabilities/gpu<N>/mig/gi<G>/access`` (``ci<C>/access`` below it), N being the GPU's minor
 number. NVIDIA MIG User Guide, "Device Nodes and Capabilities".
 """

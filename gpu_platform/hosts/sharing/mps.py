@@ -1,9 +1,9 @@
 """CUDA's Multi-Process Service: one control daemon per GPU, run as its tenant, while it has clients.
 
-The daemon is outside the jails of its clients and known by its environment alone, so that it is found again after
-a crash at any moment. What each client may use is said in the client's own environment, which is NVIDIA's way:
-the daemon holds every client to it from its first context on. nvidia-cuda-mps-control(1); NVIDIA Multi-Process
-Service, "Volta MPS Execution Resource Provisioning" and "Client Memory Limit".
+The daemon is outside the jails of its clients. It is found by its environment, also after a crash. The client's own
+environment says what the client may use, as NVIDIA designed it: the daemon enforces it from the first context on.
+nvidia-cuda-mps-control(1); NVIDIA Multi-Process Service, "Volta MPS Execution Resource Provisioning" and "Client Memory
+Limit".
 """
 
 from __future__ import annotations

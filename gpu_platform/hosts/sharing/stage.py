@@ -1,4 +1,4 @@
-"""Prepares each GPU as an attempt was granted it (whole, MIG, MPS, time slices), and undoes that afterwards."""
+"""Sets up each GPU as an attempt was granted it (whole, MIG, MPS, time slices), and undoes that afterwards."""
 
 from __future__ import annotations
 

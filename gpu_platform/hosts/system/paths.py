@@ -1,4 +1,4 @@
-"""Where a host keeps its things. Several simulated hosts may share one ``state_dir``.
+"""The files and directories of a host. Several simulated hosts may share one ``state_dir``.
 
 ::
 

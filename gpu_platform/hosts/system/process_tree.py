@@ -1,8 +1,8 @@
 """Processes as the kernel shows them: identity, descent, and signals that hit the right one.
 
-A pid alone names nobody for long, so a process is its pid and its start time (proc(5),
-``/proc/<pid>/stat`` field 22), and signals go through a pidfd (pidfd_open(2)) that was
-checked after it was opened. Standard library only: the supervisor imports it.
+The kernel uses pids again. So a process is its pid and its start time (proc(5), ``/proc/<pid>/stat`` field 22), and
+signals go through a pidfd (pidfd_open(2)) that was checked after it was opened. Standard library only: the supervisor
+imports it.
 """
 
 from __future__ import annotations

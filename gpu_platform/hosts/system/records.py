@@ -1,4 +1,4 @@
-"""What agent, spawner and supervisor agree on, on disk. Standard library only: the spawner imports it.
+"""The records on disk that agent, spawner and supervisor share. Standard library only: the spawner imports it.
 
 In a rank's directory::
 
@@ -17,7 +17,7 @@ In the attempt's directory::
     closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
                  agent looks for claims after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
-    usage.json   what it used so far, and at the end.
+    usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.
     fence.json   the attempt's cgroup and who holds its namespaces; see ``jail``.
     fence.lock   held while the jail is made, and asked for by ``stop`` once it has closed the attempt.

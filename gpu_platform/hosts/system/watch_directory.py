@@ -1,4 +1,4 @@
-"""Sleeping until something appears in a directory: inotify(7), without a library."""
+"""Waits until something appears in a directory: inotify(7), without a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons that waiting jobs are told. Decisions never wait for them, and they are never old for long.
+"""Publishes the reasons of waiting jobs. Decisions never wait for them, and they are soon up to date again.
 
 A decision may change every reason, and there may be thousands. So each decision renews only a few: those of new
 classes of jobs, those whose promise changed, and then as many others as the rate allows, in turn. There are two

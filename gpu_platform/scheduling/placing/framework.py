@@ -134,7 +134,9 @@ class Filter(Protocol):
         """False: the filter would let everything through for this request, so it is not called."""
         ...
 
-    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets: ...
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
+        ...
 
 
 class NamedFilter(Filter, Protocol):
@@ -158,7 +160,9 @@ class Score(Protocol):
 
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
-    ) -> NDArray[np.float64]: ...
+    ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
+        ...
 
 
 class ChooseHosts(Protocol):
@@ -168,7 +172,9 @@ class ChooseHosts(Protocol):
 
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
-    ) -> HostIndices | None: ...
+    ) -> HostIndices | None:
+        """Return the host indices in rank order, or None."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,9 @@ class RankDomains(Protocol):
 
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, offers: Offers, hosts: HostIndices
-    ) -> tuple[str | None, DomainRanking] | None: ...
+    ) -> tuple[str | None, DomainRanking] | None:
+        """Return the level and the ranking, or None if no domain could hold the gang."""
+        ...
 
 
 @dataclass(frozen=True)

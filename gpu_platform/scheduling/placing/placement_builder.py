@@ -1,4 +1,4 @@
-"""From chosen hosts to a Placement, with the sentence that says why."""
+"""Builds the Placement on the chosen hosts, with the sentence that says why."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ class TopologyScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return closeness(offers)
 
 
@@ -33,6 +34,7 @@ class BandwidthScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return speed_of_links(offers)
 
 

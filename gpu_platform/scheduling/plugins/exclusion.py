@@ -21,5 +21,6 @@ class ExclusionFilter:
         return bool(query.excluded)
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         excluded = [query.excluded.get(host, 0) for host in hosts.tolist()]
         return query.all_gpus(snapshot, hosts) & ~np.array(excluded, np.uint64)

@@ -26,6 +26,7 @@ class GpuFactFilter:
         return bool(_ASKED[self.code](query.request))
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         only = _ONLY[self.code](query.request)
 
         def accepts(gpu: GpuInfo) -> bool:
@@ -46,6 +47,7 @@ class CudaFilter:
         return query.request.cuda is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         bits = snapshot.cuda_bits(query.request.cuda or "")
         return np.where(snapshot.cuda[hosts] & bits, query.all_gpus(snapshot, hosts), np.uint64(0))
 
@@ -61,6 +63,7 @@ class GpuCountFilter:
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         return snapshot.all_gpus[hosts]
 
 

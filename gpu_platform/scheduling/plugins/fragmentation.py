@@ -45,6 +45,7 @@ class FragmentationScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         if self._stranding is not None:
             grown = self._stranding.growth(request, snapshot, hosts, offers)
             return 0.5 - grown / (2.0 * (np.abs(grown) + _STEEP_GPUS))

@@ -21,6 +21,7 @@ class UtilisationScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return 1.0 - snapshot.load[hosts]
 
 
@@ -32,6 +33,7 @@ class ThermalScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return np.clip(
             (FULL_PENALTY_FROM_C - snapshot.heat[hosts]) / (FULL_PENALTY_FROM_C - NO_PENALTY_BELOW_C), 0.0, 1.0
         )
@@ -45,6 +47,7 @@ class RoundRobinScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return 1.0 / (1.0 + snapshot.uses[hosts].astype(np.float64))
 
 
@@ -56,6 +59,7 @@ class HistoryScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         return np.clip(snapshot.speed[hosts] / 2.0, 0.0, 1.0)
 
 
@@ -70,4 +74,5 @@ class TemperatureFilter:
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         return snapshot.all_gpus[hosts] & ~snapshot.hot[hosts]

@@ -20,6 +20,7 @@ class HostReadyFilter:
         return True
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         return np.where(snapshot.ready[hosts], query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
@@ -34,6 +35,7 @@ class HealthyGpuFilter:
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         return snapshot.working[hosts]
 
 
@@ -48,5 +50,6 @@ class FreeGpuFilter:
         return query.wants_gpus
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         free = snapshot.available(hosts)
         return free if query.request.share is None else free | snapshot.shared.partly[hosts]

@@ -31,6 +31,7 @@ class SharingSupportedFilter:
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         share = _share(query)
         able = snapshot.matching((share.mig_profile, share.memory_mib), lambda gpu: _can_ever(gpu, share))
         gpus = able[snapshot.machine[hosts]]
@@ -50,6 +51,7 @@ class SameTenantFilter:
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
@@ -70,6 +72,7 @@ class ShareCapacityFilter:
         return query.request.share is not None
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         shared, all_gpus = snapshot.shared, snapshot.all_gpus[hosts]
         partly = shared.partly[hosts]
         if not partly.any():
@@ -93,6 +96,7 @@ class HostCapacityFilter:
         return self._asked(query) > 0
 
     def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
         if self._of_memory:
             has, used, held = snapshot.ram_mib, snapshot.ram_mib_used, snapshot.ram_mib_held
         else:

@@ -22,6 +22,7 @@ class ResourcesScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         if not request.gpus_per_host:
             return np.clip(request.cpus_per_host / np.maximum(_cpus_left(snapshot, hosts), 1), 0.0, 1.0)
         free = np.bitwise_count(snapshot.available(hosts))
@@ -42,6 +43,7 @@ class StrategyScore:
     def __call__(
         self, request: ResourceRequest, snapshot: Snapshot, hosts: HostIndices, offers: Offers
     ) -> NDArray[np.float64]:
+        """Return the score of each offer, 0 to 1."""
         free = np.bitwise_count(snapshot.available(hosts)).astype(np.float64)
         if not request.gpus_per_host:
             idle = _cpus_left(snapshot, hosts) / np.maximum(snapshot.cpus[hosts], 1)

@@ -1,6 +1,6 @@
 """Plans which jobs are stopped for which: victims of preemption, and jobs that are moved to another place.
 
-One gang at a time. Nothing new is planned while jobs that were told to stop still hold GPUs, because the gang must
+One gang at a time: nothing new is planned while jobs that were ordered to stop still hold GPUs, because the gang must
 get what they free. These GPUs are **claimed** for the gang until it starts: no other job gets them, neither jobs
 ahead of it nor those that were moved.
 """

@@ -1,4 +1,4 @@
-"""Trials: would a gang fit without some of the running jobs? One class for each kind of request."""
+"""Trials: would a gang fit if some of the running jobs had ended? One class for each kind of request."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 At one moment things happen in this order: jobs end, victims leave, repairs, failures, arrivals, decision. A placement
 is a running job at once: a launch takes no time here. A job that a failure stops keeps its place in the queue. A
-preempted job goes to the end of the queue, as in the running platform. A victim stops its work when it is told to
+preempted job goes to the end of the queue, as in the running platform. A victim stops its work when it is ordered to
 stop. It holds its GPUs for its grace, or until one of them or its host breaks.
 """
 

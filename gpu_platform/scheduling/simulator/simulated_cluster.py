@@ -1,6 +1,5 @@
-"""The simulated cluster: which job has which GPU, and what is broken. It tells the scheduler what the store would
-tell.
-"""
+"""The simulated cluster: which job has which GPU, and what is broken. It reports to the scheduler what the store
+would."""
 
 from __future__ import annotations
 

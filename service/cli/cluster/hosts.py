@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpu_platform.domain.hosts.gpu import Gpu, Host
 
 _LOOK_S = 1.0
-"""How often --wait looks."""
+"""Seconds between two looks of --wait."""
 
 HostName = Annotated[str, typer.Argument(metavar="HOST", help="Host name.", show_default=False)]
 Target = Annotated[
@@ -39,6 +39,7 @@ _MEANING = {
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands for hosts and GPUs."""
     for command in (drain, online, offline):
         app.command()(command)
     hosts.command("list")(list_hosts)
@@ -147,7 +148,7 @@ def offline(
 
 
 def _meant(target: str | None, gpu_id: str | None) -> tuple[str, bool]:
-    """The name, and whether it is a GPU's."""
+    """The name, and whether it names a GPU."""
     if (target is None) == (gpu_id is None):
         given = "neither was given" if target is None else "both were given"
         raise typer.BadParameter(f"name a HOST or a GPU, or one GPU with --gpu-id; {given}")

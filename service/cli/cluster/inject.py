@@ -1,4 +1,4 @@
-"""``gpu-platform inject``: strike a simulated GPU. For development and demonstrations; hidden."""
+"""``gpu-platform inject``: inject a fault into a simulated GPU. For development and demonstrations; hidden."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from service.cli import session
 
 
 def register(app: typer.Typer) -> None:
+    """Add the hidden command ``inject``."""
     app.command("inject", hidden=True)(inject)
 
 

@@ -1,4 +1,4 @@
-"""``gpu-platform queue|snapshot``: the queue with its reasons, and all that decides about it as one document."""
+"""``gpu-platform queue|snapshot``: the queue with its reasons, and the whole state of the scheduler as one document."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from service.cli import session
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands ``queue`` and ``snapshot``."""
     for command in (queue, snapshot):
         app.command()(command)
 

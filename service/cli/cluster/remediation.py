@@ -18,6 +18,7 @@ remediation = typer.Typer(help="What is done about a broken GPU.", no_args_is_he
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands for remediation and service cases."""
     for command in (show, approve, veto):
         remediation.command()(command)
     app.add_typer(remediation, name="remediation")

@@ -25,6 +25,7 @@ Wide = Annotated[bool, typer.Option("--wide", help="Show the uuid of each GPU.")
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands ``status``, ``health`` and ``watch``."""
     for command in (status, health, watch):
         app.command()(command)
 
@@ -108,7 +109,7 @@ def _cluster(hosts: list[Host], gpus: list[Gpu], jobs: list[Job], everything: bo
 
 
 def _measured(gpu_id: str) -> tuple[GpuHealth | None, str | None]:
-    """What its host measures now; or why nobody can say."""
+    """What its host measures now, or why it measures nothing."""
     from gpu_platform.domain.errors import PlatformError
 
     try:
@@ -122,7 +123,7 @@ def _look(client: Client) -> tuple[list[Host], list[Gpu], list[Job]]:
     from gpu_platform.domain.states import JobState
 
     live = [state for state in JobState if not state.is_terminal]
-    # One more than is shown tells that there are more.
+    # Ask for one more than is shown, to know whether there are more.
     jobs = list(islice(client.list(states=live, page_size=MAX_JOBS + 1), MAX_JOBS + 1))
     return list(client.hosts()), list(client.gpus()), jobs
 

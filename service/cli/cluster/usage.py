@@ -10,6 +10,7 @@ from service.cli import parsing, session
 
 
 def register(app: typer.Typer) -> None:
+    """Add the command ``usage``."""
     app.command()(usage)
 
 

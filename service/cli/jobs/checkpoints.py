@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(jobs: typer.Typer, hosts: typer.Typer) -> None:
+    """Add the commands for checkpoints to ``jobs`` and ``hosts``."""
     jobs.command()(checkpoints)
     jobs.command()(checkpoint)
     hosts.command("checkpoint-roots")(checkpoint_roots)

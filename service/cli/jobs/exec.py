@@ -27,6 +27,7 @@ _READ_BYTES = 64 * 1024
 
 
 def register(_: typer.Typer) -> None:
+    """Add the command ``jobs exec``."""
     jobs.app.command("exec")(exec_command)
 
 
@@ -60,7 +61,7 @@ def exec_command(
 
 
 def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> tuple[int, str | None]:
-    """Everything in and out until the end."""
+    """Send input and print output until the end."""
     over, stop = os.pipe()
     sending = threading.Thread(target=_send_input, args=(client, started, over), daemon=True)
     try:
@@ -79,7 +80,7 @@ def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> t
 
 
 def _send_input(client: Client, started: ExecSession, over: int) -> None:
-    """What comes on stdin, until its end or that of the command."""
+    """Send what comes on stdin, until stdin or the command ends."""
     from gpu_platform.domain.errors import PlatformError
 
     received = 0
@@ -96,20 +97,20 @@ def _send_input(client: Client, started: ExecSession, over: int) -> None:
             received = client.exec_input(started, data, offset=before, eof=eof)
             data = data[received - before :]
     except PlatformError as error:
-        # The command has ended, which the one who reads its output is told; anything else is news.
+        # 404: the command has ended, and the reader of its output sees that. Other errors are real.
         if error.http_status != 404:
             session.say(f"input is lost: {error.message}")
 
 
 def _size() -> tuple[int, int]:
-    """Rows and columns; some terminals do not know theirs."""
+    """Rows and columns. Some terminals do not know theirs: then 0."""
     columns, rows = os.get_terminal_size(0)
     return rows or 24, columns or 80
 
 
 @contextmanager
 def _killing(client: Client, started: ExecSession) -> Iterator[None]:
-    """Ctrl-C ends the command, not only us."""
+    """Let Ctrl-C end the command, too, not only this process."""
     try:
         yield
     except (KeyboardInterrupt, BrokenPipeError):
@@ -119,9 +120,9 @@ def _killing(client: Client, started: ExecSession) -> Iterator[None]:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Every key goes to the command's terminal, Ctrl-C too."""
+    """Send every key to the command's terminal, Ctrl-C too."""
     before = termios.tcgetattr(0)
-    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
+    tty.setraw(0, termios.TCSADRAIN)  # keep what was typed before
     try:
         yield
     finally:
@@ -130,7 +131,7 @@ def _raw() -> Iterator[None]:
 
 @contextmanager
 def _following_size(client: Client, started: ExecSession, terminal: bool) -> Iterator[None]:
-    """The command's terminal is as large as ours, also when that changes."""
+    """Keep the command's terminal as large as ours, also when ours changes."""
     if not terminal:
         yield
         return

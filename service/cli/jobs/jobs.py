@@ -20,6 +20,7 @@ app = typer.Typer(help="List, describe, follow and stop jobs.", no_args_is_help=
 
 
 def register(parent: typer.Typer) -> None:
+    """Add the commands of ``jobs``."""
     parent.add_typer(app, name="jobs")
     checkpoints.register(app, hosts.hosts)
 

@@ -16,7 +16,7 @@ _GIB_MIB = 1024
 
 
 def gpus_table(gpus: Iterable[Gpu], wide: bool = False) -> Table:
-    """``wide``: with uuids."""
+    """One row per GPU. ``wide``: with uuids."""
     columns = ["GPU", *(["UUID"] if wide else []), "MODEL", "MEMORY", "STATE", "JOB", "FULL", "TEMP", "POWER", "UTIL"]
     table = tables.plain_table(*columns, "FAULTS", "RESETS", "NOTE")
     for gpu in gpus:
@@ -39,12 +39,12 @@ def gpus_table(gpus: Iterable[Gpu], wide: bool = False) -> Table:
 
 
 def holders(gpu: Gpu) -> list[str]:
-    """Who has it, each with its part."""
+    """The jobs that hold it, each with its share."""
     return [one.job_id + (f" ({one.share})" if one.share is not None else "") for one in gpu.holders]
 
 
 def taken_text(gpu: Gpu) -> str:
-    """Of a GPU that is given away in parts: how much of it is taken."""
+    """How much of a shared GPU is taken."""
     if not any(one.share is not None for one in gpu.holders):
         return "-"
     taken, all_of_it = gpu.memory_granted_mib / _GIB_MIB, gpu.info.memory_mib / _GIB_MIB
@@ -62,7 +62,7 @@ def gpu_details(gpu: Gpu, health: GpuHealth | None, away: str | None) -> Table:
 
 
 def now_table(gpus: Iterable[GpuNow]) -> Table:
-    """What a running job's GPUs do."""
+    """What the GPUs of a running job do now."""
     table = tables.plain_table("GPU", "SHARE", "UTIL", "MEMORY", "TEMP", "POWER")
     for gpu in gpus:
         used = "-" if gpu.memory_used_mib is None else f"{gpu.memory_used_mib / _GIB_MIB:.1f}"
@@ -78,6 +78,7 @@ def now_table(gpus: Iterable[GpuNow]) -> Table:
 
 
 def measured(value: float | None, form: str) -> str:
+    """The value in the format ``form``, or ``-`` if it was not measured."""
     return "-" if value is None else form.format(value)
 
 

@@ -13,7 +13,7 @@ from service.cli.show import show_gpu, tables
 
 
 def host_details(host: Host, gpus: Sequence[Gpu]) -> Group:
-    """Its facts, then its GPUs."""
+    """The facts of a host, then its GPUs."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")

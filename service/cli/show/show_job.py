@@ -1,4 +1,4 @@
-"""Everything about one job, for a terminal: what was asked, where it is and why, or why it waits, and its story."""
+"""Everything about one job, for a terminal: what it asked for, where it is and why, or why it waits, and its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.cli.show import show_waiting, tables
 def job_details(
     job: Job, events: Sequence[Event], used: str | None = None, now: Sequence[RenderableType] = ()
 ) -> Group:
-    """Everything about one job: what was asked, where it is and why, what it uses now, what happened and when."""
+    """Everything about one job: what it asked for, where it is and why, what it uses now, what happened and when."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -66,7 +66,7 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
             yield where, escape(show_waiting.slice_text(part))
         yield "why there", escape(job.placement.why)
         bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
-        # One GPU, or none, is connected to nothing.
+        # A single GPU is connected to nothing.
         speed = f", {bandwidth:g} GB/s" if bandwidth else ""
         counted_in = ", its spare hosts counted in" if spares else ""
         yield "connected", f"{job.placement.level}{speed}{counted_in}; decided in {decided_in:.1f} ms"
@@ -109,7 +109,7 @@ def retry_text(job: Job, now: datetime | None = None) -> str | None:
 
 
 def request_lines(spec: JobSpec) -> list[str]:
-    """What the gang needs, group by group."""
+    """What the gang needs, one group after the other."""
     if spec.groups:
         return [f"{group.name}: {', '.join(_request_line(group.gpus))}" for group in spec.groups]
     return _request_line(spec.gpus) + ([f"{counted(spec.spare_hosts, 'spare host')}"] if spec.spare_hosts else [])
@@ -136,7 +136,7 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
 
 
 def _options_line(spec: JobSpec) -> list[str]:
-    """How it is to be treated, where that is not the default."""
+    """How the job is treated, if that differs from the default."""
     ways = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
     ways += [f"priority {spec.priority}"] if spec.priority else []
     ways += [f"at most {tables.duration(spec.time_limit_s)}"] if spec.time_limit_s else []

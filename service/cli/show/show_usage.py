@@ -15,7 +15,7 @@ _KWH_J = 3.6e6
 
 
 def report_table(report: UsageReport) -> Table:
-    """By namespace and user, the sum below."""
+    """Usage by namespace and user, with the sum below."""
     table = _table("NAMESPACE", "USER", "ATTEMPTS", "GPU-HOURS", "ENERGY", "CPU-HOURS", "ECC", "THROTTLED")
     for user in report.users:
         table.add_row(escape(user.namespace), escape(user.user), *_sums(user))
@@ -25,7 +25,7 @@ def report_table(report: UsageReport) -> Table:
 
 
 def job_table(usage: JobUsage) -> Group:
-    """Attempts, and the ranks of the last one; of one that runs what it uses now."""
+    """The attempts, and the ranks of the last one. For a running attempt: what it uses now."""
     parts: list[RenderableType] = [attempts_table(usage.attempts)] if usage.attempts else ["no attempt has ended yet"]
     if usage.running is not None:
         parts += ["", f"attempt {usage.running.attempt} runs:", *running_parts(usage.running)]
@@ -35,7 +35,7 @@ def job_table(usage: JobUsage) -> Group:
 
 
 def running_parts(running: RunningUsage) -> list[RenderableType]:
-    """What its GPUs do now, and its ranks so far."""
+    """What the GPUs of a running attempt do now, and what its ranks used so far."""
     parts: list[RenderableType] = [show_gpu.now_table(running.gpus)]
     if running.ranks:
         parts += ["", ranks_table(running.ranks)]
@@ -45,6 +45,7 @@ def running_parts(running: RunningUsage) -> list[RenderableType]:
 
 
 def attempts_table(attempts: Iterable[AttemptUsage]) -> Table:
+    """One row per attempt."""
     table = _table("ATTEMPT", "GPUS", "GPU-HOURS", "UTIL", "GPU MEMORY", "ENERGY", "CPU", "ECC", "NOT MEASURED")
     for attempt in attempts:
         table.add_row(
@@ -62,6 +63,7 @@ def attempts_table(attempts: Iterable[AttemptUsage]) -> Table:
 
 
 def ranks_table(ranks: Iterable[RankUsage]) -> Table:
+    """One row per rank."""
     table = _table(
         "RANK", "HOST", "RAN", "UTIL", "PEAK", "GPU MEMORY", "PEAK", "ENERGY", "CPU", "MEMORY", "ECC", "THROTTLED"
     )
@@ -84,7 +86,7 @@ def ranks_table(ranks: Iterable[RankUsage]) -> Table:
 
 
 def summary(usage: JobUsage) -> str:
-    """One line for a job's description."""
+    """The usage in one line, for a job's description."""
     total, last = usage.total, usage.attempts[-1]
     told = [f"{total.gpu_seconds / 3600:.3f} GPU-hours", energy(total.energy_j), f"{total.cpu_s:.1f} s of CPU"]
     if last.mean_utilization_percent is not None:
@@ -95,6 +97,7 @@ def summary(usage: JobUsage) -> str:
 
 
 def energy(joules: float) -> str:
+    """Joules as kWh, or as kJ if that is too small."""
     return f"{joules / _KWH_J:.3f} kWh" if joules >= _KWH_J / 10 else f"{joules / 1000:.1f} kJ"
 
 

@@ -20,6 +20,7 @@ from service.cli.show.tables import duration, format_indices, plain_table
 
 
 def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> Table:
+    """One row per waiting job, with its reason and the next step. ``now``: for tests."""
     now = now or datetime.now(UTC)
     table = plain_table("PLACE", "JOB", "NAME", "USER", "PRIORITY", "ASKS", "WAITS", "STARTS", "WHY / NEXT STEP")
     for job in waiting:
@@ -44,7 +45,7 @@ def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> T
 
 
 def reason_parts(reason: Reason, now: datetime | None = None) -> list[RenderableType]:
-    """Everything that is known about why one job waits."""
+    """All that is known about why one job waits."""
     parts: list[RenderableType] = []
     if reason.counts:
         counts = plain_table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")
@@ -63,7 +64,7 @@ def reason_parts(reason: Reason, now: datetime | None = None) -> list[Renderable
 
 
 def start_text(reason: Reason, now: datetime | None = None) -> str | None:
-    """When it starts, and what that rests on."""
+    """When it starts, and how that was estimated. None: there is no date."""
     if reason.code is WaitCode.NEVER_FITS:
         return "never, unless it asks for less or hosts are added that can hold it"
     if reason.estimate is EstimateBasis.PREEMPTING and reason.estimated_start is not None:
@@ -80,7 +81,8 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
 
 
 def score_table(scores: ScoreTable) -> Table:
-    """The winner first. Parts that are the same for everybody tell nothing, but add up."""
+    """The scores, the winner first. A score that is equal for all candidates decides nothing, but is part of the
+    sum."""
     names = sorted({name for row in scores.rows for name in row.parts})
     table = plain_table("CANDIDATE", "SCORE", *(name.upper() for name in names))
     for row in scores.rows:
@@ -92,6 +94,7 @@ def score_table(scores: ScoreTable) -> Table:
 
 
 def dry_run(answer: DryRun, spec: JobSpec) -> Group:
+    """The answer of a dry run: where and when the job would start, or why not."""
     parts: list[RenderableType] = [escape(answer.message)]
     if answer.placement is not None:
         slices = answer.placement.slices
@@ -114,7 +117,7 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
 
 
 def slice_text(host_slice: HostSlice) -> str:
-    """``dgx-a: GPU 0-3``, and what part of each."""
+    """A host slice in words: ``dgx-a: GPU 0-3``, and the share of each."""
     grants = {
         grant.mig_profile or f"{grant.percent} % and {grant.memory_mib} MiB by {grant.mode}"
         for grant in host_slice.shares
@@ -165,7 +168,7 @@ def _ends(holder: BlockingJob) -> str:
 
 
 def _clock(at: float) -> str:
-    """Local time, with the date unless it is today's."""
+    """Local time, with the date unless it is today."""
     local = datetime.fromtimestamp(at)
     return f"{local:%H:%M:%S}" if local.date() == datetime.now().date() else f"{local:%Y-%m-%d %H:%M}"
 

@@ -1,4 +1,4 @@
-"""How things look in a terminal: tables, a job with its story, a cluster at a glance."""
+"""Tables for a terminal: jobs, hosts, events, and the cluster at a glance."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ _UNAVAILABLE = "unavailable"
 
 
 def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
+    """One row per job. ``now``: for tests."""
     table = plain_table("JOB", "NAME", "USER", "STATE", "GPUS", "ATTEMPT", "AGE", "WHERE / WHY")
     for job in jobs:
         table.add_row(
@@ -58,6 +59,7 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
 
 
 def hosts_table(hosts: Iterable[Host]) -> Table:
+    """One row per host."""
     table = plain_table("HOST", "STATE", "MACHINE", "LEAF", "FREE", "GPUS", "LEASE", "NOTE")
     for host in hosts:
         table.add_row(
@@ -76,7 +78,7 @@ def hosts_table(hosts: Iterable[Host]) -> Table:
 def cluster(
     hosts: Sequence[Host], gpus: Sequence[Gpu], jobs: Sequence[Job], limit: int, more: RenderableType | None = None
 ) -> Group:
-    """A few lines; with ``more``, the GPUs one by one, every host too."""
+    """The cluster in a few lines. With ``more`` (a table of GPUs), also every host."""
     parts: list[RenderableType] = [
         _counts("hosts", Counter(str(host.state) for host in hosts)),
         *(escape(text) for text in lost_together(hosts)),
@@ -91,7 +93,7 @@ def cluster(
 
 
 def lost_together(hosts: Sequence[Host]) -> list[str]:
-    """One line for each leaf, rack or power feed that hosts were lost with."""
+    """One line for each leaf, rack or power feed with which hosts were lost."""
     together = Counter(
         host.reason for host in hosts if host.state is HostState.LOST and (host.reason or "").startswith("lost with ")
     )
@@ -99,12 +101,12 @@ def lost_together(hosts: Sequence[Host]) -> list[str]:
 
 
 def is_worth_showing(event: Event) -> bool:
-    """Not a step that another event tells of better."""
+    """False for a step that another event describes better."""
     return event.kind not in ("queue.added", "queue.removed", "gang.reserved")
 
 
 def timeline(events: Sequence[Event]) -> Table:
-    """Milliseconds since the first event, and since the one before."""
+    """The events, with milliseconds since the first one and since the one before."""
     table = plain_table("MS", "+MS", "ATTEMPT", "WHAT", "WHO")
     first = before = events[0].at
     for event in filter(is_worth_showing, events):
@@ -168,15 +170,17 @@ def gpu_history(events: Sequence[Event]) -> Table:
 
 
 def state(value: JobState | GpuState | HostState) -> Text:
+    """The state in its colour."""
     return Text(value.value, style=_COLORS.get(value, ""))
 
 
 def gpu_state(gpu: Gpu) -> Text:
-    """Its state, for tables that name its host's state in a note."""
+    """The state of a GPU, for tables that show the state of its host in a note."""
     return Text(_UNAVAILABLE, style="yellow") if is_unavailable(gpu) else state(gpu.state)
 
 
 def duration(seconds: float) -> str:
+    """The time in at most two units: ``5s``, ``2m05s``, ``1h30m``, ``3d02h``."""
     seconds = max(0, int(seconds))
     if seconds < 60:
         return f"{seconds}s"
@@ -188,7 +192,7 @@ def duration(seconds: float) -> str:
 
 
 def _gang(spec: JobSpec) -> str:
-    """E.g. ``2x8``; without a shape of equal slices, how many GPUs in all."""
+    """The shape, e.g. ``2x8``. Without equal slices: how many GPUs in all."""
     shape = spec.gpus
     plain = not spec.groups and shape.total is None
     return f"{shape.hosts}x{shape.gpus_per_host}" if plain and shape.hosts > 1 else str(spec.gpu_count)
@@ -207,7 +211,7 @@ def _where_or_why(job: Job) -> str:
 
 
 def is_unavailable(gpu: Gpu) -> bool:
-    """Its host takes no work (or is LOST), so the GPU cannot be had, whatever its own state says."""
+    """True if no job can get the GPU because its host takes no work (or is LOST), whatever its own state is."""
     away = gpu.host_state is HostState.LOST or gpu.state is GpuState.AVAILABLE
     return gpu.host_state is not HostState.READY and away
 
@@ -223,7 +227,7 @@ def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
 
 
 def format_indices(indices: Sequence[int]) -> str:
-    """As people write them: 0-3,6."""
+    """The numbers as people write them: ``0-3,6``."""
     parts: list[str] = []
     start = last = None
     for index in [*sorted(indices), None]:
@@ -259,10 +263,11 @@ _RIGHT = frozenset(
 
 
 def plain_table(*columns: str) -> Table:
+    """A table without borders."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         right = column in _RIGHT
-        # Ids are copied: they are never cut.
+        # People copy ids, so they are never cut.
         whole = right or column in ("JOB", "HOST", "GPU", "UUID", "STATE", "MODEL", "FULL")
         table.add_column(column, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     return table

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 def grouped_options(body: Callable[..., None]) -> Callable[..., None]:
-    """``body`` as Typer wants it: each field of its dataclass parameters becomes an option of its own.
+    """Turn ``body`` into a function for Typer: each field of its dataclass parameters becomes an option.
 
     Options are listed in the order of the parameters and of their fields. Field names must differ between groups.
     """

@@ -1,4 +1,4 @@
-"""``gpu-platform submit``: from what a person types, and a file, to a job."""
+"""``gpu-platform submit``: makes a job from what the user types and from a file, and submits it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    # Options end where the program begins, so that its own options need no `--`.
+    """Add the command ``submit``."""
+    # Options end where the program begins, so that the program's own options need no `--`.
     app.command("submit", context_settings={"allow_interspersed_args": False})(submit)
 
 
@@ -66,7 +67,7 @@ def submit(
 
 
 def _stay(client: Client, job: Job, options: SubmitOptions) -> Job:
-    """Print which job it is, and wait for its end or follow its output where the options say so."""
+    """Print the job's id. Then wait for its end or follow its output, if the options say so."""
     if options.follow:
         session.say(f"job {job.id}")
         return follow_job(client, job.id, options.json)
@@ -92,7 +93,8 @@ def _print_dry_run(spec: JobSpec, json: bool) -> None:
 
 
 def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
-    """Defaults, then the file, then what was typed. Raises :class:`InvalidRequest` naming every wrong field."""
+    """The job from defaults, then the file, then what was typed. Raises :class:`InvalidRequest`, which names every
+    wrong field."""
     from pydantic import ValidationError
 
     from gpu_platform.client.calls import default_user
@@ -114,7 +116,8 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
 
 
 def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:
-    """Wait with a spinner on stderr; Ctrl-C leaves the job running, and says so from the moment its id is printed."""
+    """Wait with a spinner on stderr. Ctrl-C leaves the job running. ``print_id``: print the id, and what Ctrl-C
+    does, first."""
     try:
         if print_id:
             typer.echo(job_id)
@@ -145,6 +148,7 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
 
 
 def print_end(job: Job) -> None:
+    """Print to stderr how the job ended."""
     # A job that was cancelled or completed may still carry the failure of an earlier attempt.
     why = f": {job.failure.message}" if job.failure and job.state == "FAILED" else ""
     if job.stopped_by is not None and job.state == "CANCELLED":

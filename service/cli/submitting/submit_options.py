@@ -12,7 +12,7 @@ import typer
 from service.cli import parsing, session
 
 Fields = dict[str, Any]
-"""Fields of a job as in the REST API; only those that somebody typed."""
+"""Fields of a job as in the REST API; only those that the user typed."""
 
 
 def given(**fields: Any) -> Fields:
@@ -22,7 +22,7 @@ def given(**fields: Any) -> Fields:
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What the gang consists of: GPUs, shares of GPUs, CPUs and memory, on how many hosts."""
+    """What the gang gets: GPUs, shares of GPUs, CPUs and memory, on how many hosts."""
 
     gpus: Annotated[
         int | None, typer.Option(help="Number of GPUs, on one host unless --hosts is given; default: none.")
@@ -238,7 +238,7 @@ class FaultOptions:
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """How the command itself works: where the job is read from, and how long the command waits."""
+    """How the command itself works: from where it reads the job, and how long it waits."""
 
     file: Annotated[
         Path | None,

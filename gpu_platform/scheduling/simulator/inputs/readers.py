@@ -1,7 +1,7 @@
 """Traces in the formats that the field publishes, and in our own (JSON lines of :class:`TraceJob`).
 
 ====== ======================================================================= =========================
-format from                                                                    told by the column
+format from                                                                    recognised by the column
 ====== ======================================================================= =========================
 openb  Alibaba cluster-trace-gpu-v2023, ``openb_pod_list_*.csv``               ``gpu_milli``
 philly msr-fiddle/philly-traces as ElasticFlow flattened it, one line a job    ``num_gpus``
