@@ -1,7 +1,7 @@
-"""What the scheduler sees of a job: the second of its four shapes.
+"""What the scheduler sees of a job. It is the second of four shapes of a job.
 
-A job is a ``JobSpec`` for those who send it, a :class:`PlacementRequest` for the scheduler, a ``Placement`` once it has
-a place, and one ``HostPlan`` for each host that starts ranks.
+Users send a ``JobSpec``. The scheduler sees a :class:`PlacementRequest` and answers with a ``Placement``. Each host
+that starts ranks gets a ``HostPlan``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RankGroupRequests = tuple[tuple[str, ResourceRequest], ...]
 """(name, resources) of each rank group of a gang, in the order of the submission."""
 
 
-class PlaceableSpec(Protocol):
+class _PlaceableSpec(Protocol):
     """The fields of a ``JobSpec`` that the scheduler looks at."""
 
     @property
@@ -54,7 +54,7 @@ class PlacementRequest:
     job_id: str
     attempt: int
     resources: Annotated[ResourceRequest, Field(alias="gpus")]
-    """What it asks for, spare hosts included. With ``groups``: what the first of them asks for."""
+    """What it asks for, spare hosts included. With ``groups``: what the first group asks for."""
     priority: int
     namespace: str
     user: str
@@ -63,7 +63,8 @@ class PlacementRequest:
     excluded_gpus: frozenset[str] = frozenset()
     excluded_hosts: frozenset[str] = frozenset()
     class_key: str = ""
-    """Jobs with one key have the same resources and exclusions: one answer serves them all. See ``with_class_key``."""
+    """Jobs with the same key have the same resources and exclusions: one answer serves them all. See
+    ``with_class_key``."""
     task_token: bytes = b""
     """Temporal's handle of the activity that waits for the placement."""
     time_limit_s: float | None = None
@@ -77,7 +78,7 @@ class PlacementRequest:
     """The rank group that it is for. None: the whole job. See ``rank_groups``."""
 
     @classmethod
-    def from_spec(cls, spec: PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:
+    def from_spec(cls, spec: _PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:
         """Build the request of a job that avoids no GPU and no host. Spare hosts are placed like all others."""
         resources = spec.gpus
         if spec.groups:
@@ -115,8 +116,10 @@ class PlacementRequest:
         return replace(self, excluded_gpus=frozenset(), excluded_hosts=frozenset())
 
     def with_class_key(self) -> PlacementRequest:
-        """Return the request with the key of its class. Equal for jobs that any scheduler answers alike, and stable
-        over processes and releases of Python.
+        """Return the request with the key of its class.
+
+        The key is equal for jobs that the scheduler must answer equally, and stays the same over processes and releases
+        of Python.
         """
         parts = [
             self.resources.model_dump(mode="json"),
@@ -130,7 +133,7 @@ class PlacementRequest:
 
     @property
     def requests(self) -> tuple[ResourceRequest, ...]:
-        """What must be placed, all or none: one, or one of each rank group."""
+        """Everything that must be placed together: one request, or one for each rank group."""
         return tuple(resources for _, resources in self.groups) or (self.resources,)
 
     @property
