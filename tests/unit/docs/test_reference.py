@@ -10,7 +10,12 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
+READMES = [
+    path
+    for folder in ("activities", "gpu_platform", "service", "workers", "workflows")
+    for path in (ROOT / folder).rglob("README.md")
+]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *READMES])
 
 
 def script(name: str) -> ModuleType:
