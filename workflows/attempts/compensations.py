@@ -42,36 +42,26 @@ async def _stop_host(attempt: Attempt, host: str, ending: Ending) -> None:
 
 async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
     """True: the host confirmed that no process is left, or it is lost. False: every stop failed for good."""
-
-    def stop(grace_s: float, save_first: bool = False) -> workflow.ActivityHandle:
-        return workflow.start_activity_method(
-            LaunchActivities.stop_ranks,
-            StopRequest(key=attempt.key, host=host, grace_s=grace_s, reason=ending.state.value, save_first=save_first),
-            task_queue=node_task_queue(host),
-            summary=cut_summary(f"Stop of all ranks on {host}"),
-            **policies.STOP,
-        )
-
     if host in attempt.lost and workflow.patched(STOP_LOST_HOSTS):
-        _leave(attempt, [stop(0)])  # no grace: the job may start elsewhere at any moment
+        # No grace: the job may start elsewhere at any moment.
+        _leave(attempt, [_start_stop(attempt, host, ending, grace_s=0)])
         return True
-    stopping = stop(ending.grace_s, ending.save_first)
-    killed_already = ending.grace_s == 0
+    stops = [_start_stop(attempt, host, ending, grace_s=ending.grace_s, save_first=ending.save_first)]
     await workflow.wait_condition(
-        lambda: stopping.done() or host in attempt.lost or (attempt.stop.kill is not None and not killed_already)
+        lambda: _any_done(stops) or host in attempt.lost or (attempt.stop.kill is not None and ending.grace_s > 0)
     )
-    if host in attempt.lost and not stopping.done() and workflow.patched(STOP_LOST_HOSTS):
-        _leave(attempt, [stopping] if killed_already else [stopping, stop(0)])
+    if _is_left(attempt, host, stops):
+        if ending.grace_s > 0:
+            stops.append(_start_stop(attempt, host, ending, grace_s=0))
+        _leave(attempt, stops)
         return True
-    hard = None
-    if not stopping.done() and host not in attempt.lost:
+    if not _any_done(stops) and host not in attempt.lost:
         # A kill ends the grace. Both stops may reach the host, where a stop can be repeated.
-        hard = stop(0)
-        await workflow.wait_condition(lambda: stopping.done() or hard.done() or host in attempt.lost)
-        if host in attempt.lost and not (stopping.done() or hard.done()) and workflow.patched(STOP_LOST_HOSTS):
-            _leave(attempt, [stopping, hard])
+        stops.insert(0, _start_stop(attempt, host, ending, grace_s=0))
+        await workflow.wait_condition(lambda: _any_done(stops) or host in attempt.lost)
+        if _is_left(attempt, host, stops):
+            _leave(attempt, stops)
             return True
-    stops = [task for task in (hard, stopping) if task is not None]
     for task in stops:
         task.cancel()
     await asyncio.gather(*stops, return_exceptions=True)
@@ -79,11 +69,31 @@ async def _stopped(attempt: Attempt, host: str, ending: Ending) -> bool:
     return any(confirmed) or host in attempt.lost
 
 
+def _start_stop(
+    attempt: Attempt, host: str, ending: Ending, *, grace_s: float, save_first: bool = False
+) -> workflow.ActivityHandle:
+    return workflow.start_activity_method(
+        LaunchActivities.stop_ranks,
+        StopRequest(key=attempt.key, host=host, grace_s=grace_s, reason=ending.state.value, save_first=save_first),
+        task_queue=node_task_queue(host),
+        summary=cut_summary(f"Stop of all ranks on {host}"),
+        **policies.STOP,
+    )
+
+
+def _any_done(stops: Sequence[workflow.ActivityHandle]) -> bool:
+    return any(task.done() for task in stops)
+
+
+def _is_left(attempt: Attempt, host: str, stops: Sequence[workflow.ActivityHandle]) -> bool:
+    """True when the host is lost before any stop ended: nobody waits for the stops any longer."""
+    return host in attempt.lost and not _any_done(stops) and workflow.patched(STOP_LOST_HOSTS)
+
+
 def _leave(attempt: Attempt, stops: Sequence[workflow.ActivityHandle]) -> None:
     for task in stops:
-        task.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # otherwise asyncio logs an exception that nobody read
+        # Otherwise asyncio logs an exception that nobody read.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
     attempt.stopping += stops
 
 
