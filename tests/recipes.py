@@ -81,8 +81,11 @@ class Tree:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which Python imports the copy, and the packages that were installed for it."""
-        return {"PYTHONPATH": os.pathsep.join([str(self.root), str(self.packages)])}
+        """Variables with which Python imports the copy, and the packages that were installed for it.
+
+        Compiled modules are written: a dozen processes import the patched ones.
+        """
+        return {"PYTHONPATH": os.pathsep.join([str(self.root), str(self.packages)]), "PYTHONDONTWRITEBYTECODE": ""}
 
     def apply(self, recipe: str) -> None:
         """Follow the recipe by its patch. Fails with how to renew a patch that does not apply."""
