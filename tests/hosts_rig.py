@@ -121,7 +121,7 @@ class HostRig:
 
     def processes(self, key: AttemptKey) -> dict[int, int]:
         """Living processes of the attempt: their pid as they see it themselves -> their pid here."""
-        ranks = self.agent._ranks(key)
+        ranks = self.agent.local.ranks(key)
         return {own_pid(process.pid): process.pid for process in attempt_processes(self.home, key, ranks)}
 
     def log(self, plan: HostPlan, rank: int = 0) -> str:

@@ -24,7 +24,8 @@ from gpu_platform.domain.jobs.attempt import (
 )
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure
-from gpu_platform.hosts.agent import NO_LEASE, HostAgent
+from gpu_platform.hosts.agent import HostAgent
+from gpu_platform.hosts.launching import NO_LEASE
 
 T = TypeVar("T")
 

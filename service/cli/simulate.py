@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli import session
+from service.cli.submitting.option_groups import grouped_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,50 +28,86 @@ def register(app: typer.Typer) -> None:
     app.command()(simulate)
 
 
-def simulate(
+@dataclass(frozen=True)
+class _InputOptions:
+    """What is simulated."""
+
     trace: Annotated[
         Path | None,
         typer.Argument(help="JSON lines, or a table as openb, Philly or Kalos publish it; may be gzipped."),
-    ] = None,
-    cluster: Annotated[Path | None, typer.Option(help="YAML: machine types and how many hosts of each.")] = None,
+    ] = None
+    cluster: Annotated[Path | None, typer.Option(help="YAML: machine types and how many hosts of each.")] = None
     snapshot: Annotated[
         Path | None, typer.Option(help="Start from what `gpu-platform snapshot` wrote; instead of --cluster.")
-    ] = None,
+    ] = None
     lasting: Annotated[
         str | None, typer.Option(help="With --snapshot: run time of its jobs without a time limit; default: for ever.")
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _PolicyOptions:
+    """The policies that are compared."""
+
     policy: Annotated[
         str,
         typer.Option(
             help="A YAML policy file, or the name of a queue order; default: the platform's, or the snapshot's."
         ),
-    ] = "default",
+    ] = "default"
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, in all policies.")
-    ] = None,
-    compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None,
+    ] = None
+    compare: Annotated[list[str] | None, typer.Option(metavar="POLICY", help="Another policy; repeatable.")] = None
+
+
+@dataclass(frozen=True)
+class _ExtentOptions:
+    """How much of the trace is simulated."""
+
     until: Annotated[
         str | None, typer.Option(help="When to stop, e.g. 12h or 7d; default: when all jobs have ended.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None,
+    ] = None
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N jobs.")] = None
     limits: Annotated[
         float | None,
         typer.Option(min=1, metavar="FACTOR", help="Give jobs without a time limit one: their run time times FACTOR."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _FailureOptions:
+    """What fails, and what that costs."""
+
     failures: Annotated[
         Path | None, typer.Option(help="JSON lines of at_s, host, gpu, down_s; or InfiniteHBD's fault trace.")
-    ] = None,
+    ] = None
     mtbf: Annotated[
         str | None, typer.Option(help="Mean time between failures of a GPU, e.g. 400d; instead of a file.")
-    ] = None,
-    repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU is out of service.")] = "1h",
-    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: seed of the random failures.")] = 0,
+    ] = None
+    repair: Annotated[str, typer.Option(help="With --mtbf: how long a GPU is out of service.")] = "1h"
+    seed: Annotated[int, typer.Option(min=0, help="With --mtbf: seed of the random failures.")] = 0
     checkpoint: Annotated[
         str | None,
         typer.Option(help="Interval of the jobs' checkpoints, e.g. 30m; default: none, so they start from zero."),
-    ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None,
-    json: session.Json = False,
+    ] = None
+
+
+@dataclass(frozen=True)
+class _OutputOptions:
+    """Where the figures go."""
+
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page with plots.")] = None
+    json: session.Json = False
+
+
+@grouped_options
+def simulate(
+    given: _InputOptions,
+    policies: _PolicyOptions,
+    extent: _ExtentOptions,
+    failing: _FailureOptions,
+    output: _OutputOptions,
 ) -> None:
     """Run a trace of jobs through the scheduler with a virtual clock: how busy, how long, how fair.
 
@@ -84,26 +121,27 @@ def simulate(
     from gpu_platform.scheduling.simulator.inputs import files
     from gpu_platform.scheduling.simulator.reports.report import report_on
 
-    _check_choices(trace, cluster, snapshot, failures, mtbf)
-    until_s, checkpoint_s = _seconds(until), _seconds(checkpoint)
-    inputs = _read_inputs(trace, cluster, snapshot, _seconds(lasting))
-    loaded = inputs.trace.first(jobs) if jobs else inputs.trace
-    loaded = loaded.limited(limits) if limits else loaded
+    _check_choices(given, failing)
+    until_s, checkpoint_s = _seconds(extent.until), _seconds(failing.checkpoint)
+    inputs = _read_inputs(given)
+    loaded = inputs.trace.first(extent.jobs) if extent.jobs else inputs.trace
+    loaded = loaded.limited(extent.limits) if extent.limits else loaded
     live = inputs.state.policy if inputs.state else None
     reports = []
-    for label, one in [files.load_policy(name, settings or (), live) for name in (policy, *(compare or ()))]:
+    for name in (policies.policy, *(policies.compare or ())):
+        label, policy = files.load_policy(name, policies.settings or (), live)
         run = engine.simulate(
             loaded,
             inputs.hosts,
-            one,
+            policy,
             start=inputs.start(),
-            failures=_failures(inputs.hosts, failures, mtbf, repair, seed),
+            failures=_failures(inputs.hosts, failing),
             until_s=until_s,
             checkpoint_s=checkpoint_s,
             clock=time.perf_counter,
         )
         reports.append(report_on(run, label))
-    _show(loaded, inputs, reports, html, json)
+    _show(loaded, inputs, reports, output)
 
 
 @dataclass(frozen=True)
@@ -124,57 +162,54 @@ class _Inputs:
         return SimulationStart.of(self.state, self.lasting_s) if self.state else None
 
 
-def _check_choices(
-    trace: Path | None, cluster: Path | None, snapshot: Path | None, failures: Path | None, mtbf: str | None
-) -> None:
-    if failures and mtbf:
+def _check_choices(given: _InputOptions, failing: _FailureOptions) -> None:
+    if failing.failures and failing.mtbf:
         raise typer.BadParameter("give --failures or --mtbf, not both")
-    if (cluster is None) == (snapshot is None):
+    if (given.cluster is None) == (given.snapshot is None):
         raise typer.BadParameter("give --cluster or --snapshot")
-    if trace is None and snapshot is None:
+    if given.trace is None and given.snapshot is None:
         raise typer.BadParameter("give a trace of jobs, or --snapshot")
 
 
-def _read_inputs(trace: Path | None, cluster: Path | None, snapshot: Path | None, lasting_s: float | None) -> _Inputs:
+def _read_inputs(given: _InputOptions) -> _Inputs:
     from gpu_platform.scheduling.simulator.inputs import files
     from gpu_platform.scheduling.simulator.inputs.trace import Trace
 
-    state = files.load_state(snapshot) if snapshot else None
-    hosts = state.hosts if state else files.load_cluster(cluster or Path())
-    where = (snapshot or cluster or Path()).stem
+    lasting_s = _seconds(given.lasting)
+    state = files.load_state(given.snapshot) if given.snapshot else None
+    hosts = state.hosts if state else files.load_cluster(given.cluster or Path())
+    where = (given.snapshot or given.cluster or Path()).stem
     host_size = max((len(host.inventory.gpus) for host in hosts), default=8)
-    loaded = files.load_trace(trace, host_size) if trace else Trace.of(where, [])
+    loaded = files.load_trace(given.trace, host_size) if given.trace else Trace.of(where, [])
     return _Inputs(where, hosts, loaded, state, lasting_s)
 
 
-def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], html: Path | None, as_json: bool) -> None:
+def _show(trace: Trace, inputs: _Inputs, reports: list[SimulationReport], output: _OutputOptions) -> None:
     from gpu_platform.scheduling.simulator.reports import page
 
     start = inputs.start()
     notes = [*(start.notes if start else ()), *trace.notes]
-    if html:
-        html.write_text(page.html_page(trace.name, inputs.where, notes, reports), encoding="utf-8")
-    if as_json:
+    if output.html:
+        output.html.write_text(page.html_page(trace.name, inputs.where, notes, reports), encoding="utf-8")
+    if output.json:
         dumped = [report.model_dump(mode="json") for report in reports]
         session.print_json({"trace": trace.name, "cluster": inputs.where, "notes": notes, "reports": dumped})
         return
     for note in notes:
         session.say(f"note: {note}")
     session.show(_table(reports))
-    if html:
-        session.say(f"wrote {html}")
+    if output.html:
+        session.say(f"wrote {output.html}")
 
 
-def _failures(
-    hosts: list[HostRow], file: Path | None, mtbf: str | None, repair: str, seed: int
-) -> list[Outage] | Iterator[Outage]:
+def _failures(hosts: list[HostRow], failing: _FailureOptions) -> list[Outage] | Iterator[Outage]:
     """The failures. Each policy needs a new iterator, so that all get the same failures."""
     from gpu_platform.scheduling.simulator.inputs import failures, files
 
-    if file:
-        return files.load_failures(file, hosts)
-    mtbf_s = _seconds(mtbf)
-    return failures.random_outages(hosts, mtbf_s, _seconds(repair) or 1.0, seed) if mtbf_s else []
+    if failing.failures:
+        return files.load_failures(failing.failures, hosts)
+    mtbf_s = _seconds(failing.mtbf)
+    return failures.random_outages(hosts, mtbf_s, _seconds(failing.repair) or 1.0, failing.seed) if mtbf_s else []
 
 
 def _seconds(text: str | None) -> float | None:

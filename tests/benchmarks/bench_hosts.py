@@ -93,7 +93,7 @@ async def bench_stop(host: HostRig) -> None:
 async def bench_memory(host: HostRig) -> None:
     plan = host.plan("sleep", "600")
     rank = host.launch(plan).ranks[0].pid
-    for name, pid in (("spawner", host.agent._spawner.pid), ("supervisor", parent_of(rank))):
+    for name, pid in (("spawner", host.agent._launcher.spawner.pid), ("supervisor", parent_of(rank))):
         rss, pss = memory_mib(pid)
         print(f"{name:<58} RSS {rss:8.1f} MiB  PSS {pss:8.1f} MiB")
     await host.stop(plan.key)
@@ -208,10 +208,10 @@ def bench_stages(host: HostRig, count: int = 200) -> None:
         prepared, finished = [], []
         for _ in range(count):
             began = time.perf_counter()
-            host.agent._stages.prepare(plan)
+            host.agent._launcher.stages.prepare(plan)
             prepared.append((time.perf_counter() - began) * 1e3)
             began = time.perf_counter()
-            host.agent._stages.finish(plan)
+            host.agent._launcher.stages.finish(plan)
             finished.append((time.perf_counter() - began) * 1e3)
         show(f"before a job: {what}", prepared)
         show(f"after a job: {what}", finished, "target < 1 ms" * ("whole" in what))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,7 @@ async def test_jobs_that_temporal_has_as_they_were_before(cluster: LocalCluster,
         async def submit(name: str, gpus: int) -> str:
             return (await client.submit(spec(name, gpus))).id  # type: ignore[arg-type]
 
-        async def reaches(job_id: str, state: JobState, within_s: float = 30) -> Job:
-            async def there() -> Job | None:
-                job = await client.get(job_id)
-                return job if job.state is state else None
-
-            return await eventually(there, f"{job_id} to be {state}", within_s)
-
+        reaches = partial(_reaches, client)
         blocker, on = await submit("blocker", 6), await submit("on", 2)
         for job_id in (blocker, on):
             await reaches(job_id, JobState.RUNNING)
@@ -85,3 +80,11 @@ async def test_jobs_that_temporal_has_as_they_were_before(cluster: LocalCluster,
     assert {key for key in runs if key[0] in (blocker, short)} == {(blocker, 1, 0), (short, 1, 0)}
     assert audit.leftovers() == []
     audit.close()
+
+
+async def _reaches(client: AsyncClient, job_id: str, state: JobState, within_s: float = 30) -> Job:
+    async def there() -> Job | None:
+        job = await client.get(job_id)
+        return job if job.state is state else None
+
+    return await eventually(there, f"{job_id} to be {state}", within_s)

@@ -354,5 +354,5 @@ async def test_a_rank_outlives_a_terminal(host: HostRig) -> None:
     plan = host.plan("sleep", "600")
     pid = host.launch(plan).ranks[0].pid
     assert os.getsid(pid) == pid
-    os.kill(host.agent._spawner.pid, signal.SIGINT)
-    assert is_running(host.agent._spawner.pid)
+    os.kill(host.agent._launcher.spawner.pid, signal.SIGINT)
+    assert is_running(host.agent._launcher.spawner.pid)

@@ -28,7 +28,7 @@ rig = HostRig(Path(sys.argv[1]))
 for text in sys.argv[2:]:
     launched = rig.launch(HostPlan.model_validate_json(text))
 print(launched.model_dump_json())
-print(rig.agent._spawner.pid, flush=True)
+print(rig.agent._launcher.spawner.pid, flush=True)
 time.sleep(600)
 """
 """A process with an agent in it, to be killed as a node worker is."""
@@ -120,12 +120,12 @@ async def test_a_stop_cut_off_by_sigkill_is_finished_by_the_next(host: HostRig) 
 async def test_a_killed_spawner_is_replaced(host: HostRig) -> None:
     first = host.plan("sleep", "600")
     pid = host.launch(first).ranks[0].pid
-    spawner = host.agent._spawner.pid
+    spawner = host.agent._launcher.spawner.pid
     kill(spawner)
     second = host.plan("true")
     host.launch(second)
     assert (await host.watch(second)).exits[0].exit_code == 0
-    assert host.agent._spawner.pid != spawner
+    assert host.agent._launcher.spawner.pid != spawner
     assert is_running(pid)
 
 

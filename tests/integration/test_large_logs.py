@@ -14,7 +14,7 @@ from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import LogFiles, application, served
-from workers.node.http import MAX_CHUNK
+from workers.node.logs import MAX_CHUNK
 
 LOG = b"".join(b"line %7d of a log that is large\n" % number for number in range(300_000))
 

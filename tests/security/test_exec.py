@@ -58,7 +58,7 @@ async def test_it_sees_what_the_rank_sees(host: ExecRig) -> None:
     assert (user, nodes) == ("nobody", ["nvidia0", "nvidiactl"])
     assert int(count) < 10, "its own processes, not the host's"
     assert pid_namespace != os.readlink("/proc/self/ns/pid")
-    rank = host.rig.agent._rank(plan.key, 0).main_process
+    rank = host.rig.agent.local.rank(plan.key, 0).main_process
     assert rank is not None
     session = await host.start(plan.key, "sleep", "1000")
     jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
@@ -111,7 +111,7 @@ async def test_a_daemon_of_a_command_dies_with_the_job(host: ExecRig, tmp_path: 
     assert ran.code == 0
     jail = Jail.of(str(attempt_dir(host.rig.home, plan.key)))
     assert jail is not None
-    rank = host.rig.agent._rank(plan.key, 0).main_process
+    rank = host.rig.agent.local.rank(plan.key, 0).main_process
     assert rank is not None
     left = await until(lambda: jail.cgroup.child("rank-0").processes() - {rank.pid}, "the daemon")
     if ends == "killed":

@@ -286,7 +286,7 @@ async def test_nothing_survives_a_stop(host: HostRig, supervised: bool) -> None:
     pids = list(host.processes(plan.key).values())
     assert len(pids) == 2
     if not supervised:
-        supervisor = host.agent._rank(plan.key, 0).supervisor
+        supervisor = host.agent.local.rank(plan.key, 0).supervisor
         assert supervisor is not None
         os.kill(supervisor.pid, 9)
     jail = Jail.of(str(attempt_dir(host.home, plan.key)))

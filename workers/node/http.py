@@ -12,31 +12,29 @@ import base64
 import hmac
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.settings import NodeSettings
 from service.http.connections import TimeLimitedConnection
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
+from workers.node.logs import log_routes
 from workers.node.peer_votes import VOTES_PATH
 
 USER = "service"
-MAX_CHUNK = 1024 * 1024
 
 
 def node_app(
@@ -44,51 +42,10 @@ def node_app(
 ) -> Starlette:
     """The HTTP application of a node worker. ``more``: routes besides those of logs, commands and metrics."""
 
-    async def logs(request: Request) -> Response:
-        """``?offset=&limit=`` in bytes. It may end before ``limit``: then ask again.
-
-        Headers: ``X-Log-Offset`` where the answer begins, ``X-Log-Size`` how much was ever written, ``X-Log-Note`` what
-        the reader should know.
-        """
-        try:
-            key = AttemptKey(job_id=request.path_params["job"], attempt=int(request.path_params["attempt"]))
-            rank = int(request.path_params["rank"])
-            offset = max(0, int(request.query_params.get("offset", "0")))
-            limit = int(request.query_params.get("limit", str(MAX_CHUNK)))
-        except ValueError as error:
-            return PlainTextResponse(str(error), status_code=422)
-        try:
-            found = await run_in_threadpool(agent.read_log, key, rank, offset, min(limit, MAX_CHUNK))
-        except FileNotFoundError:
-            return PlainTextResponse(f"no log of {key} rank {rank} on {agent.host}", status_code=404)
-        headers = {"X-Log-Offset": str(found.offset), "X-Log-Size": str(found.size)}
-        if found.note is not None:
-            headers["X-Log-Note"] = found.note
-        if limit <= MAX_CHUNK:
-            return Response(found.data, media_type="application/octet-stream", headers=headers)
-
-        async def pieces() -> AsyncGenerator[bytes, None]:
-            """Up to what was there when it was asked for; ends early where the log was removed meanwhile."""
-            piece, end = found, min(found.size, found.offset + limit)
-            while piece.data:
-                yield piece.data
-                at = piece.offset + len(piece.data)
-                if at >= end:
-                    return
-                try:
-                    piece = await run_in_threadpool(agent.read_log, key, rank, at, min(MAX_CHUNK, end - at))
-                except (FileNotFoundError, PlatformError):
-                    return
-                if piece.offset != at:
-                    return
-
-        return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
-
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    routes = [Route("/logs/{job}/{attempt}/{rank}", logs), Route("/metrics", metrics), *more]
-    routes += checkpoint_routes(agent)
+    routes = [*log_routes(agent), Route("/metrics", metrics), *more, *checkpoint_routes(agent)]
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
     return Starlette(

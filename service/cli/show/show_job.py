@@ -44,7 +44,10 @@ def job_details(
     return Group(*parts)
 
 
-def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
+_Facts = Iterable[tuple[str, RenderableType]]
+
+
+def _facts(job: Job) -> _Facts:
     spec = job.spec
     yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
     yield "state", tables.state(job.state)
@@ -52,30 +55,50 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
     yield "asked", escape(", ".join([*request_lines(spec), *_options_line(spec)]))
     if (retry := retry_text(job)) is not None:
         yield "retries", escape(retry)
-    if job.reason is not None:
-        place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
-        yield "waits", escape(job.reason.message + place)
-        if job.reason.next_step:
-            yield "next step", escape(job.reason.next_step)
-        if (when := show_waiting.start_text(job.reason)) is not None:
-            yield "starts", escape(when)
-    if job.placement is not None:
-        spares = spare_slices(spec, job.placement.slices)
-        for part in job.placement.slices:
-            where = "spare" if part in spares else "runs on" if job.state.holds_gpus else "ran on"
-            yield where, escape(show_waiting.slice_text(part))
-        yield "why there", escape(job.placement.why)
-        bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
-        # A single GPU is connected to nothing.
-        speed = f", {bandwidth:g} GB/s" if bandwidth else ""
-        counted_in = ", its spare hosts counted in" if spares else ""
-        yield "connected", f"{job.placement.level}{speed}{counted_in}; decided in {decided_in:.1f} ms"
+    yield from _waiting_facts(job)
+    yield from _placement_facts(job)
     if job.attempt:
         yield (
             "attempts",
             f"{job.attempt}; program failed {job.user_retries} of {spec.max_retries} retries, hardware failed "
             f"{job.hardware_retries} of {spec.max_hardware_retries}, preempted {counted(job.preemptions, 'time')}",
         )
+    yield from _ending_facts(job)
+    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    if job.finished_at is not None:
+        yield "took", tables.duration((job.finished_at - job.created_at).total_seconds())
+    if job.workflow_url:
+        yield "workflow", job.workflow_url
+
+
+def _waiting_facts(job: Job) -> _Facts:
+    if job.reason is None:
+        return
+    place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
+    yield "waits", escape(job.reason.message + place)
+    if job.reason.next_step:
+        yield "next step", escape(job.reason.next_step)
+    if (when := show_waiting.start_text(job.reason)) is not None:
+        yield "starts", escape(when)
+
+
+def _placement_facts(job: Job) -> _Facts:
+    if job.placement is None:
+        return
+    spares = spare_slices(job.spec, job.placement.slices)
+    for part in job.placement.slices:
+        where = "spare" if part in spares else "runs on" if job.state.holds_gpus else "ran on"
+        yield where, escape(show_waiting.slice_text(part))
+    yield "why there", escape(job.placement.why)
+    bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
+    # A single GPU is connected to nothing.
+    speed = f", {bandwidth:g} GB/s" if bandwidth else ""
+    counted_in = ", its spare hosts counted in" if spares else ""
+    yield "connected", f"{job.placement.level}{speed}{counted_in}; decided in {decided_in:.1f} ms"
+
+
+def _ending_facts(job: Job) -> _Facts:
+    """Why it failed or stopped, what was saved, and what else people should know."""
     if job.failure is not None:
         yield (
             "failure" if job.state is JobState.FAILED else "last failure",
@@ -89,11 +112,6 @@ def _facts(job: Job) -> Iterable[tuple[str, RenderableType]]:
         yield "warning", Text(warning, style="yellow")
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
-    yield "submitted", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"
-    if job.finished_at is not None:
-        yield "took", tables.duration((job.finished_at - job.created_at).total_seconds())
-    if job.workflow_url:
-        yield "workflow", job.workflow_url
 
 
 def retry_text(job: Job, now: datetime | None = None) -> str | None:

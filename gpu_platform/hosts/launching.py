@@ -1,0 +1,260 @@
+"""How ranks start on this host: check the plan, prepare the attempt, and order a supervisor for each rank."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
+from gpu_platform.domain.hosts.cuda import newest_cuda
+from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Launched, LaunchRequest, Prepared
+from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.spec import Fencing
+from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
+from gpu_platform.hosts.health import gpu_reset
+from gpu_platform.hosts.isolation.cpus import plain_affinity
+from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
+from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
+from gpu_platform.hosts.local_attempts import LocalAttempts
+from gpu_platform.hosts.nvml.library import NvmlLibrary
+from gpu_platform.hosts.processes import preflight
+from gpu_platform.hosts.processes.environment import base_environ, rank_environ
+from gpu_platform.hosts.processes.ranks import wait_record
+from gpu_platform.hosts.processes.spawner_client import SpawnerClient
+from gpu_platform.hosts.stages import Provision, Stage, Stages
+from gpu_platform.hosts.system import lease_file, paths, records
+from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.settings import Settings
+
+NO_LEASE = "no_lease"
+"""Key in the details of a :class:`HostUnavailable`: this host has no lease, so it may start nothing now."""
+LEASE_PATIENCE_S = 100.0
+"""How long a step waits for a lease. Shorter than the ``start_to_close_timeout`` of these steps."""
+_LEASE_LOOK_S = 0.1
+
+
+class Launcher:
+    """Thread-safe: one attempt is prepared, launched and finished by one thread at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        nvml: NvmlLibrary,
+        inventory: HostInventory,
+        attempts: LocalAttempts,
+        *,
+        dev: Path,
+        stages: Sequence[Stage],
+        lease: Path | None,
+    ) -> None:
+        """``dev``: where device nodes of GPUs are found. ``lease``: see :class:`HostAgent`."""
+        self._node, self._nvml, self._inventory, self._attempts = settings.node, nvml, inventory, attempts
+        self._lease = None if lease is None else str(lease)
+        self._checkpoints = (settings.node.checkpoint_root or settings.state_dir / "checkpoints").resolve()
+        self.checkpointing = Checkpointing(settings.node, self._checkpoints, attempts.home)
+        self.spawner = SpawnerClient()
+        self.stages = Stages(stages)
+        isolation = choose_isolation(settings.node)
+        self._jail_planner = None
+        if isolation.jailed:
+            self._jail_planner = JailPlanner(
+                settings, isolation, inventory, home=attempts.home, checkpoints=self._checkpoints, dev=dev
+            )
+        self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
+
+    def recover(self) -> None:
+        """Go on with the attempts that an earlier node worker left open."""
+        plans = self._attempts.open_plans()
+        for plan in plans:
+            self._show_processes(plan)
+        # An attempt that was finished before is not recovered: its stages must not finish twice.
+        self.stages.recover([plan for plan in plans if not self._attempts.finished(plan.key).exists()])
+
+    def prepare(self, plan: HostPlan) -> Prepared:
+        """Check GPUs, workdir and command, and choose a rendezvous port. A repeated call gives the first answer again.
+
+        Raises :class:`PreflightFailed` (``details["kind"]`` user or hardware, ``gpu_uuid``) and
+        :class:`IllegalTransition` when the attempt was stopped already.
+        """
+        with self._locks[plan.key]:
+            return self._prepare(plan)
+
+    async def wait_for_lease(self, plan: HostPlan) -> None:
+        """Wait for a lease under which ``plan`` may start, for at most ``LEASE_PATIENCE_S`` seconds.
+
+        The control plane may be away just now, and no attempt may end for that. Returns as well when no such lease can
+        come; :meth:`prepare` and :meth:`launch` then say why.
+        """
+        path, deadline = self._lease, time.monotonic() + LEASE_PATIENCE_S
+        while path and lease_file.may_start_later(path, plan.term) and time.monotonic() < deadline:  # noqa: ASYNC110  # a file
+            await asyncio.sleep(_LEASE_LOOK_S)
+
+    def launch(self, request: LaunchRequest) -> Launched:
+        """Start every rank of the plan that was not started yet. Raises as :meth:`prepare` does,
+        and :class:`HostUnavailable` when the host cannot start processes now."""
+        plan = request.plan
+        with self._locks[plan.key]:
+            own = self._prepare(plan)
+            ranks = [self._attempts.rank(plan.key, spec.rank) for spec in plan.ranks]
+            if any(rank.started is None for rank in ranks):
+                self._start(plan, request.rendezvous or own)
+            for rank in ranks:
+                if (failed := rank.ended) is not None and failed.failure is not None:
+                    raise _not_executable(rank.rank, failed.failure, failed.exit_code)
+            started = [wait_record(rank) for rank in ranks]
+        self._show_processes(plan)
+        return Launched(host=self._node.name, ranks=started, prepared=own if request.rendezvous is None else None)
+
+    def wait_for_launch(self, key: AttemptKey) -> None:
+        """Return when no launch of the attempt is in progress here."""
+        with self._locks[key]:
+            pass
+
+    def finish(self, key: AttemptKey) -> None:
+        """Let the stages finish the attempt, once. No process of it lives, and none can start again."""
+        with self._locks[key]:
+            finished = self._attempts.finished(key)
+            plan = self._attempts.plan(key)
+            if plan is not None and not finished.exists():
+                self.stages.finish(plan)
+                self.checkpointing.finish(plan)
+                finished.touch()
+
+    def forget(self, key: AttemptKey) -> None:
+        """Note that nothing of the attempt will start here any more."""
+        self._locks.pop(key, None)
+
+    def _prepare(self, plan: HostPlan) -> Prepared:
+        key = plan.key
+        if self._attempts.is_closed(key):
+            raise _closed(key)
+        directory = self._attempts.directory(key)
+        record = records.read_record(str(directory / records.PREPARED))
+        if record is not None:
+            return Prepared.model_validate(record)
+        self._check_lease(plan)
+        self._check_plan(plan)
+        with self._attempts.writing():
+            directory.mkdir(parents=True, exist_ok=True)
+            paths.checkpoint_dir(self._checkpoints, key).mkdir(parents=True, exist_ok=True)
+            # From here on the attempt must be finished, whatever happens.
+            records.write_record(str(directory / records.PLAN), plan.model_dump(mode="json"), durable=False)
+        self._attempts.opened(key)
+        try:
+            self.stages.prepare(plan)
+            resume = self.checkpointing.resume(plan)
+        except Exception:
+            self.stages.finish(plan)
+            self.checkpointing.finish(plan)
+            (directory / records.PLAN).unlink()
+            self._attempts.ended(key)
+            raise
+        port = free_port(self._attempts.ports)
+        prepared = Prepared(
+            host=self._node.name,
+            address=self._node.address,
+            rendezvous_port=port,
+            resume_from=None if resume.checkpoint is None else resume.checkpoint.path,
+            resume_note=resume.note,
+        )
+        with self._attempts.writing():
+            records.write_record(str(directory / records.PREPARED), prepared.model_dump(mode="json"), durable=False)
+        self._attempts.remember_port(key, port)
+        return prepared
+
+    def _check_plan(self, plan: HostPlan) -> None:
+        """Raise :class:`PreflightFailed` unless the GPUs are fit for work and the programs can be started here."""
+        for uuid in plan.gpu_uuids:
+            gpu_reset.verify_gpu(self._nvml, uuid)
+        for program in plan.programs:
+            environ = base_environ(program)
+            version = newest_cuda(program.cuda, self._inventory.cuda_installations)
+            if version is not None:
+                cuda = f"{self._inventory.cuda_installations[version]}/bin"
+                environ["PATH"] = f"{environ['PATH']}:{cuda}" if program.cuda is None else f"{cuda}:{environ['PATH']}"
+            preflight.check_command(plan, program.command, environ)
+        if self._jail_planner is not None:
+            self._jail_planner.check(plan)
+
+    def _check_lease(self, plan: HostPlan) -> None:
+        """Raise :class:`HostUnavailable` without a lease: one may come soon, and a host that was LOST gets a new
+        plan."""
+        why = None if self._lease is None else lease_file.why_not_start(self._lease, plan.term)
+        if why is not None:
+            raise HostUnavailable(f"{plan.host} does not start attempt {plan.key}: {why}", **{NO_LEASE: True})
+
+    def _start(self, plan: HostPlan, rendezvous: Prepared) -> None:
+        self._check_lease(plan)
+        shown = self.checkpointing.shown(plan, rendezvous.resume_from)
+        provision = self.stages.provides(plan) + Provision(readable=shown)
+        orders = self._rank_orders(plan, rendezvous, provision)
+        if self._jail_planner is not None:
+            self._make_jail(self._jail_planner, plan, provision)
+        for spec, answer in zip(plan.ranks, self.spawner.start_ranks(orders), strict=True):
+            match answer["status"]:
+                case "closed":
+                    raise _closed(plan.key)
+                case "error":
+                    raise HostUnavailable(f"{plan.host} cannot start rank {spec.rank}: {answer['message']}")
+                case "failed":
+                    raise _not_executable(spec.rank, Failure.model_validate(answer["failure"]), answer["exit_code"])
+
+    def _rank_orders(self, plan: HostPlan, rendezvous: Prepared, provision: Provision) -> list[RankOrder]:
+        checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
+        account = {} if self._jail_planner is None else self._jail_planner.environ(plan)
+        return [
+            RankOrder(
+                rank_dir=str(paths.rank_dir(self._attempts.home, plan.key, spec.rank)),
+                attempt_dir=str(self._attempts.directory(plan.key)),
+                argv=plan.program(spec).command,
+                env=rank_environ(plan, spec, rendezvous, home=self._attempts.home, checkpoint_dir=checkpoint_dir)
+                | self.checkpointing.environ(plan)
+                | provision.environ
+                | provision.of_rank(spec.rank)
+                | account,
+                workdir=plan.workdir,
+                host=plan.host,
+                log_file_bytes=self._node.log_file_bytes,
+                log_files=self._node.log_files,
+                lease=self._lease_of(plan),
+                jail=None if self._jail_planner is None else self._jail_planner.rank_order(plan, spec, provision),
+                cpus=plain_affinity(plan, spec, provision, self._inventory) if self._jail_planner is None else None,
+            )
+            for spec in plan.ranks
+        ]
+
+    def _make_jail(self, planner: JailPlanner, plan: HostPlan, provision: Provision) -> None:
+        checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
+        [answer] = self.spawner.start_ranks([planner.jail_order(self._nvml, plan, checkpoint_dir, provision)])
+        if answer["status"] == "closed":
+            raise _closed(plan.key)
+        if answer["status"] == "error":
+            raise HostUnavailable(f"{plan.host}: {answer['message']}")
+
+    def _lease_of(self, plan: HostPlan) -> LeaseTerms | None:
+        """The lease as a supervisor needs it. It starts its rank only under the lease, and ends the rank with the
+        lease."""
+        if self._lease is None:
+            return None
+        return LeaseTerms(self._lease, plan.term, ends_rank=plan.fencing is not Fencing.RELAXED)
+
+    def _show_processes(self, plan: HostPlan) -> None:
+        """Tell the library which processes have which GPUs; see :meth:`NvmlLibrary.add_process`."""
+        for spec in plan.ranks:
+            process = self._attempts.rank(plan.key, spec.rank).main_process
+            if process is not None:
+                for uuid in spec.gpu_uuids:
+                    self._nvml.add_process(uuid, process.pid)
+
+
+def _closed(key: AttemptKey) -> IllegalTransition:
+    return IllegalTransition(subject=f"attempt {key}", current="stopped", wanted="launched", allowed=[])
+
+
+def _not_executable(rank: int, failure: Failure, exit_code: int) -> PreflightFailed:
+    return PreflightFailed(failure.message, kind=failure.kind.value, rank=rank, host=failure.host, exit_code=exit_code)

@@ -1,0 +1,138 @@
+"""The attempts of this host: which of them are open, and what their records on disk say."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
+from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.hosts.accounting.limits import overdue_message
+from gpu_platform.hosts.processes.ranks import RankProcess
+from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
+from gpu_platform.hosts.system import paths, records
+
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class LocalAttempts:
+    """Every question is answered from disk, so a node worker that restarts gives the same answers.
+
+    An attempt is open from its preparation until its last process and its stages are done.
+    """
+
+    def __init__(self, home: Path, host: str) -> None:
+        self.home, self.host = home, host
+        found = find_open_attempts(home)
+        self._open = set(found)
+        self._ports = {key: port for key, port in found.items() if port is not None}
+
+    def open(self) -> list[AttemptKey]:
+        """Attempts that were prepared or launched here and still have processes or open records."""
+        return sorted(self._open, key=str)
+
+    def open_plans(self) -> list[HostPlan]:
+        """The plans of the open attempts."""
+        return [plan for key in self.open() if (plan := self.plan(key)) is not None]
+
+    def opened(self, key: AttemptKey) -> None:
+        """Note that the attempt is open from now on."""
+        self._open.add(key)
+
+    def ended(self, key: AttemptKey) -> None:
+        """Note that nothing of the attempt is left."""
+        self._open.discard(key)
+        self._ports.pop(key, None)
+
+    @property
+    def ports(self) -> list[int]:
+        """The rendezvous ports of the open attempts."""
+        return list(self._ports.values())
+
+    def remember_port(self, key: AttemptKey, port: int) -> None:
+        """Note the attempt's rendezvous port, so that no other attempt gets it."""
+        self._ports[key] = port
+
+    def directory(self, key: AttemptKey) -> Path:
+        """The directory of the attempt's records."""
+        return paths.attempt_dir(self.home, key)
+
+    def plan(self, key: AttemptKey) -> HostPlan | None:
+        """What the attempt was to start here. None: it is unknown, or its records were removed."""
+        record = records.read_record(str(self.directory(key) / records.PLAN))
+        return None if record is None else HostPlan.model_validate(record)
+
+    def rank(self, key: AttemptKey, rank: int) -> RankProcess:
+        """One rank, whether it was started or not."""
+        return RankProcess(paths.rank_dir(self.home, key, rank), rank, self.host)
+
+    def ranks(self, key: AttemptKey) -> list[RankProcess]:
+        """The ranks that have a record here, in order."""
+        names = (path.name for path in self.directory(key).glob("rank-*"))
+        return [self.rank(key, number) for number in sorted(int(name.removeprefix("rank-")) for name in names)]
+
+    def running_ranks(self, key: AttemptKey) -> int:
+        """How many ranks of the attempt have started here and have not ended."""
+        return sum(rank.started is not None and rank.ended is None for rank in self.ranks(key))
+
+    def is_closed(self, key: AttemptKey) -> bool:
+        """True once the attempt was told to stop here: nothing of it may start any more."""
+        return is_closed(self.home, key)
+
+    def finished(self, key: AttemptKey) -> Path:
+        """The file that exists once the stages have finished the attempt."""
+        return self.directory(key) / records.FINISHED
+
+    def stopped_because(self, key: AttemptKey, at_ms: int) -> str | None:
+        """Why the attempt was stopped here at or before ``at_ms`` (Unix time). None: it was not."""
+        record = records.read_record(str(self.directory(key) / records.CLOSED))
+        return record["reason"] if record is not None and record["at_ms"] <= at_ms else None
+
+    def overdue_message(self, key: AttemptKey) -> str | None:
+        """Why this host ended the attempt for its time limit. None: it did not."""
+        return overdue_message(self.directory(key))
+
+    def gpus_of(self, key: AttemptKey) -> list[str]:
+        """GPU uuids that the attempt got here. Empty if the attempt is unknown."""
+        plan = self.plan(key)
+        return [] if plan is None else plan.gpu_uuids
+
+    def on_gpu(self, uuid: str) -> list[AttemptKey]:
+        """Open attempts that hold the GPU or a share of it."""
+        return [key for key in self.open() if uuid in self.gpus_of(key)]
+
+    def pids_on(self, uuid: str) -> set[int]:
+        """Pids of open attempts that hold the GPU."""
+        return {
+            process.pid for key in self.on_gpu(uuid) for process in attempt_processes(self.home, key, self.ranks(key))
+        }
+
+    def forget(self, key: AttemptKey) -> None:
+        """Remove the records of a stopped attempt. Its logs stay, and so does the mark that it is closed.
+
+        Raises :class:`IllegalTransition` while it is open.
+        """
+        if key in self._open:
+            raise IllegalTransition(subject=f"attempt {key}", current="open", wanted="forgotten", allowed=["stopped"])
+        directory = self.directory(key)
+        kept = (records.LOG, records.LOGS_REMOVED, records.CLOSED)
+        for path in [*directory.glob("rank-*/*"), *directory.iterdir()]:
+            if path.is_file() and not path.name.startswith(kept):
+                path.unlink(missing_ok=True)
+        for rank in directory.glob("rank-*"):
+            with contextlib.suppress(OSError):  # its log is kept
+                rank.rmdir()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write records inside the block. Raises :class:`HostUnavailable` if the disk is full or read-only."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _DISK_FULL_ERRNOS:
+                raise
+            raise HostUnavailable(
+                f"{self.host} cannot write its records in {self.home}: {error.strerror}; make room there"
+            ) from error
