@@ -86,10 +86,9 @@ class RemediationActivities:
                 self._settings.back_off if result.counts else None,
             )
 
-    @activity.defn
-    def quarantine_gpu(self, request: GpuReason) -> None:
-        """Take the GPU OFFLINE until an operator brings it back. This is not the quarantine of a GPU that flaps,
-        which ends by time."""
+    @activity.defn(name="quarantine_gpu")
+    def take_gpu_offline(self, request: GpuReason) -> None:
+        """Take the GPU OFFLINE until an operator brings it back."""
         with host_may_be_removed():
             gpus.set_gpu_state(
                 self._store,

@@ -1,8 +1,10 @@
-"""Activities that reserve and release a gang. The rules are in ``gpu_platform.store.reservations.allocations``."""
+"""Activities that reserve and release a gang. The rules are in ``gpu_platform.store.reservations``."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 from temporalio import activity
 
 from activities.clock import utc_now
@@ -23,7 +25,7 @@ from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints
 from gpu_platform.store.jobs.jobs import JobUpdate
-from gpu_platform.store.reservations import allocations, attempts, handover
+from gpu_platform.store.reservations import attempts, handover, releasing, reserving
 from gpu_platform.store.restoring import older_rows
 from gpu_platform.store.restoring.older_rows import RowStanding
 
@@ -47,7 +49,9 @@ class Reserved(BaseModel):
 
 
 class EndAttempt(BaseModel):
-    """How an attempt ends: the job's next state, and which of its GPUs are quarantined."""
+    """How an attempt ends: the job's next state, and which of its GPUs become DEGRADED."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     key: AttemptKey
     state: JobState
@@ -60,7 +64,7 @@ class EndAttempt(BaseModel):
     progress: JobProgress
     usage: list[RankUsage] = []
     """Usage as its hosts measured it. Lost hosts report none."""
-    quarantine: dict[str, str] = {}
+    faulty_gpus: Annotated[dict[str, str], Field(alias="quarantine")] = {}
     """GPU uuid -> fault. These GPUs do not become AVAILABLE: they are DEGRADED, and remediation takes them over."""
     retry_in_s: float | None = None
     """If it is QUEUED: it asks for GPUs again after this many seconds."""
@@ -82,6 +86,8 @@ class StartedFrom(BaseModel):
 class HandoverRequest(BaseModel):
     """End an attempt, and let the next one go on with GPUs that it holds."""
 
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
     key: AttemptKey
     placement: Placement
     """The placement of the next attempt."""
@@ -89,7 +95,8 @@ class HandoverRequest(BaseModel):
     """One of its GPUs must be healed first."""
     failure: Failure | None = None
     hardware_retries: int
-    quarantine: dict[str, str] = {}
+    faulty_gpus: Annotated[dict[str, str], Field(alias="quarantine")] = {}
+    """As in :class:`EndAttempt`."""
     usage: list[RankUsage] = []
 
 
@@ -120,7 +127,7 @@ class ReservationActivities:
 
     def _reserve(self, request: ReserveRequest) -> Reserved:
         try:
-            taken = allocations.reserve_gang(self._store, request.key, request.placement, now=utc_now())
+            taken = reserving.reserve_gang(self._store, request.key, request.placement, now=utc_now())
         except ReservationConflict as conflict:
             return Reserved(conflict=conflict.message)
         return Reserved(terms=taken.terms, repeated=taken.repeated)
@@ -135,7 +142,7 @@ class ReservationActivities:
                 request.placement,
                 parked=request.parked,
                 now=utc_now(),
-                quarantine=request.quarantine,
+                faulty_gpus=request.faulty_gpus,
                 failure=request.failure,
                 hardware_retries=request.hardware_retries,
                 usage=request.usage,
@@ -170,7 +177,7 @@ class ReservationActivities:
     def mark_running(self, key: AttemptKey) -> None:
         """Write RUNNING: every rank has a process. Its GPUs are IN_USE."""
         try:
-            allocations.mark_running(self._store, key, utc_now())
+            attempts.mark_running(self._store, key, utc_now())
         except (IllegalTransition, ReservationConflict) as error:
             raise self._no_such_step(key, error) from error
 
@@ -203,7 +210,7 @@ class ReservationActivities:
             # The job ended without this workflow (an operator terminated and reset it). It may only release what it
             # holds.
             activity.logger.warning("%s", error.message)
-            allocations.release_gang(self._store, request.key, now=utc_now(), quarantine=request.quarantine)
+            releasing.release_gang(self._store, request.key, now=utc_now(), faulty_gpus=request.faulty_gpus)
 
     def _end(self, request: EndAttempt) -> None:
         progress = request.progress
@@ -225,7 +232,7 @@ class ReservationActivities:
                     hardware_retries=progress.hardware_retries,
                     preemptions=progress.preemptions,
                 ),
-                quarantine=request.quarantine,
+                faulty_gpus=request.faulty_gpus,
                 usage=request.usage,
                 retry_in_s=request.retry_in_s,
                 stopped_by=request.stopped_by,

@@ -23,7 +23,7 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leases
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import attempts, reserving
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TTL_S = 10.0
@@ -128,13 +128,13 @@ class Cluster:
         queue.enqueue(self.store, job_id, attempt, now=now, **given)
 
     def reserve(self, job_id: str, gpus: dict[str, list[int]], *, attempt: int = 1, epoch: int = 0) -> AttemptKey:
-        allocations.reserve_gang(self.store, key(job_id, attempt), placement(gpus, epoch), now=NOW)
+        reserving.reserve_gang(self.store, key(job_id, attempt), placement(gpus, epoch), now=NOW)
         return key(job_id, attempt)
 
     def running(self, job_id: str, gpus: dict[str, list[int]]) -> AttemptKey:
         self.queued(job_id)
         reserved = self.reserve(job_id, gpus)
-        allocations.mark_running(self.store, reserved, NOW)
+        attempts.mark_running(self.store, reserved, NOW)
         return reserved
 
     def uuid(self, host: str, index: int) -> str:

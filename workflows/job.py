@@ -332,7 +332,7 @@ class JobWorkflow:
             exit_code=ending.exit_code,
             progress=self._progress,
             usage=attempt.ranks_usage(),
-            quarantine=attempt.quarantine(),
+            faulty_gpus=attempt.faulty_gpus(),
             retry_in_s=ending.retry_in_s,
             stopped_by=ending.stopped_by,
             placed=attempt.placement is not None,

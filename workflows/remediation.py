@@ -154,7 +154,7 @@ class RemediationWorkflow:
         elif action.takes_gpu and workflow.patched(REPAIR):
             state = await self._repair_host(report, "")
         elif action.takes_gpu:
-            state = await self._quarantine(report)
+            state = await self._take_offline(report)
         return state
 
     async def _repair_host(self, report: FaultReport, problem: str) -> GpuState | None:
@@ -241,9 +241,9 @@ class RemediationWorkflow:
             return result.model_copy(update=failed)
         return result
 
-    async def _quarantine(self, report: FaultReport) -> GpuState:
+    async def _take_offline(self, report: FaultReport) -> GpuState:
         await database_step(
-            RemediationActivities.quarantine_gpu,
+            RemediationActivities.take_gpu_offline,
             GpuReason(gpu_uuid=report.gpu_uuid, reason=report.message),
             summary="GPU becomes OFFLINE",
         )

@@ -21,7 +21,7 @@ from gpu_platform.hosts.processes import logs, rank_log
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import reserving
 from tests.store_cluster import NOW, Cluster, key, placement, spec
 from tests.unit.service.api_server import LogFiles, application, served
 
@@ -52,7 +52,7 @@ async def measure(directory: Path, mib: int) -> None:
         Cluster(store).host("a", gpus=1, agent_url=agent_url)
         jobs.submit_job(store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
         jobs.admit_job(store, "j-1", NOW)
-        allocations.reserve_gang(store, key("j-1"), placement({"a": [0]}), now=NOW)
+        reserving.reserve_gang(store, key("j-1"), placement({"a": [0]}), now=NOW)
         before, began, cpu, got = _peak_mib(), time.perf_counter(), time.process_time(), 0
         async with httpx.AsyncClient() as http, http.stream("GET", f"{url}/v1/jobs/j-1/logs") as answer:
             async for data in answer.aiter_raw():

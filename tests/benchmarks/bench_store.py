@@ -24,7 +24,7 @@ from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader, leases
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import attempts, releasing, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.store_cluster import Cluster, key, placement, set_job_state, spec
@@ -108,9 +108,9 @@ def function_costs(store: Store) -> dict[str, list[float]]:
             leader.current_epoch(store)
         plan = placement({host: list(range(GPUS))}, epoch)
         with timed("reserve_gang (8 GPUs)"):
-            allocations.reserve_gang(store, this, plan, now=now)
+            reserving.reserve_gang(store, this, plan, now=now)
         with timed("mark_running"):
-            allocations.mark_running(store, this, now)
+            attempts.mark_running(store, this, now)
         with timed("get_job (running)"):
             jobs.get_job(store, job_id)
         with timed("report_host (no news)"):
@@ -119,7 +119,7 @@ def function_costs(store: Store) -> dict[str, list[float]]:
             leases.read_leases(store, 10.0)
         if number % 2:
             with timed("release_gang (8 GPUs)"):
-                allocations.release_gang(store, this, now=now)
+                releasing.release_gang(store, this, now=now)
             with timed("set_job_state"):
                 set_job_state(
                     store, job_id, JobState.COMPLETED, now=now, actor="control", update=JobUpdate(exit_code=0)
@@ -156,7 +156,7 @@ def reservations_per_second(store: Store, gpus: int, threads: int, seconds: floa
             now = datetime.now(UTC)
             host = f"h{(done * threads + thread) % HOSTS}"
             this = AttemptKey(job_id=job_id, attempt=done + 1)
-            allocations.reserve_gang(store, this, placement({host: list(range(gpus))}), now=now)
+            reserving.reserve_gang(store, this, placement({host: list(range(gpus))}), now=now)
             attempts.end_attempt(store, this, [JobState.QUEUED], now=now, actor="bench")
             done += 1
         return done

@@ -20,7 +20,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import attempts, releasing, reserving
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
 from tests.unit.service.api_server import LogFiles, application, in_process, served, until
 
@@ -43,12 +43,12 @@ class Served:
         jobs.admit_job(self.store, job_id, NOW)
 
     def running(self, job_id: str, attempt: int = 1) -> None:
-        allocations.reserve_gang(self.store, key(job_id, attempt), placement({"a": [0]}), now=NOW)
-        allocations.mark_running(self.store, key(job_id, attempt), NOW)
+        reserving.reserve_gang(self.store, key(job_id, attempt), placement({"a": [0]}), now=NOW)
+        attempts.mark_running(self.store, key(job_id, attempt), NOW)
 
     def ended(self, job_id: str, attempt: int, state: JobState = JobState.COMPLETED) -> None:
         set_job_state(self.store, job_id, state, now=NOW, actor="control", update=JobUpdate(attempt=attempt))
-        allocations.release_gang(self.store, key(job_id, attempt), now=NOW)
+        releasing.release_gang(self.store, key(job_id, attempt), now=NOW)
 
 
 @pytest.fixture

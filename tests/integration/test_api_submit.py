@@ -23,7 +23,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import restoring
 from service.temporal import JobWorkflows
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state
@@ -56,8 +56,8 @@ class Api:
     def running(self, job: Job, host: str = "a") -> None:
         """As the control worker would: admitted, placed on GPU 0 of ``host``, running."""
         jobs.admit_job(self.store, job.id, NOW)
-        allocations.reserve_gang(self.store, key(job.id), placement({host: [0]}), now=NOW)
-        allocations.mark_running(self.store, key(job.id), NOW)
+        reserving.reserve_gang(self.store, key(job.id), placement({host: [0]}), now=NOW)
+        attempts.mark_running(self.store, key(job.id), NOW)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import attempts, reserving
 from service import streams
 from service.operations.exec import _parse
 from tests.hosts_rig import HostRig, is_running, until
@@ -45,9 +45,9 @@ class Platform:
     def running(self, job_id: str) -> None:
         jobs.submit_job(self.store, job_id, spec(), actor="ada", now=NOW, idempotency_key=None)
         jobs.admit_job(self.store, job_id, NOW)
-        allocations.reserve_gang(self.store, key(job_id, 1), placement({"a": [0]}), now=NOW)
+        reserving.reserve_gang(self.store, key(job_id, 1), placement({"a": [0]}), now=NOW)
         self.rig.launch(self.rig.plan("sleep", "1000", key=key(job_id, 1)))
-        allocations.mark_running(self.store, key(job_id, 1), NOW)
+        attempts.mark_running(self.store, key(job_id, 1), NOW)
 
     async def cli(self, *words: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
         process = await asyncio.create_subprocess_exec(

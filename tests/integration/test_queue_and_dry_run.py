@@ -24,7 +24,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import reserving
 from service.operations import dry_runs
 from tests.harness import Platform, eventually
 from tests.store_cluster import NOW, Cluster, expire_leases, inventory, key, placement
@@ -103,7 +103,7 @@ async def test_a_dry_run_finds_a_place_and_changes_nothing(api: Api) -> None:
 async def test_a_dry_run_says_why_and_until_when_a_job_would_wait(api: Api) -> None:
     api.cluster.queued("long", time_limit_s=500, gpus_per_host=4)
     began = datetime.now(UTC)
-    allocations.reserve_gang(api.store, key("long"), placement({"a": [0, 1, 2, 3]}), now=began)
+    reserving.reserve_gang(api.store, key("long"), placement({"a": [0, 1, 2, 3]}), now=began)
     api.cluster.queued("ahead", gpus_per_host=4, priority=5)
     answer = await api.dry_run(gpus={"gpus_per_host": 4, "allow_cross_numa": True}, time_limit_s=10)
     assert answer.placement is None
@@ -173,7 +173,7 @@ async def test_what_the_dry_run_says_happens(temporal: Client, sqlite_store: Sto
 async def test_one_job_that_is_asked_about_is_looked_at_more_closely(api: Api) -> None:
     api.cluster.queued("long", time_limit_s=500, gpus_per_host=4)
     began = datetime.now(UTC)
-    allocations.reserve_gang(api.store, key("long"), placement({"a": [0, 1, 2, 3]}), now=began)
+    reserving.reserve_gang(api.store, key("long"), placement({"a": [0, 1, 2, 3]}), now=began)
     api.cluster.queued("ahead", gpus_per_host=4, priority=5, share=Share(percent=50, memory_mib=100))
     api.cluster.queued("part", share=Share(percent=60, memory_mib=100))
     answer = await api.http.get("/v1/jobs/part/reason")

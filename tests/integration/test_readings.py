@@ -17,7 +17,7 @@ from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import attempts, reserving
 from tests.hosts_rig import HostRig
 from tests.store_cluster import NOW, Cluster, key
 from tests.unit.cli.test_commands import run
@@ -52,8 +52,8 @@ class Measured:
         part = HostSlice(host="box", gpu_uuids=[uuid], gpu_indices=[gpu], shares=shares)
         placed = Placement(slices=[part], level=TopologyLevel.NVLINK_NUMA, bandwidth_gb_s=1, score=1, why="for a test")
         Cluster(self.store).queued(job_id)
-        allocations.reserve_gang(self.store, key(job_id), placed, now=NOW)
-        allocations.mark_running(self.store, key(job_id), NOW)
+        reserving.reserve_gang(self.store, key(job_id), placed, now=NOW)
+        attempts.mark_running(self.store, key(job_id), NOW)
 
 
 @pytest.fixture

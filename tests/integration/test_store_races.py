@@ -24,7 +24,7 @@ from gpu_platform.store import Store, events, models
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement
 
 HOSTS = 4
@@ -86,7 +86,7 @@ def race_in_a_thread(store: Store, rng: random.Random) -> Tally:
             continue
         elif act < 0.8:
             try:
-                allocations.mark_running(store, this, NOW)
+                attempts.mark_running(store, this, NOW)
             except ReservationConflict:
                 tally.outcomes["not held"] += 1
         else:
@@ -103,7 +103,7 @@ def try_to_reserve(store: Store, this: AttemptKey, gang: Sequence[tuple[str, int
     for host, index in gang:
         slices.setdefault(host, []).append(index)
     try:
-        allocations.reserve_gang(store, this, placement(slices), now=NOW)
+        reserving.reserve_gang(store, this, placement(slices), now=NOW)
     except ReservationConflict as conflict:
         if NAMES_A_GPU.search(conflict.message):
             return "conflict"
@@ -176,7 +176,7 @@ def test_a_reservation_and_its_release_at_the_same_moment_leave_nothing_held(sto
 
         def release(name: str = name, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
-            allocations.release_gang(store, key(name), now=NOW)
+            releasing.release_gang(store, key(name), now=NOW)
 
         with ThreadPoolExecutor(2) as pool:
             reserved: Future[None] = pool.submit(reserve)
@@ -206,7 +206,7 @@ def test_parts_of_gpus_and_hosts_are_never_given_twice(store: Store) -> None:
             indices = rng.sample(range(2), rng.choice((1, 1, 2)))
             plan = placement({"h0": indices}, grant=grant, cpus=rng.choice((0, 3)), ram_mib=rng.choice((0, 40)))
             try:
-                allocations.reserve_gang(store, key(name), plan, now=NOW)
+                reserving.reserve_gang(store, key(name), plan, now=NOW)
             except ReservationConflict:
                 seen["refused"] += 1
             else:

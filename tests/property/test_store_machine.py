@@ -28,7 +28,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from gpu_platform.store.restoring import restoring
 from tests.postgres import Databases
 from tests.store_cluster import NOW, TTL_S, Cluster, check_invariants, expire_leases, inventory, key, placement, uuid_of
@@ -99,15 +99,15 @@ class StoreMachine(RuleBasedStateMachine):
         free = all(self.gpu_state(gpu) is GpuState.AVAILABLE for gpu in wanted)
         ready = all(self.host_state[host] is HostState.READY for host, _ in wanted)
         if this in self.held and sorted(self.held[this]) == sorted(wanted):
-            allocations.reserve_gang(self.store, this, plan, now=NOW)
+            reserving.reserve_gang(self.store, this, plan, now=NOW)
         elif this in self.held or this in self.closed:
-            self.refused(ReservationConflict, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))
+            self.refused(ReservationConflict, lambda: reserving.reserve_gang(self.store, this, plan, now=NOW))
         elif state is not JobState.QUEUED:
-            self.refused(IllegalTransition, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))
+            self.refused(IllegalTransition, lambda: reserving.reserve_gang(self.store, this, plan, now=NOW))
         elif attempt > this.attempt or not free or not ready:
-            self.refused(ReservationConflict, lambda: allocations.reserve_gang(self.store, this, plan, now=NOW))
+            self.refused(ReservationConflict, lambda: reserving.reserve_gang(self.store, this, plan, now=NOW))
         else:
-            allocations.reserve_gang(self.store, this, plan, now=NOW)
+            reserving.reserve_gang(self.store, this, plan, now=NOW)
             self.held[this] = wanted
             self.jobs[this.job_id] = (JobState.ALLOCATED, this.attempt)
 
@@ -115,18 +115,18 @@ class StoreMachine(RuleBasedStateMachine):
     def mark_running(self, this: AttemptKey) -> None:
         state, attempt = self.jobs[this.job_id]
         if this not in self.held:
-            self.refused(ReservationConflict, lambda: allocations.mark_running(self.store, this, NOW))
+            self.refused(ReservationConflict, lambda: attempts.mark_running(self.store, this, NOW))
         elif state not in (JobState.ALLOCATED, JobState.RUNNING):
-            self.refused(IllegalTransition, lambda: allocations.mark_running(self.store, this, NOW))
+            self.refused(IllegalTransition, lambda: attempts.mark_running(self.store, this, NOW))
         else:
-            allocations.mark_running(self.store, this, NOW)
+            attempts.mark_running(self.store, this, NOW)
             self.running.add(this)
             self.jobs[this.job_id] = (JobState.RUNNING, attempt)
 
     @rule(this=attempts_made, quarantined=some_gpus)
     def release(self, this: AttemptKey, quarantined: list[tuple[str, int]]) -> None:
         reasons = {uuid_of(*gpu): "XID" for gpu in quarantined}
-        allocations.release_gang(self.store, this, now=NOW, quarantine=reasons)
+        releasing.release_gang(self.store, this, now=NOW, faulty_gpus=reasons)
         self.model_release(this, quarantined)
 
     @rule(target=attempts_made, this=consumes(attempts_made))

@@ -25,7 +25,7 @@ from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import gpus, hosts
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.topology.mig import mig_model, state_of
 from tests.postgres import Databases
@@ -92,7 +92,7 @@ class StoreParts(RuleBasedStateMachine):
         plan = placement({"a": wanted}, grant=grant, cpus=cpus, ram_mib=ram_mib)
         asked = Held(namespace, wanted, grant, cpus, ram_mib)
         try:
-            allocations.reserve_gang(self.store, this, plan, now=NOW)
+            reserving.reserve_gang(self.store, this, plan, now=NOW)
         except ReservationConflict:
             assert not self.fits(asked), "refused although there is room"
             attempts.end_attempt(self.store, this, [JobState.CANCELLED], now=NOW, actor="test")
@@ -104,7 +104,7 @@ class StoreParts(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         this = data.draw(st.sampled_from(sorted(self.held, key=str)))
-        allocations.mark_running(self.store, this, NOW)
+        attempts.mark_running(self.store, this, NOW)
         self.held[this].running = True
 
     @precondition(lambda self: self.held)
@@ -115,7 +115,7 @@ class StoreParts(RuleBasedStateMachine):
         reasons = {uuid_of("a", freed.gpus[0]): "XID"} if faulty else {}
         for _ in range(2):  # repeating it changes nothing
             attempts.end_attempt(
-                self.store, this, [JobState.CANCELLED], now=NOW, actor="test", result=AttemptResult(quarantine=reasons)
+                self.store, this, [JobState.CANCELLED], now=NOW, actor="test", result=AttemptResult(faulty_gpus=reasons)
             )
         if faulty:
             self.degraded.add(freed.gpus[0])

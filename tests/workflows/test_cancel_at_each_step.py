@@ -19,7 +19,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import reserving
 from tests.harness import Platform, eventually
 
 SLEEP = JobSpec(command=["sleep", "600"], grace_s=5, gpus=ResourceRequest(gpus_per_host=1))
@@ -70,17 +70,17 @@ async def test_before_and_during_place(temporal: Client, sqlite_store: Store, tm
 
 async def test_during_reserve(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reservation is a local step, of which Temporal knows nothing while it waits for the database."""
-    reserve = allocations.reserve_gang
+    reserve = reserving.reserve_gang
     began, locked, reserved = threading.Event(), threading.Event(), threading.Event()
 
-    def reserve_when_locked(*args: Any, **options: Any) -> allocations.Taken:
+    def reserve_when_locked(*args: Any, **options: Any) -> reserving.Taken:
         began.set()
         assert locked.wait(20)
         taken = reserve(*args, **options)
         reserved.set()
         return taken
 
-    monkeypatch.setattr(allocations, "reserve_gang", reserve_when_locked)
+    monkeypatch.setattr(reserving, "reserve_gang", reserve_when_locked)
     job_id = await platform.submit(SLEEP.model_copy(update={"gpus": ResourceRequest(gpus_per_host=8)}))
     await eventually(began.is_set, "the reservation to begin")
     with locked_database(platform.store):

@@ -29,7 +29,7 @@ from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.harness import Platform, eventually
 from workers.scheduler import reload_policy
@@ -284,8 +284,8 @@ def ran(platform: Platform, job_id: str, hosts_: list[str], seconds: float) -> N
     ]
     place = Placement(slices=slices, level=TopologyLevel.LEAF, bandwidth_gb_s=12.0, score=1.0, why="for a test")
     key = AttemptKey(job_id=job_id, attempt=1)
-    allocations.reserve_gang(store, key, place, now=now)
-    allocations.mark_running(store, key, now)
+    reserving.reserve_gang(store, key, place, now=now)
+    attempts.mark_running(store, key, now)
     end = now + timedelta(seconds=seconds)
     attempts.end_attempt(
         store, key, [JobState.COMPLETED], now=end, actor="test", result=AttemptResult(update=JobUpdate(exit_code=0))

@@ -85,7 +85,7 @@ class Attempt:
         """The faults that take a GPU out of service."""
         return [fault for fault in self.faults.values() if fault.report.action.takes_gpu]
 
-    def quarantine(self) -> dict[str, str]:
+    def faulty_gpus(self) -> dict[str, str]:
         """GPU uuid -> why the GPU broke and may not be used."""
         return {fault.report.gpu_uuid: fault.report.message for fault in self.broken_gpus()}
 

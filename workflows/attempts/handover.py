@@ -62,7 +62,7 @@ async def hand_over(attempt: Attempt, ending: Ending, to: Handover, progress: Jo
             parked=to.parked,
             failure=ending.failure,
             hardware_retries=progress.hardware_retries,
-            quarantine=attempt.quarantine(),
+            faulty_gpus=attempt.faulty_gpus(),
             usage=attempt.ranks_usage(),
         ),
         summary=f"Handover: {to.placement.why}",

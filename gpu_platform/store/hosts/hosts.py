@@ -26,7 +26,7 @@ from gpu_platform.store.jobs.checkpoints import remember_checkpoints
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.leases import ATTEMPTS_AT_HOST, first_term, lose
 from gpu_platform.store.models import allocation, gpu, host, leader, repair
-from gpu_platform.store.reservations.allocations import settle_drain
+from gpu_platform.store.reservations.releasing import settle_drain
 from gpu_platform.store.reservations.shares import use_of
 from gpu_platform.store.restoring.restoring import judge
 

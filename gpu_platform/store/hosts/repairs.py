@@ -18,7 +18,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts.gpus import lock_gpu, take_out
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.models import allocation, host, repair
-from gpu_platform.store.reservations.allocations import settle_drain
+from gpu_platform.store.reservations.releasing import settle_drain
 
 ACTOR = "remediation"
 _SILENT = timedelta(minutes=30)

@@ -15,7 +15,8 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.store.database import epoch_s, reading
 from gpu_platform.store.leadership.leader import current_policy
-from gpu_platform.store.models import UtcDateTime, job, queue_entry, waiting_reason
+from gpu_platform.store.models import job, queue_entry, waiting_reason
+from gpu_platform.store.models.columns import UtcDateTime
 
 _AGEING = TypeAdapter(float)
 COUNTED = 3

@@ -7,18 +7,23 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.errors import IllegalTransition, ReservationConflict, WorkflowIsOlder
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, WorkflowIsOlder
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.jobs.usage import RankUsage
-from gpu_platform.domain.states import JOB_TRANSITIONS, JobState
+from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState, check_transition
 from gpu_platform.store.database import writing
+from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.usage import record_usage
-from gpu_platform.store.reservations.allocations import close_reservation, give_back, lock_held
+from gpu_platform.store.models import allocation, gpu, job
+from gpu_platform.store.reservations.allocations import LOCK_HELD_GPUS, OUR_HELD_GPUS, OURS, lock_held
+from gpu_platform.store.reservations.releasing import close_reservation, give_back
+from gpu_platform.store.transitions import next_state
 
 
 @writing
@@ -36,13 +41,45 @@ def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
     return job_of(change_job(session, row, JobState.STARTING, now, "workflow"))
 
 
+@writing
+def mark_running(session: Session, key: AttemptKey, now: datetime) -> None:
+    """Every rank has a process: the job is RUNNING, its GPUs are IN_USE. Repeating it is a no-op.
+
+    A job that was ALLOCATED until now (on one host) gets the event of STARTING, too.
+
+    Raises :class:`NotFound`, :class:`ReservationConflict` (the attempt does not hold GPUs), :class:`IllegalTransition`.
+    """
+    set_running(session, key, now)
+
+
+def set_running(session: Session, key: AttemptKey, now: datetime) -> None:
+    """Inside a transaction: see :func:`mark_running`."""
+    if not lock_held(session, key):
+        if session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none() is None:
+            raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+        raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
+    row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one()
+    if row.state == JobState.RUNNING:
+        return
+    check_transition(f"job {key.job_id}", JobState(row.state), JobState.RUNNING)
+    session.execute(_JOB_RUNNING, {"key_job": key.job_id, "now": now})
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    session.execute(_ALLOCATIONS_RUNNING, {**ours, "now": now})
+    session.execute(LOCK_HELD_GPUS, ours)
+    session.execute(_GPUS_IN_USE, ours)
+    where = {"job_id": key.job_id, "attempt": key.attempt}
+    if row.state == JobState.ALLOCATED:
+        append_event(session, "job.starting", "control", now, **where)
+    append_event(session, "job.running", "control", now, **where)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptResult:
     """How an attempt ended: what is written with the job's next state."""
 
     update: JobUpdate = field(default_factory=JobUpdate)
-    quarantine: Mapping[str, str] = field(default_factory=dict)
-    """GPU uuid -> why it must not be used again before it is checked."""
+    faulty_gpus: Mapping[str, str] = field(default_factory=dict)
+    """GPU uuid -> why it becomes DEGRADED: it must not be used again before it is checked."""
     usage: Sequence[RankUsage] = ()
     retry_in_s: float | None = None
     """A job that is QUEUED again asks for GPUs only after so many seconds."""
@@ -84,7 +121,7 @@ def end_attempt(
     if is_current:
         row = _pass_through(session, row, states[:-1], now, actor, result)
     if held:
-        give_back(session, key, now, result.quarantine)
+        give_back(session, key, now, result.faulty_gpus)
         record_usage(session, key, result.usage, now)
     leave_queue(session, key.job_id, now, key.attempt)
     if is_current:
@@ -137,3 +174,21 @@ def _write_last_state(
 
 def _stop_data(result: AttemptResult) -> dict[str, Any]:
     return {} if result.stopped_by is None else result.stopped_by.model_dump(include={"verb", "reason"})
+
+
+# ---- the statements, compiled once ----
+
+_LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
+_JOB_RUNNING = (
+    update(job)
+    .where(job.c.id == bindparam("key_job"))
+    .values(state=JobState.RUNNING.value, started_at=bindparam("now"), state_at=bindparam("now"))
+)
+_ALLOCATIONS_RUNNING = (
+    update(allocation).where(OURS, allocation.c.released_at.is_(None)).values(running_at=bindparam("now"))
+)
+_GPUS_IN_USE = (
+    update(gpu)
+    .where(gpu.c.uuid.in_(OUR_HELD_GPUS), gpu.c.state == GpuState.ALLOCATED.value)
+    .values(state=next_state(gpu.c.state, {GpuState.ALLOCATED: GpuState.IN_USE}))
+)

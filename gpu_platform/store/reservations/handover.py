@@ -25,16 +25,9 @@ from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.jobs.usage import record_usage
 from gpu_platform.store.leadership.leases import host_terms
 from gpu_platform.store.models import allocation, gpu, host, reservation
-from gpu_platform.store.reservations.allocations import (
-    Taken,
-    announce,
-    close_reservation,
-    give_back,
-    holds,
-    lock_held,
-    quarantine_gpu,
-    take_job,
-)
+from gpu_platform.store.reservations.allocations import OURS, is_held, lock_held
+from gpu_platform.store.reservations.releasing import close_reservation, degrade_gpu, give_back
+from gpu_platform.store.reservations.reserving import Taken, announce, take_job
 
 _HELD_STATES = frozenset({GpuState.ALLOCATED, GpuState.IN_USE})
 
@@ -47,7 +40,7 @@ def hand_over(
     *,
     parked: bool,
     now: datetime,
-    quarantine: Mapping[str, str],
+    faulty_gpus: Mapping[str, str],
     failure: Failure | None,
     hardware_retries: int,
     usage: Sequence[RankUsage] = (),
@@ -62,20 +55,20 @@ def hand_over(
         if lock_held(session, following):
             return Taken(host_terms(session, following, placement.hosts), repeated=True)
         raise ReservationConflict(f"attempt {key} holds nothing that could be handed over")
-    claim = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}
-    if not insert_new(session, reservation, claim):
+    row = {"job_id": key.job_id, "attempt": following.attempt, "reserved_at": now, "parked": parked}
+    if not insert_new(session, reservation, row):
         raise ReservationConflict(f"attempt {following} was released before it began")
     row = lock_job(session, key.job_id)
     session.execute(_LOCK_HOSTS, {"key_job": key.job_id, "key_attempt": key.attempt})
-    _check(session, key, placement, quarantine, parked)
+    _check(session, key, placement, faulty_gpus, parked)
     update = JobUpdate(failure=failure, hardware_retries=hardware_retries)
     change_job(session, row, JobState.QUEUED, now, "workflow", update.columns(), update.event_data())
     _move(session, key, following, placement, now)
-    give_back(session, key, now, quarantine)
+    give_back(session, key, now, faulty_gpus)
     record_usage(session, key, usage, now)
-    for uuid, reason in sorted(quarantine.items()):
+    for uuid, reason in sorted(faulty_gpus.items()):
         if uuid in placement.gpu_uuids:
-            quarantine_gpu(session, uuid, reason, now)
+            degrade_gpu(session, uuid, reason, now)
     take_job(session, following, placement, now)
     announce(session, following, placement, now)
     return Taken(host_terms(session, following, placement.hosts))
@@ -83,7 +76,7 @@ def hand_over(
 
 @reading
 def parked_state(session: Session, key: AttemptKey) -> Parked:
-    if not holds(session, key):
+    if not is_held(session, key):
         return Parked.HOPELESS
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     rows = session.execute(_OURS_WITH_STATES, ours).all()
@@ -105,14 +98,16 @@ def unpark(session: Session, key: AttemptKey) -> None:
 
 
 def _check(
-    session: Session, key: AttemptKey, placement: Placement, quarantine: Mapping[str, str], parked: bool
+    session: Session, key: AttemptKey, placement: Placement, faulty_gpus: Mapping[str, str], parked: bool
 ) -> None:
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     held = {row.gpu_uuid: row for row in session.execute(_OURS_WITH_STATES_LOCKED, ours)}
     states = _states_without_gpus(session, ours)
-    for part in placement.slices:
-        if not part.gpu_uuids and states.get(part.host) != HostState.READY:
-            raise ReservationConflict(f"{part.host} is {states.get(part.host, 'not held')}", host=part.host)
+    for host_slice in placement.slices:
+        if not host_slice.gpu_uuids and states.get(host_slice.host) != HostState.READY:
+            raise ReservationConflict(
+                f"{host_slice.host} is {states.get(host_slice.host, 'not held')}", host=host_slice.host
+            )
     for uuid in placement.gpu_uuids:
         row = held.get(uuid)
         problem = None
@@ -120,8 +115,8 @@ def _check(
             problem = "is not held"
         elif row.host_state != HostState.READY:
             problem = f"is on {row.host}, which is {row.host_state}"
-        elif not _may_go_on(row, parked) or (uuid in quarantine and not parked):
-            problem = f"on {row.host} is {quarantine.get(uuid, row.state)}"
+        elif not _may_go_on(row, parked) or (uuid in faulty_gpus and not parked):
+            problem = f"on {row.host} is {faulty_gpus.get(uuid, row.state)}"
         if problem is not None:
             raise ReservationConflict(f"GPU {uuid} {problem}", gpu_uuid=uuid)
 
@@ -132,22 +127,21 @@ def _states_without_gpus(session: Session, ours: dict[str, Any]) -> dict[str, st
 
 
 def _may_go_on(row: Any, parked: bool) -> bool:
-    """Does the GPU work, or, if ``parked``, may it work again? One that is held in parts is AVAILABLE to others."""
+    """Does the GPU work, or, if ``parked``, may it work again? One that is held in shares may be AVAILABLE."""
     works = _HELD_STATES if row.exclusive else _HELD_STATES | {GpuState.AVAILABLE}
     return row.state in works or (parked and row.state in (GpuState.DEGRADED, GpuState.RESETTING))
 
 
 def _move(session: Session, key: AttemptKey, following: AttemptKey, placement: Placement, now: datetime) -> None:
-    """End the old claims of what is kept, then copy them: a GPU's claims may not overlap."""
-    without_gpus = [part.host for part in placement.slices if not part.gpu_uuids]
+    """End the allocations of what is kept, then copy them: two allocations of one GPU may not overlap."""
+    without_gpus = [host_slice.host for host_slice in placement.slices if not host_slice.gpu_uuids]
     kept = {"key_job": key.job_id, "key_attempt": key.attempt, "uuids": placement.gpu_uuids, "hosts": without_gpus}
     if change(session, _END_KEPT, {**kept, "now": now}) != len(placement.gpu_uuids) + len(without_gpus):
         raise ReservationConflict(f"attempt {key} does not hold all of what it would hand over")
     session.execute(_COPY_KEPT, {**kept, "following": following.attempt, "now": now})
 
 
-_OURS = (allocation.c.job_id == bindparam("key_job")) & (allocation.c.attempt == bindparam("key_attempt"))
-_KEPT = _OURS & (
+_KEPT = OURS & (
     allocation.c.gpu_uuid.in_(bindparam("uuids", expanding=True))
     | (allocation.c.gpu_uuid.is_(None) & allocation.c.host.in_(bindparam("hosts", expanding=True)))
 )
@@ -155,17 +149,17 @@ _OURS_WITH_STATES = (
     select(allocation.c.gpu_uuid, allocation.c.exclusive, gpu.c.host, gpu.c.state, host.c.state.label("host_state"))
     .join(gpu, gpu.c.uuid == allocation.c.gpu_uuid)
     .join(host, host.c.name == gpu.c.host)
-    .where(_OURS, allocation.c.released_at.is_(None))
+    .where(OURS, allocation.c.released_at.is_(None))
     .order_by(allocation.c.gpu_uuid)
 )
 _HOSTS_WITHOUT_GPUS = select(host.c.name, host.c.state).where(
     host.c.name.in_(
-        select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
+        select(allocation.c.host).where(OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_(None))
     )
 )
 _LOCK_HOSTS = (
     select(host.c.name)
-    .where(host.c.name.in_(select(allocation.c.host).where(_OURS, allocation.c.released_at.is_(None))))
+    .where(host.c.name.in_(select(allocation.c.host).where(OURS, allocation.c.released_at.is_(None))))
     .order_by(host.c.name)
     .with_for_update(key_share=True)
 )

@@ -34,7 +34,8 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import job, reservation
-from gpu_platform.store.reservations.allocations import close_reservation, give_back, holds
+from gpu_platform.store.reservations.allocations import is_held
+from gpu_platform.store.reservations.releasing import close_reservation, give_back
 
 RESTORED = "job.restored"
 """Kind of the event: Temporal knew more of the job than this database, which was lost or is an older one."""
@@ -57,7 +58,7 @@ def standing(session: Session, key: AttemptKey) -> RowStanding:
         raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
     if JobState(row.state).is_terminal:
         return RowStanding.ENDED
-    if holds(session, key):
+    if is_held(session, key):
         return RowStanding.HOLDS
     return RowStanding.PAST if row.attempt >= key.attempt or _is_known(session, key) else RowStanding.BEHIND
 

@@ -17,7 +17,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.models import allocation, job, reservation
-from gpu_platform.store.reservations.allocations import close_reservation, give_back
+from gpu_platform.store.reservations.releasing import close_reservation, give_back
 
 BEGUN_AGAIN = "job.begun_again"
 """Kind of the event: Temporal had lost the job's workflow, and it was started anew from the job's row."""

@@ -25,7 +25,9 @@ from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
 from gpu_platform.store.models import job, leader, reservation
-from gpu_platform.store.reservations.allocations import announce, close_reservation, set_running, take_gpus, take_job
+from gpu_platform.store.reservations.attempts import set_running
+from gpu_platform.store.reservations.releasing import close_reservation
+from gpu_platform.store.reservations.reserving import announce, take_gpus, take_job
 from gpu_platform.store.restoring.older_rows import RESTORED, newer, pass_through, raise_attempt
 from gpu_platform.store.restoring.orphans import JobRow
 

@@ -14,7 +14,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.jobs.jobs import CompletedRun, JobUpdate
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import attempts
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, key, uuid_of
 
@@ -44,7 +44,7 @@ def test_who_left_is_leaving_no_more(store: Store) -> None:
     PreemptionOrders(store, lambda _: None).order(key("low"), "high", "", 0.0)
     attempts.end_attempt(store, key("low"), [JobState.PREEMPTED, JobState.QUEUED], now=NOW, actor="scheduler")
     cluster.enqueue("low", 2)
-    allocations.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)
+    attempts.mark_running(store, cluster.reserve("low", {"a": [1]}, attempt=2), NOW)
     assert [(row.attempt, row.preempting) for row in state.read_running(store)] == [(2, False)]
     assert state.read_preempting(store) == {}
 
@@ -54,7 +54,7 @@ def test_a_running_row_says_what_the_core_must_know(store: Store) -> None:
     cluster.queued("job", priority=7, namespace="team", time_limit_s=60, preemptible=False, checkpoints=True)
     cluster.reserve("job", {"a": [0, 2]})
     later = NOW + timedelta(seconds=9)
-    allocations.mark_running(store, key("job"), later)
+    attempts.mark_running(store, key("job"), later)
     [row] = state.read_running(store, [key("job"), key("nobody")])
     assert set(row.gpu_uuids) == {uuid_of("a", 0), uuid_of("a", 2)}
     assert (row.namespace, row.priority, row.time_limit_s) == ("team", 7, 60)

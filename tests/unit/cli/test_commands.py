@@ -32,7 +32,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec, uuid_of
 from tests.unit.service.api_server import (
@@ -88,8 +88,8 @@ class Platform:
 
     def running(self, job_id: str) -> None:
         jobs.admit_job(self.store, job_id, NOW)
-        allocations.reserve_gang(self.store, key(job_id), placement({"a": [0]}), now=NOW)
-        allocations.mark_running(self.store, key(job_id), NOW)
+        reserving.reserve_gang(self.store, key(job_id), placement({"a": [0]}), now=NOW)
+        attempts.mark_running(self.store, key(job_id), NOW)
 
     def failed(self, job_id: str, exit_code: int) -> None:
         failure = Failure(kind=FailureKind.USER, message=f"rank 0 exited with {exit_code}", exit_code=exit_code)
@@ -258,7 +258,7 @@ async def test_describe_tells_the_whole_story(platform: Platform) -> None:
     out = (await run("jobs", "describe", "j-1", url=platform.url)).out
     for words in ("waits for 2 GPUs: 1 host, busy (place 1", "wait for j-0 to end", "2 free", "1 free", "busy"):
         assert words in out
-    allocations.reserve_gang(platform.store, key("j-1"), placement({"a": [0, 1]}), now=NOW)
+    reserving.reserve_gang(platform.store, key("j-1"), placement({"a": [0, 1]}), now=NOW)
     ran = await run("jobs", "describe", "j-1", url=platform.url)
     for words in ("a: GPU 0-1", "for a test", "nvlink_numa, 450 GB/s", "placed on a", "submitted"):
         assert words in ran.out, ran.out
@@ -413,7 +413,7 @@ async def test_usage_is_shown_for_a_job_and_summed_for_users(platform: Platform)
     jobs.submit_job(platform.store, "j-1", spec(), actor="ada", now=NOW, idempotency_key=None)
     jobs.admit_job(platform.store, "j-1", NOW)
     queue.enqueue(platform.store, "j-1", 1, task_token=b"t", excluded_gpus=[], excluded_hosts=[], now=NOW)
-    allocations.reserve_gang(platform.store, key("j-1"), placement({"a": [0]}), now=NOW)
+    reserving.reserve_gang(platform.store, key("j-1"), placement({"a": [0]}), now=NOW)
     assert "no attempt has ended yet" in (await run("usage", "j-1", url=platform.url)).out
     measured = RankUsage(
         rank=0, host="a", seconds=3600, gpu_seconds=3600, mean_utilization_percent=87, energy_j=1.8e6, cpu_s=12.5

@@ -16,7 +16,7 @@ from gpu_platform.store import Store, events, models
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state, uuid_of
 
 
@@ -119,12 +119,12 @@ def test_only_the_current_leader_places(cluster: Cluster) -> None:
 def test_a_reservation_after_the_release_loses(cluster: Cluster) -> None:
     store = cluster.store
     cluster.queued("j1")
-    allocations.release_gang(store, key("j1"), now=NOW, quarantine={})
+    releasing.release_gang(store, key("j1"), now=NOW, faulty_gpus={})
     with pytest.raises(ReservationConflict, match="released before"):
         cluster.reserve("j1", {"a": [0]})
     assert cluster.states("a") == ["AVAILABLE"] * 4
     cluster.reserve("j1", {"a": [0]}, attempt=2)
-    allocations.release_gang(store, key("j1", 2), now=NOW, quarantine={})
+    releasing.release_gang(store, key("j1", 2), now=NOW, faulty_gpus={})
     with pytest.raises(ReservationConflict):
         cluster.reserve("j1", {"a": [0]}, attempt=2)
     check_invariants(store)
@@ -133,7 +133,7 @@ def test_a_reservation_after_the_release_loses(cluster: Cluster) -> None:
 def test_an_earlier_attempt_cannot_reserve_after_a_later_one(cluster: Cluster) -> None:
     cluster.queued("j1")
     this = cluster.reserve("j1", {"a": [0]}, attempt=2)
-    allocations.release_gang(cluster.store, this, now=NOW)
+    releasing.release_gang(cluster.store, this, now=NOW)
     set_job_state(cluster.store, "j1", JobState.QUEUED, now=NOW, actor="control")
     with pytest.raises(ReservationConflict, match="outdated"):
         cluster.reserve("j1", {"a": [0]}, attempt=1)
@@ -154,25 +154,25 @@ def test_running_is_reached_by_way_of_starting(cluster: Cluster) -> None:
     cluster.queued("j1")
     this = cluster.reserve("j1", {"a": [0]})
     for _ in range(2):
-        allocations.mark_running(store, this, NOW)
+        attempts.mark_running(store, this, NOW)
     assert kinds(store)[-2:] == ["job.starting", "job.running"]
     assert cluster.states("a")[0] == "IN_USE"
     assert jobs.get_job(store, "j1").started_at == NOW
     cluster.queued("j2")
     that = cluster.reserve("j2", {"a": [1]})
     set_job_state(store, "j2", JobState.STARTING, now=NOW, actor="control")
-    allocations.mark_running(store, that, NOW)
+    attempts.mark_running(store, that, NOW)
     assert kinds(store).count("job.starting") == 2
 
 
 def test_what_was_released_cannot_run(cluster: Cluster) -> None:
     cluster.queued("j1")
     with pytest.raises(ReservationConflict):
-        allocations.mark_running(cluster.store, key("j1"), NOW)
+        attempts.mark_running(cluster.store, key("j1"), NOW)
     this = cluster.reserve("j1", {"a": [0]})
-    allocations.release_gang(cluster.store, this, now=NOW)
+    releasing.release_gang(cluster.store, this, now=NOW)
     with pytest.raises(ReservationConflict):
-        allocations.mark_running(cluster.store, this, NOW)
+        attempts.mark_running(cluster.store, this, NOW)
 
 
 def test_a_release_frees_all_but_what_is_quarantined(cluster: Cluster) -> None:
@@ -180,7 +180,7 @@ def test_a_release_frees_all_but_what_is_quarantined(cluster: Cluster) -> None:
     this = cluster.running("j1", {"a": [0, 1, 2]})
     gpus.set_gpu_state(store, "a:2", GpuState.OFFLINE, reason="pulled", actor="op", now=NOW)
     for _ in range(2):
-        allocations.release_gang(store, this, now=NOW, quarantine={uuid_of("a", 1): "XID 79", "other": "?"})
+        releasing.release_gang(store, this, now=NOW, faulty_gpus={uuid_of("a", 1): "XID 79", "other": "?"})
     assert cluster.states("a") == ["AVAILABLE", "DEGRADED", "OFFLINE", "AVAILABLE"]
     assert gpus.get_gpu(store, "a:1").reason == "XID 79"
     assert kinds(store).count("gang.released") == 1
@@ -191,7 +191,7 @@ def test_a_release_frees_all_but_what_is_quarantined(cluster: Cluster) -> None:
 
 def test_usage_can_be_added_up_afterwards(cluster: Cluster) -> None:
     this = cluster.running("j1", {"a": [0, 1]})
-    allocations.release_gang(cluster.store, this, now=NOW)
+    releasing.release_gang(cluster.store, this, now=NOW)
     with cluster.store.read() as session:
         rows = session.execute(select(models.allocation)).all()
     assert [(row.reserved_at, row.running_at, row.released_at) for row in rows] == [(NOW, NOW, NOW)] * 2
@@ -201,9 +201,9 @@ def test_the_last_release_ends_a_drain(cluster: Cluster) -> None:
     store = cluster.store
     first, second = cluster.running("j1", {"a": [0]}), cluster.running("j2", {"a": [1], "b": [0]})
     hosts.set_host_state(store, "a", HostState.DRAINING, reason="new fans", actor="op", now=NOW)
-    allocations.release_gang(store, first, now=NOW)
+    releasing.release_gang(store, first, now=NOW)
     assert cluster.host_state("a") == "DRAINING"
-    allocations.release_gang(store, second, now=NOW)
+    releasing.release_gang(store, second, now=NOW)
     assert (cluster.host_state("a"), cluster.host_state("b")) == ("DRAINED", "READY")
     assert events.read_events(store, 0)[-1].data == {"state": "DRAINED"}
 
@@ -220,11 +220,9 @@ def test_nobody_releases_an_attempt_while_a_step_finds_it_held(store: Store, ste
     cluster.queued("job")
     this = cluster.reserve("job", {"h0": [0]})
     steps: dict[str, Callable[[Session], object]] = {
-        "reserve_gang": lambda session: inside(allocations.reserve_gang)(
-            session, this, placement({"h0": [0]}), now=NOW
-        ),
+        "reserve_gang": lambda session: inside(reserving.reserve_gang)(session, this, placement({"h0": [0]}), now=NOW),
         "mark_starting": lambda session: inside(attempts.mark_starting)(session, this, NOW),
-        "mark_running": lambda session: inside(allocations.mark_running)(session, this, NOW),
+        "mark_running": lambda session: inside(attempts.mark_running)(session, this, NOW),
     }
     with store.write() as session:
         steps[step](session)
@@ -235,7 +233,7 @@ def test_nobody_releases_an_attempt_while_a_step_finds_it_held(store: Store, ste
 def release_at_once(store: Store, this: AttemptKey) -> None:
     with store.write() as session:
         session.execute(text("SET LOCAL lock_timeout = '100ms'"))
-        allocations.close_reservation(session, this, NOW)
+        releasing.close_reservation(session, this, NOW)
 
 
 def inside(function: Any) -> Any:

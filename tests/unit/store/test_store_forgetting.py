@@ -77,7 +77,7 @@ def test_only_what_ended_long_ago_is_forgotten(store: Store) -> None:
     cluster = Cluster(store).host("a")
     jobs.submit_job(store, "old", spec(), actor="ada", now=NOW, idempotency_key="k-1")
     jobs.admit_job(store, "old", NOW)
-    allocations.mark_running(store, cluster.reserve("old", {"a": [0]}), NOW)
+    attempts.mark_running(store, cluster.reserve("old", {"a": [0]}), NOW)
     ended(cluster, "old")
     cluster.running("living", {"a": [1]})
     assert retention.prune(store, NOW - timedelta(days=1)) == {}

@@ -17,7 +17,7 @@ from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store import Store, models
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.reservations import allocations, attempts, handover
+from gpu_platform.store.reservations import allocations, attempts, handover, releasing, reserving
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
 
 FAULT = Failure(kind=FailureKind.HARDWARE, message="XID 79", gpu_uuid=uuid_of("a", 0))
@@ -37,7 +37,7 @@ def hand_over(
         placement(on),
         parked=parked,
         now=NOW,
-        quarantine=dict.fromkeys(bad, "XID 79"),
+        faulty_gpus=dict.fromkeys(bad, "XID 79"),
         failure=FAULT,
         hardware_retries=1,
     )
@@ -61,7 +61,7 @@ def test_a_spare_goes_on_and_the_failed_slice_is_given_back(cluster: Cluster) ->
     assert job.failure == FAULT
     assert job.placement is not None
     assert job.placement.hosts == ["c", "b"]
-    allocations.mark_running(store, key("j", 2), NOW)
+    attempts.mark_running(store, key("j", 2), NOW)
     attempts.end_attempt(store, key("j", 2), [JobState.COMPLETED], now=NOW, actor="workflow")
     check_invariants(store)
     assert cluster.states("b") == ["AVAILABLE"] * 4
@@ -71,10 +71,10 @@ def test_the_old_attempt_can_neither_release_nor_reserve_afterwards(cluster: Clu
     store = cluster.store
     this = cluster.running("j", {"a": [0], "b": [0]})
     hand_over(store, this, {"b": [0]})
-    allocations.release_gang(store, this, now=NOW)
+    releasing.release_gang(store, this, now=NOW)
     assert held(store, "b") == ["j#2"]
     with pytest.raises(ReservationConflict):
-        allocations.reserve_gang(store, this, placement({"c": [0]}), now=NOW)
+        reserving.reserve_gang(store, this, placement({"c": [0]}), now=NOW)
     check_invariants(store)
 
 
@@ -116,7 +116,7 @@ def test_a_parked_gang_lets_its_gpu_be_reset_and_goes_on(cluster: Cluster) -> No
     assert handover.parked_state(store, following) is Parked.READY
     handover.unpark(store, following)
     assert allocations.users(store, bad) == [following]
-    allocations.mark_running(store, following, NOW)
+    attempts.mark_running(store, following, NOW)
     assert cluster.states("a") == ["IN_USE", "IN_USE", "AVAILABLE", "AVAILABLE"]
     check_invariants(store)
 
@@ -174,12 +174,12 @@ def test_parts_of_gpus_cpus_and_memory_go_with_the_gang(store: Store) -> None:
     quarter = ShareGrant(mode=ShareMode.TIME_SLICE, percent=25, memory_mib=1000)
     cluster.queued("j", hosts=3)
     place = placement({"a": [0], "b": [0], "c": [0]}, grant=quarter, cpus=4, ram_mib=100)
-    allocations.reserve_gang(store, key("j"), place, now=NOW)
-    allocations.mark_running(store, key("j"), NOW)
+    reserving.reserve_gang(store, key("j"), place, now=NOW)
+    attempts.mark_running(store, key("j"), NOW)
     check_invariants(store)
     kept = placement({"c": [0], "b": [0]}, grant=quarter, cpus=4, ram_mib=100)
     handover.hand_over(
-        store, key("j"), kept, parked=False, now=NOW, quarantine={}, failure=FAULT, hardware_retries=1
+        store, key("j"), kept, parked=False, now=NOW, faulty_gpus={}, failure=FAULT, hardware_retries=1
     )  # fmt: skip
     check_invariants(store)
     assert (held(store, "a"), held(store, "c")) == ([], ["j#2"])

@@ -16,7 +16,7 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
-from gpu_platform.store.reservations import allocations
+from gpu_platform.store.reservations import releasing, reserving
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.state import read_running, read_state
 from tests.store_cluster import (
@@ -92,7 +92,7 @@ def test_a_held_gpu_that_vanishes_and_returns_is_still_held(cluster: Cluster) ->
     check_invariants(cluster.store)
     cluster.report("a", 2)
     assert cluster.states("a") == ["AVAILABLE", "IN_USE"]
-    allocations.release_gang(cluster.store, this, now=NOW)
+    releasing.release_gang(cluster.store, this, now=NOW)
     assert cluster.states("a") == ["AVAILABLE", "AVAILABLE"]
 
 
@@ -152,7 +152,7 @@ def test_a_host_whose_lease_ended_is_lost_with_its_attempts(cluster: Cluster) ->
     assert leases.lost_hosts_with_attempts(store) == expected
     assert cluster.host_state("a") == "LOST"
     assert events.read_events(store, 0)[-1].data["attempts"] == ["j1#1"]
-    allocations.release_gang(store, this, now=LATER)
+    releasing.release_gang(store, this, now=LATER)
     assert leases.lost_hosts_with_attempts(store) == []
 
 
@@ -171,11 +171,11 @@ def test_a_launch_that_was_planned_before_a_host_was_lost_has_another_term_ever_
     """Also the first time: term 0 is not checked by hosts."""
     store = cluster.store
     cluster.queued("j1")
-    planned = allocations.reserve_gang(store, key("j1"), placement({"a": [0]}), now=NOW)
+    planned = reserving.reserve_gang(store, key("j1"), placement({"a": [0]}), now=NOW)
     terms = [planned.terms["a"], cluster.report("a", 2).term]
     assert terms[0] == terms[1] > 0
     expire_leases(store, LATER)
-    allocations.release_gang(store, key("j1"), now=LATER)
+    releasing.release_gang(store, key("j1"), now=LATER)
     terms.append(cluster.report("a", 2, now=LATER).term)
     hosts.set_host_state(store, "a", HostState.LOST, reason=None, actor="ada", now=LATER)
     later = LATER + timedelta(seconds=2 * TTL_S)
@@ -202,7 +202,7 @@ def test_a_lost_host_is_back_only_without_stale_attempts(cluster: Cluster, relea
     this = cluster.running("j1", {"a": [0]})
     expire_leases(store, LATER)
     if released:
-        allocations.release_gang(store, this, now=LATER)
+        releasing.release_gang(store, this, now=LATER)
     assert cluster.report("a", 2, now=LATER, attempts=[this]).kill == [this]
     assert cluster.host_state("a") == "LOST"
     assert leases.lost_hosts_with_attempts(store) == (
@@ -233,7 +233,7 @@ def test_a_restarted_node_worker_of_a_lost_host_kills_what_ran_on_before_it_gets
     store = cluster.store
     stale = cluster.running("j1", {"a": [0]})
     expire_leases(store, LATER)
-    allocations.release_gang(store, stale, now=LATER)
+    releasing.release_gang(store, stale, now=LATER)
     cluster.host("b", gpus=1)
     meanwhile = cluster.running("j2", {"b": [0]})
     for session in ("s2", "s3"):
@@ -264,7 +264,7 @@ def test_unknown_and_released_attempts_must_die_and_held_ones_live(cluster: Clus
     leader.begin_epoch(store, "leads for long", NOW - restoring.SPARED_FOR * 2)
     held = cluster.running("held", {"a": [0]})
     released = cluster.running("released", {"a": [1]})
-    allocations.release_gang(store, released, now=NOW)
+    releasing.release_gang(store, released, now=NOW)
     cluster.host("b", gpus=1)
     elsewhere = cluster.running("elsewhere", {"b": [0]})
     reported = [held, released, key("unknown"), elsewhere, key("held", 7)]
@@ -305,7 +305,7 @@ def test_unknown_jobs_are_spared_until_the_leader_has_looked_for_them(cluster: C
     """The database may have been lost: Temporal may know them."""
     store, after = cluster.store, NOW + restoring.SPARED_FOR * 2
     released = cluster.running("released", {"a": [1]})
-    allocations.release_gang(store, released, now=NOW)
+    releasing.release_gang(store, released, now=NOW)
     assert cluster.report("a", 2, attempts=[key("unknown"), released]).kill == [released]
     assert cluster.host_state("a") == "LOST", "nobody else gets its GPUs"
     leader.begin_epoch(store, "new", NOW)
@@ -342,7 +342,7 @@ def test_a_host_with_ranks_that_hold_nothing_gets_no_jobs_while_the_database_may
     """It was LOST in the database that is gone; in this one its GPUs look free."""
     store, now = cluster.store, NOW + restoring.SPARED_FOR * 2
     released = cluster.running("released", {"a": [1]})
-    allocations.release_gang(store, released, now=NOW)
+    releasing.release_gang(store, released, now=NOW)
     leader.begin_epoch(store, "new", NOW)
     number = leases.begin_round(store, NOW)
     assert cluster.report("a", 2, attempts=[released], round=number + 1, now=now).kill == [released]
@@ -360,7 +360,7 @@ def test_a_drained_host_comes_back_drained(cluster: Cluster) -> None:
     cluster.report("a", 2, now=LATER)
     assert cluster.host_state("a") == "DRAINING"
     expire_leases(store, LATER + timedelta(days=1))
-    allocations.release_gang(store, this, now=LATER)
+    releasing.release_gang(store, this, now=LATER)
     cluster.report("a", 2, now=LATER)
     assert cluster.host_state("a") == "DRAINED"
     seq = events.last_seq(store)
@@ -378,7 +378,7 @@ def test_an_operator_may_declare_a_host_dead(cluster: Cluster) -> None:
     host = hosts.set_host_state(store, "a", HostState.LOST, reason="on fire", actor="op", now=NOW)
     assert (host.state, host.reason) == (HostState.LOST, "on fire")
     assert leases.lost_hosts_with_attempts(store) == [leases.LostHost("a", [this], is_proved=True)]
-    allocations.release_gang(store, this, now=NOW)
+    releasing.release_gang(store, this, now=NOW)
     cluster.report("a", 2)
     assert cluster.host_state("a") == "DRAINED"
 
@@ -435,7 +435,7 @@ def test_an_operator_takes_a_gpu_out_and_puts_it_back(cluster: Cluster) -> None:
     gpu = gpus.set_gpu_state(store, "a:0", GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
     assert gpu.state is GpuState.IN_USE
     gpus.set_gpu_state(store, "a:0", GpuState.OFFLINE, reason="noisy", actor="op", now=NOW)
-    allocations.release_gang(store, this, now=NOW)
+    releasing.release_gang(store, this, now=NOW)
     assert cluster.states("a") == ["OFFLINE", "AVAILABLE"]
     seq = events.last_seq(store)
     for _ in range(2):

@@ -25,7 +25,7 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, set_job_state, spec, uuid_of
@@ -178,7 +178,7 @@ def test_the_end_of_an_attempt_is_one_step_and_may_be_repeated(store: Store, qua
             [JobState.COMPLETED],
             now=NOW,
             actor="control",
-            result=AttemptResult(quarantine=quarantine, update=JobUpdate(exit_code=0)),
+            result=AttemptResult(faulty_gpus=quarantine, update=JobUpdate(exit_code=0)),
         )
     assert (job.state, job.exit_code) == (JobState.COMPLETED, 0)
     assert cluster.states("a") == ["DEGRADED" if quarantined else "AVAILABLE", "AVAILABLE"]
@@ -195,7 +195,7 @@ def test_an_older_workflow_cannot_end_what_it_does_not_know(store: Store, workfl
     if workflow == "is at an earlier attempt":
         attempts.end_attempt(store, this, [JobState.QUEUED], now=NOW, actor="control")
         cluster.enqueue("j1", attempt=2)
-        allocations.reserve_gang(store, key("j1", 2), placement({"a": [0]}), now=NOW)
+        reserving.reserve_gang(store, key("j1", 2), placement({"a": [0]}), now=NOW)
     before = jobs.get_job(store, "j1")
     placed = workflow == "is at an earlier attempt"
     with pytest.raises(WorkflowIsOlder):
@@ -211,12 +211,12 @@ def test_a_place_that_was_taken_before_is_told_apart(store: Store) -> None:
     cluster = Cluster(store).host("a")
     cluster.queued("j1")
     place = placement({"a": [0]})
-    assert [allocations.reserve_gang(store, key("j1"), place, now=NOW).repeated for _ in range(2)] == [False, True]
+    assert [reserving.reserve_gang(store, key("j1"), place, now=NOW).repeated for _ in range(2)] == [False, True]
 
 
 def test_no_step_of_a_job_without_a_row_says_that_it_is_over(store: Store) -> None:
     """The row may be restored; a refusal would end the job."""
-    for step in (attempts.mark_starting, allocations.mark_running):
+    for step in (attempts.mark_starting, attempts.mark_running):
         with pytest.raises(NotFound):
             step(store, key("none"), NOW)
 

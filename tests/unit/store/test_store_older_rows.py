@@ -9,7 +9,7 @@ from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import attempts, reserving
 from gpu_platform.store.restoring import older_rows, restoring
 from gpu_platform.store.restoring.older_rows import RowStanding
 from gpu_platform.store.restoring.restoring import RememberedJob
@@ -40,7 +40,7 @@ def test_a_row_that_waits_already_needs_not_follow(cluster: Cluster) -> None:
     """The leader restored it while the step was on its way."""
     cluster.queued("j")
     older_rows.follow(cluster.store, key("j", 1), NOW)
-    assert allocations.reserve_gang(cluster.store, key("j", 1), placement({"a": [0]}), now=NOW).terms
+    assert reserving.reserve_gang(cluster.store, key("j", 1), placement({"a": [0]}), now=NOW).terms
 
 
 @pytest.mark.parametrize("has_a_row", [True, False])
@@ -55,7 +55,7 @@ def test_an_attempt_that_cannot_be_restored_where_it_runs_is_over(cluster: Clust
     assert older_rows.standing(store, key("j", 1)) is RowStanding.PAST
     assert jobs.get_job(store, "j").state is JobState.QUEUED
     cluster.enqueue("j", attempt=2)
-    allocations.reserve_gang(store, key("j", 2), placement({"a": [0]}), now=NOW)
+    reserving.reserve_gang(store, key("j", 2), placement({"a": [0]}), now=NOW)
     check_invariants(store)
 
 

@@ -12,7 +12,7 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.store.restoring import orphans, restoring
 from tests.store_cluster import NOW, Cluster, check_invariants, key, placement, set_job_state
@@ -78,7 +78,7 @@ def test_a_job_that_is_begun_again_cannot_be_reserved_for_by_its_lost_workflow(c
     assert (job.state, closed) == (JobState.QUEUED, 1)
     assert not queue.read_queue(cluster.store), "the answer would go to the lost workflow"
     with pytest.raises(ReservationConflict, match="released before it could reserve"):
-        allocations.reserve_gang(cluster.store, key("j", 1), placement({"a": [0]}), now=NOW)
+        reserving.reserve_gang(cluster.store, key("j", 1), placement({"a": [0]}), now=NOW)
     cluster.reserve("j", {"a": [0]}, attempt=closed + 1)
     assert orphans.BEGUN_AGAIN in [event.kind for event in events.read_events(cluster.store, 0, job_id="j")]
 

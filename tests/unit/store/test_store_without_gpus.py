@@ -14,7 +14,7 @@ from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import usage
 from gpu_platform.store.jobs.jobs import JobUpdate
-from gpu_platform.store.reservations import allocations, attempts
+from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from tests.store_cluster import NOW, Cluster, check_invariants, expire_leases, inventory, key
 
@@ -43,18 +43,18 @@ def gpu(cluster: Cluster, host: str, index: int) -> HostSlice:
 
 def reserve(cluster: Cluster, job_id: str, *slices: HostSlice) -> None:
     cluster.queued(job_id)
-    allocations.reserve_gang(cluster.store, key(job_id), placement(*slices), now=NOW)
+    reserving.reserve_gang(cluster.store, key(job_id), placement(*slices), now=NOW)
 
 
 def test_it_is_reserved_run_and_given_back(store: Store, cluster: Cluster) -> None:
     reserve(cluster, "j1", room("c", 6, 500))
     check_invariants(store)
     assert hosts.read_host_use(store, ["c"])[0].cpus == 6
-    allocations.mark_running(store, key("j1"), NOW)
+    attempts.mark_running(store, key("j1"), NOW)
     [row] = state.read_running(store)
     assert (row.gpu_uuids, row.shares, [(use.host, use.cpus) for use in row.host_use]) == ((), (), [("c", 6)])
     assert allocations.held_attempts(store, "c") == [key("j1")]
-    allocations.release_gang(store, key("j1"), now=NOW)
+    releasing.release_gang(store, key("j1"), now=NOW)
     check_invariants(store)
     assert hosts.read_host_use(store, ["c"])[0].cpus == 0
     assert allocations.held_attempts(store) == []
@@ -66,7 +66,7 @@ def test_all_or_nothing_with_a_group_that_has_gpus(store: Store, cluster: Cluste
     reserve(cluster, "j1", gpu(cluster, "a", 0), room("c", 8))
     cluster.queued("j2")
     with pytest.raises(ReservationConflict, match="1 CPUs"):
-        allocations.reserve_gang(store, key("j2"), placement(gpu(cluster, "a", 1), room("c", 1)), now=NOW)
+        reserving.reserve_gang(store, key("j2"), placement(gpu(cluster, "a", 1), room("c", 1)), now=NOW)
     check_invariants(store)
     assert cluster.states("a") == ["ALLOCATED", "AVAILABLE"]
 
@@ -75,14 +75,14 @@ def test_a_host_that_is_not_ready_gives_nothing(store: Store, cluster: Cluster) 
     cluster.queued("j1")
     hosts.set_host_state(store, "c", HostState.DRAINING, reason=None, actor="ada", now=NOW)
     with pytest.raises(ReservationConflict, match="c is DRAINED"):
-        allocations.reserve_gang(store, key("j1"), placement(room("c", 1)), now=NOW)
+        reserving.reserve_gang(store, key("j1"), placement(room("c", 1)), now=NOW)
 
 
 def test_a_drain_waits_for_it(store: Store, cluster: Cluster) -> None:
     reserve(cluster, "j1", room("c", 1))
     hosts.set_host_state(store, "c", HostState.DRAINED, reason="work", actor="ada", now=NOW)
     assert cluster.host_state("c") == "DRAINING"
-    allocations.release_gang(store, key("j1"), now=NOW)
+    releasing.release_gang(store, key("j1"), now=NOW)
     assert cluster.host_state("c") == "DRAINED"
     hosts.remove_host(store, "c", reason=None, actor="ada", now=NOW + timedelta(seconds=60))
     assert [host.name for host in hosts.list_hosts(store, NOW)] == ["a"]
@@ -99,7 +99,7 @@ def test_a_lost_host_tells_it_and_must_end_it_before_it_is_ready(store: Store, c
 
 def test_its_usage_counts_no_gpus(store: Store, cluster: Cluster) -> None:
     reserve(cluster, "j1", room("c", 4))
-    allocations.mark_running(store, key("j1"), NOW)
+    attempts.mark_running(store, key("j1"), NOW)
     attempts.end_attempt(
         store,
         key("j1"),

@@ -1,0 +1,38 @@
+"""The tables. Every write goes through the functions of this package, never through these classes alone.
+
+Whole pydantic messages (specification, placement, inventory, …) are stored as JSON text: they are read and written
+as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). What is searched or checked is a column.
+"""
+
+from __future__ import annotations
+
+from gpu_platform.store.models.columns import Record as Record
+from gpu_platform.store.models.columns import table_of
+from gpu_platform.store.models.events import EventRecord
+from gpu_platform.store.models.hosts import FaultRecord, FlappingRecord, GpuRecord, HostRecord, RepairRecord
+from gpu_platform.store.models.jobs import (
+    CheckpointRecord,
+    IdempotencyRecord,
+    JobRecord,
+    QueueEntryRecord,
+    WaitingReasonRecord,
+)
+from gpu_platform.store.models.leadership import LeaderRecord, MembershipRecord
+from gpu_platform.store.models.reservations import AllocationRecord, ReservationRecord, UsageRecord
+
+job = table_of(JobRecord)
+idempotency = table_of(IdempotencyRecord)
+queue_entry = table_of(QueueEntryRecord)
+waiting_reason = table_of(WaitingReasonRecord)
+host = table_of(HostRecord)
+gpu = table_of(GpuRecord)
+reservation = table_of(ReservationRecord)
+allocation = table_of(AllocationRecord)
+checkpoint = table_of(CheckpointRecord)
+usage = table_of(UsageRecord)
+event = table_of(EventRecord)
+fault = table_of(FaultRecord)
+repair = table_of(RepairRecord)
+flapping = table_of(FlappingRecord)
+leader = table_of(LeaderRecord)
+membership = table_of(MembershipRecord)

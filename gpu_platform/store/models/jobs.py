@@ -1,0 +1,101 @@
+"""Tables of jobs: the job itself, its idempotency key, its row in the queue, why it waits, its checkpoints."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKeyConstraint, Index, LargeBinary, Text
+from sqlmodel import Field
+
+from gpu_platform.store.models.columns import (
+    Record,
+    optional_text_column,
+    optional_time_column,
+    text_column,
+    time_column,
+)
+
+
+class JobRecord(Record, table=True):
+    __table_args__ = (
+        Index("ix_job_created_at_id", "created_at", "id"),
+        Index("ix_job_state_created_at", "state", "created_at"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    state: str = text_column()
+    attempt: int = 0
+    namespace: str = text_column()
+    user: str = text_column()
+    name: str = text_column()
+    priority: int
+    user_retries: int = 0
+    hardware_retries: int = 0
+    preemptions: int = 0
+    exit_code: int | None = None
+    created_at: datetime = time_column()
+    state_at: datetime = time_column()
+    """When it entered its state."""
+    queued_at: datetime | None = optional_time_column()
+    """Since when it is in the queue. A retry keeps its place; a preempted job goes to the end."""
+    retry_at: datetime | None = optional_time_column()
+    """A QUEUED job enters the queue only at this time."""
+    started_at: datetime | None = optional_time_column()
+    """Start of the last attempt that ran."""
+    finished_at: datetime | None = optional_time_column()
+    spec: str = text_column()
+    placement: str | None = optional_text_column()
+    failure: str | None = optional_text_column()
+    stopped_by: str | None = optional_text_column()
+
+
+class IdempotencyRecord(Record, table=True):
+    key: str = Field(primary_key=True, sa_type=Text)
+    job_id: str = Field(index=True, sa_type=Text)
+    created_at: datetime = time_column()
+
+
+class QueueEntryRecord(Record, table=True):
+    """A job that waits for its placement, and the activity to complete with it."""
+
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id"], ["job.id"]),
+        Index("ix_queue_entry_order", "priority", "enqueued_at", "job_id"),
+    )
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int
+    priority: int
+    enqueued_at: datetime = time_column()
+    class_key: str = Field(index=True, sa_type=Text)
+    namespace: str = text_column()
+    user: str = text_column()
+    task_token: bytes = Field(sa_type=LargeBinary)
+    gpus: str = text_column()
+    groups: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """JSON list of [name, request]; empty: one group."""
+    excluded_gpus: str = text_column()
+    excluded_hosts: str = text_column()
+    time_limit_s: int | None = None
+    preemptible: bool = True
+    checkpoints: bool = False
+
+
+class WaitingReasonRecord(Record, table=True):
+    """Why the jobs of one class wait. One row serves all of them, so that explaining 10,000 jobs is one write."""
+
+    class_key: str = Field(primary_key=True, sa_type=Text)
+    at: datetime = time_column()
+    reason: str = text_column()
+
+
+class CheckpointRecord(Record, table=True):
+    """The newest checkpoint of an attempt that a host told of, also after the attempt, or the host, is gone."""
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    host: str = Field(primary_key=True, sa_type=Text)
+    root: str | None = optional_text_column()
+    name: str = text_column()
+    written_at: float
+    """Unix seconds, by the clock of the file system."""

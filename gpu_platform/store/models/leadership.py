@@ -1,0 +1,41 @@
+"""Tables of who decides: the leader, and the hosts that its decisions count on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, Text
+from sqlmodel import Field
+
+from gpu_platform.store.models.columns import Record, big_count_column, optional_time_column, text_column, time_column
+
+
+class LeaderRecord(Record, table=True):
+    """One row: who decides, and the fencing token."""
+
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    epoch: int
+    holder: str = text_column()
+    since: datetime = time_column()
+    round: int = big_count_column()
+    """Counts the leader's looks at the leases."""
+    verdict_held: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Reasons why silent hosts are not declared LOST now, as JSON. Empty: there are none."""
+    policy: str = Field(default="{}", sa_type=Text)
+    """The policy in force, as JSON. The service reads it here."""
+    older_seen_at: datetime | None = optional_time_column()
+    """When a host last proved that this database is older than what it had been told."""
+    restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """The last restore, as JSON: when, and how many jobs; empty: there was none."""
+    plugin_faults: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})
+    """Filters and scores of other packages that it has switched off, as JSON: a list of :class:`PluginFault`."""
+
+
+class MembershipRecord(Record, table=True):
+    """The hosts that are not LOST, as a numbered list; see ``gpu_platform.domain.hosts.lease_protocol``."""
+
+    version: int = Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs={"autoincrement": False})
+    members: str = text_column()
+    """JSON list of [host, address of its node worker]."""

@@ -1,0 +1,269 @@
+"""A gang takes its place: every GPU, and CPUs and memory of hosts, in one transaction, or nothing at all.
+
+Three independent guards make sure that no GPU is held twice: the conditional update (``state = 'AVAILABLE' AND
+exclusive_holders = 0``, its row count checked), the CHECK constraints of ``gpu``, and the partial unique index on
+``allocation(gpu_uuid)`` of what is not released. For shares of GPUs, and CPUs and memory of hosts, see ``shares``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
+from gpu_platform.domain.hosts.share import first_use
+from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
+from gpu_platform.store.database import change, insert_new, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.jobs.queue import leave_queue
+from gpu_platform.store.leadership.leader import EPOCH
+from gpu_platform.store.leadership.leases import host_terms
+from gpu_platform.store.models import allocation, gpu, host, job, reservation
+from gpu_platform.store.reservations import shares
+from gpu_platform.store.reservations.allocations import OURS, lock_held
+from gpu_platform.store.transitions import next_state
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A place that an attempt holds."""
+
+    terms: dict[str, int]
+    """The fencing token of each host, for the launch."""
+    repeated: bool = False
+    """It was taken before: ranks may run there already."""
+
+
+@writing
+def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now: datetime) -> Taken:
+    """Take every GPU of the placement for the attempt, or none: QUEUED -> ALLOCATED, AVAILABLE -> ALLOCATED.
+
+    Repeating it while the attempt holds its GPUs is a no-op. Raises :class:`ReservationConflict` (naming the GPU, or
+    because the attempt was released before), :class:`StaleEpoch`, :class:`IllegalTransition`, :class:`NotFound`.
+    """
+    row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
+    if not insert_new(session, reservation, row):
+        if lock_held(session, key):
+            _check_place(session, key, placement)
+            return Taken(host_terms(session, key, placement.hosts), repeated=True)
+        raise ReservationConflict(f"attempt {key} was released before it could reserve; start a new attempt")
+    take_job(session, key, placement, now)
+    _check_epoch(session, placement)
+    take_gpus(session, key, placement, now)
+    leave_queue(session, key.job_id, now)
+    announce(session, key, placement, now)
+    return Taken(host_terms(session, key, placement.hosts))
+
+
+def announce(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+    """Inside a transaction: the events of a gang that has its place."""
+    where = {"job_id": key.job_id, "attempt": key.attempt}
+    data = {
+        "hosts": placement.hosts,
+        "gpus": placement.gpu_uuids,
+        "slices": [host_slice.model_dump(mode="json", exclude_defaults=True) for host_slice in placement.slices],
+        "level": placement.level.value,
+        "why": placement.why,
+        "bandwidth_gb_s": placement.bandwidth_gb_s,
+        "decided_in_ms": placement.decided_in_ms,
+    }
+    append_event(session, "job.placed", "scheduler", now, data=data, **where)
+    append_event(
+        session, "gang.reserved", "control", now, data={"gpus": placement.gpu_uuids, "hosts": placement.hosts}, **where
+    )
+
+
+# ---- the steps, inside a transaction; handover.py and restoring.py use them too ----
+
+
+def take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
+    """Inside a transaction: QUEUED -> ALLOCATED, at this attempt and place."""
+    ours = {"key_job": key.job_id, "key_attempt": key.attempt}
+    if change(session, _TAKE_JOB, {**ours, "placed": placement.model_dump_json(), "now": now}):
+        return
+    row = session.execute(_LOCK_JOB, {"key_job": key.job_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
+    if row.state != JobState.QUEUED:
+        raise _illegal(key, row.state, JobState.ALLOCATED)
+    raise ReservationConflict(f"attempt {key} is outdated: job {key.job_id} is at attempt {row.attempt}")
+
+
+def take_gpus(
+    session: Session, key: AttemptKey, placement: Placement, now: datetime, *, on_lost_hosts: bool = False
+) -> None:
+    """Inside a transaction: see :func:`reserve_gang`. ``on_lost_hosts``: its ranks run there already."""
+    items = shares.allocation_items(placement)
+    uuids = [item.uuid for item in items if item.uuid is not None]
+    if len(set(uuids)) != len(uuids) or not items:
+        raise ReservationConflict(f"the placement of {key} names a GPU twice, or none at all")
+    hosts = _take_host_resources(session, items)
+    if on_lost_hosts:
+        hosts = dict.fromkeys(hosts, HostState.READY.value)
+    rows = {row.uuid: row for row in session.execute(_LOCK_GPUS, {"uuids": uuids})} if uuids else {}
+    shared = any(item.grant is not None for item in items)
+    namespace = shares.namespace_of(session, key.job_id) if shared else ""
+    for item in items:
+        if item.uuid is None:
+            _check_host(item, hosts.get(item.host))
+        else:
+            _check_gpu(item, rows.get(item.uuid), hosts.get(item.host), namespace)
+    _mark_taken(session, items, namespace)
+    held = [
+        {
+            "job_id": key.job_id,
+            "attempt": key.attempt,
+            "number": number,
+            "gpu_uuid": item.uuid,
+            "host": item.host,
+            "reserved_at": now,
+            **shares.allocation_values(item, rows[item.uuid].memory_mib if item.uuid is not None else 0),
+        }
+        for number, item in enumerate(items)
+    ]
+    try:
+        session.execute(_ALLOCATE, held)
+    except IntegrityError as error:
+        raise ReservationConflict(f"one of {', '.join(uuids)} is held already") from error
+
+
+def _take_host_resources(session: Session, items: Sequence[shares.AllocationItem]) -> dict[str, str]:
+    """Lock the hosts and take CPUs and memory there. Returns host -> its state."""
+    needed = shares.need_host_resources(items)
+    names = sorted({item.host for item in items})
+    hosts = {row.name: row.state for row in session.execute(_LOCK_HOSTS[needed], {"names": names})}
+    if needed:
+        shares.take_host_resources(session, items)
+    return hosts
+
+
+def _mark_taken(session: Session, items: Sequence[shares.AllocationItem], namespace: str) -> None:
+    """The rows of the GPUs say what is taken of them."""
+    whole = [item.uuid for item in items if item.grant is None and item.uuid is not None]
+    if whole and change(session, _TAKE_GPUS, {"uuids": whole}) != len(whole):
+        raise ReservationConflict(f"one of {', '.join(whole)} was taken meanwhile")
+    for item in items:
+        if item.grant is None or item.uuid is None:
+            continue
+        if not shares.take_share(session, item.uuid, first_use(item.grant, namespace)):
+            raise ReservationConflict(f"a part of {item.uuid} was taken meanwhile", gpu_uuid=item.uuid)
+
+
+def _check_place(session: Session, key: AttemptKey, placement: Placement) -> None:
+    """It holds GPUs: these, unless a workflow that is older than the row was given others."""
+    held = session.scalars(_HELD_WHERE, {"key_job": key.job_id, "key_attempt": key.attempt}).all()
+    if sorted(held) != sorted(placement.gpu_uuids) and placement.gpu_uuids:
+        raise ReservationConflict(f"attempt {key} holds other GPUs already: {', '.join(held)}")
+
+
+def _check_epoch(session: Session, placement: Placement) -> None:
+    if not placement.epoch:
+        return
+    epoch = session.scalar(_LOCKED_EPOCH) or 0
+    if placement.epoch != epoch:
+        raise StaleEpoch(f"a scheduler of epoch {placement.epoch} decided this, but epoch {epoch} leads now")
+
+
+def _check_host(item: shares.AllocationItem, state: str | None) -> None:
+    """For a slice without GPUs."""
+    if state != HostState.READY:
+        problem = "is not registered" if state is None else f"is {state}"
+        raise ReservationConflict(f"host {item.host} {problem}", host=item.host)
+
+
+def _check_gpu(item: shares.AllocationItem, row: Any, host_state: str | None, namespace: str) -> None:
+    problem = None
+    if row is None:
+        problem = "is not registered"
+    elif row.host != item.host:
+        problem = f"is on {row.host}, not on {item.host}"
+    elif host_state != HostState.READY:
+        problem = f"is on {item.host}, which is {host_state}"
+    elif item.grant is not None:
+        refused = shares.check_share(row, first_use(item.grant, namespace))
+        problem = refused and f"on {item.host} {refused}"
+    elif row.state != GpuState.AVAILABLE:
+        problem = f"on {item.host} is {row.state}" + (f" ({row.reason})" if row.reason else "")
+    elif row.exclusive_holders or row.sm_percent_used or row.mig_mask:
+        problem = f"on {item.host} is partly taken"
+    if problem is not None:
+        raise ReservationConflict(f"GPU {item.uuid} {problem}", gpu_uuid=item.uuid, host=item.host)
+
+
+def _illegal(key: AttemptKey, current: str, wanted: JobState) -> IllegalTransition:
+    allowed = sorted(JOB_TRANSITIONS[JobState(current)])
+    return IllegalTransition(subject=f"job {key.job_id}", current=current, wanted=wanted.value, allowed=allowed)
+
+
+# ---- the statements, compiled once ----
+
+_HELD_WHERE = select(allocation.c.gpu_uuid).where(
+    OURS, allocation.c.released_at.is_(None), allocation.c.gpu_uuid.is_not(None)
+)
+_LOCKED_EPOCH = EPOCH.with_for_update(read=True)
+_LOCK_JOB = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("key_job")).with_for_update(key_share=True)
+_TAKE_JOB = (
+    update(job)
+    .where(
+        job.c.id == bindparam("key_job"),
+        job.c.state == JobState.QUEUED.value,
+        job.c.attempt <= bindparam("key_attempt"),
+    )
+    .values(
+        state=next_state(job.c.state, {JobState.QUEUED: JobState.ALLOCATED}),
+        attempt=bindparam("key_attempt"),
+        placement=bindparam("placed"),
+        state_at=bindparam("now"),
+    )
+)
+
+_HOSTS = (
+    select(host.c.name, host.c.state).where(host.c.name.in_(bindparam("names", expanding=True))).order_by(host.c.name)
+)
+_LOCK_HOSTS = {False: _HOSTS.with_for_update(read=True), True: _HOSTS.with_for_update(key_share=True)}
+"""By whether CPUs or memory are taken: reservations that take only GPUs of a host do not wait for each other."""
+
+_FREE = (
+    (gpu.c.state == GpuState.AVAILABLE.value)
+    & (gpu.c.exclusive_holders == 0)
+    & (gpu.c.sm_percent_used == 0)
+    & (gpu.c.mig_mask == 0)
+)
+_LOCK_GPUS = (
+    select(
+        gpu.c.uuid,
+        gpu.c.host,
+        gpu.c.state,
+        gpu.c.reason,
+        gpu.c.memory_mib,
+        gpu.c.exclusive_holders,
+        gpu.c.sm_percent_used,
+        gpu.c.mig_mask,
+        gpu.c.mig_media,
+        gpu.c.share_mode,
+        gpu.c.tenant,
+        gpu.c.memory_used_mib,
+    )
+    .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)))
+    .order_by(gpu.c.uuid)
+    .with_for_update(key_share=True)
+)
+_TAKE_GPUS = (
+    update(gpu)
+    .where(gpu.c.uuid.in_(bindparam("uuids", expanding=True)), _FREE)
+    .values(
+        state=next_state(gpu.c.state, {GpuState.AVAILABLE: GpuState.ALLOCATED}),
+        exclusive_holders=1,
+        sm_percent_used=100,
+        memory_used_mib=gpu.c.memory_mib,
+    )
+)
+_ALLOCATE = insert(allocation)
