@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,11 +20,20 @@ from gpu_platform.store.leadership import leader
 from service.metrics import exposition
 from tests.store_cluster import NOW, Cluster, key
 
+METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+
 
 def samples(store: Store, name: str) -> dict[tuple[str, ...], float]:
     families = text_string_to_metric_families(exposition(store).decode())
     found = next(family for family in families if family.name == name)
     return {tuple(value for _, value in sorted(one.labels.items(), reverse=True)): one.value for one in found.samples}
+
+
+def test_the_reference_lists_what_service_and_scheduler_measure(store: Store) -> None:
+    text = exposition(store).decode()  # the scheduler's are in the same registry: this process imports both
+    served = set(re.findall(r"^# TYPE ((?:gpu_platform|topology)_\w+(?<!_created)) ", text, re.MULTILINE))
+    rows = re.findall(r"^\| `((?:gpu_platform|topology)_\w+)`", METRICS.read_text(), re.MULTILINE)
+    assert served == {name for name in rows if not name.startswith(("gpu_platform_gpu_", "gpu_platform_rank_"))}
 
 
 def test_domains_say_how_busy_they_are(store: Store) -> None:
