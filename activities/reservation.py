@@ -104,7 +104,7 @@ class ReservationActivities:
     """The steps that reserve, hand over and release GPUs.
 
     The database must know every job that comes here, because the job was admitted. If it does not, it was lost or is an
-    older copy: then the step is tried until the job is restored (``activities/leader/restoring.py``).
+    older copy: then the step is tried until the job is restored (``activities/leader/job_restorer.py``).
     """
 
     def __init__(self, store: Store) -> None:
@@ -214,14 +214,14 @@ class ReservationActivities:
 
     def _end(self, request: EndAttempt) -> None:
         progress = request.progress
-        way = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
-        way.append(request.state)
+        states = [JobState.STARTING, JobState.RUNNING] if request.ran_unmarked else []
+        states.append(request.state)
         if request.state is JobState.PREEMPTED:
-            way.append(JobState.QUEUED)
+            states.append(JobState.QUEUED)
         attempts.end_attempt(
             self._store,
             request.key,
-            way,
+            states,
             now=utc_now(),
             actor=request.actor,
             result=attempts.AttemptResult(

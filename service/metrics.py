@@ -79,8 +79,8 @@ class _PlatformCollector(Collector):
         held: Counter[tuple[str, str]] = Counter()
         there: Counter[tuple[str, str]] = Counter()
         for row in hosts.read_hosts(self._store):
-            told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-            names = {**fabric.domains_of(row.name, told), "nvlink": row.inventory.nvlink_domain}
+            reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+            names = {**fabric.domains_of(row.name, reported), "nvlink": row.inventory.nvlink_domain}
             for level in fabric.levels:
                 if (name := names.get(level)) is not None:
                     held[level, name] += taken.get(row.name, (0.0, 0))[0]  # type: ignore[assignment]  # of floats, too

@@ -86,7 +86,7 @@ class JobWorkflows:
         job is cleaned up.
         """
         try:
-            await self._start(job.id, job.spec, (signal, interrupt), begin_again=True)
+            await self._start(job.id, job.spec, (signal, interrupt), takes_over=True)
         except WorkflowGone:
             state = JobState.FAILED if signal == "preempt" else JobState.CANCELLED
             async with self._reaching() as client:
@@ -125,9 +125,9 @@ class JobWorkflows:
             await client.service_client.check_health(timeout=timedelta(seconds=2))
 
     async def _start(
-        self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, begin_again: bool = False
+        self, job_id: str, spec: JobSpec, signal: tuple[str, Interrupt] | None, *, takes_over: bool = False
     ) -> None:
-        given = JobInput(job_id=job_id, spec=spec, begin_again=begin_again)
+        given = JobInput(job_id=job_id, spec=spec, takes_over=takes_over)
         async with self._reaching() as client:
             try:
                 await self._starter.start_job(client, given, signal=signal, rpc_timeout=RPC_TIMEOUT)

@@ -24,8 +24,8 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
+from activities.leader.housekeeping import Housekeeping
 from activities.leader.leader import LeaderActivities
-from activities.leader.upkeep import Upkeep
 from activities.search_attributes import of_submission
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.lease import HostReport
@@ -152,9 +152,9 @@ class SimulatedNode:
         """What the leader does once the host was silent for a TTL, without the wait."""
         store = self._platform.store
         lease = leases.read_leases(store, LEASE_TTL_S).stamps[self.name]
-        upkeep = Upkeep(store, self._platform.client, LEASE_TTL_S)
+        housekeeping = Housekeeping(store, self._platform.client, LEASE_TTL_S)
         for lost in await asyncio.to_thread(leases.expire_leases, store, {self.name: lease}, datetime.now(UTC)):
-            await upkeep.tell_jobs(lost)
+            await housekeeping.signal_jobs(lost)
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
         inject_fault(control_dir(self._home), gpu_index, **fault)

@@ -15,11 +15,11 @@ from typing import Any
 from temporalio.exceptions import ApplicationError
 
 from activities.admission import AdmissionActivities
-from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
 from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, cleanup_keys
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
+from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import cleanup_id
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
@@ -197,7 +197,7 @@ class World:
         flow = self.workflows.get(job.id)
         if flow is not None and flow.program is not None:
             flow.cancelled = True
-        elif not self.start_now(JobInput(job_id=job.id, spec=job.spec, begin_again=True), cancelled=True):
+        elif not self.start_now(JobInput(job_id=job.id, spec=job.spec, takes_over=True), cancelled=True):
             for key in cleanup_keys(job.id, job.attempt, orphans.held_of_job(self.store, job.id)):
                 self.clean_up_now(CleanupInput(key=key, message="cancelled", state=JobState.CANCELLED, actor="ada"))
 
@@ -237,8 +237,8 @@ class World:
     async def _job(self, flow: Workflow, given: JobInput) -> Program:
         job_id = given.job_id
         pending = True
-        if given.begin_again:
-            found = TakeoverActivities(self.store).begin_again(job_id)
+        if given.takes_over:
+            found = TakeoverActivities(self.store).take_over(job_id)
             pending = found.state is JobState.PENDING
             yield
             if found.state.is_terminal:

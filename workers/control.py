@@ -10,7 +10,6 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.admission import AdmissionActivities
-from activities.beginning_again import TakeoverActivities
 from activities.cleanup import CleanupActivities
 from activities.host_report import HostReportActivities
 from activities.job_workflows import TemporalJobWorkflows
@@ -18,6 +17,7 @@ from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
+from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
@@ -61,7 +61,7 @@ def control_worker(
         workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
         activities=[
             admission.admit_job,
-            TakeoverActivities(store).begin_again,
+            TakeoverActivities(store).take_over,
             placement.place_gang,
             reservation.reserve_gang,
             reservation.hand_over,

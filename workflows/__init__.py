@@ -1,1 +1,2 @@
-"""What happens, in order. Deterministic: no clock, no randomness, no I/O of its own."""
+"""Workflows: what happens to jobs, GPUs and hosts, in order. Deterministic: no clock, no randomness, no I/O of their
+own."""

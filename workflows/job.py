@@ -17,13 +17,13 @@ from temporalio.exceptions import FailureError
 
 from workflows.attempts.attempt import Attempt, Interrupted, NotHealed, Stop
 from workflows.attempts.back_off import is_user_failure, wait_before_retry
-from workflows.attempts.beginning_again import begin_again, workflow_lost
 from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
 from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
 from workflows.attempts.launching import launch_hosts, prepare_hosts
 from workflows.attempts.placing import place_and_reserve
+from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
 from workflows.attempts.watching import completed, watch_gang
 from workflows.steps import until
@@ -69,7 +69,7 @@ class JobWorkflow:
         self._id = input.job_id
         self._spec = input.spec
         self._progress = input.progress or JobProgress()
-        self._begins_again = input.begin_again
+        self._takes_over = input.takes_over
         self._timeline = JobTimeline(JobState.PENDING if input.progress is None else JobState.QUEUED)
         self._stop = Stop()
         self._attempt = Attempt(self._spec, self._key, self._stop)
@@ -154,14 +154,14 @@ class JobWorkflow:
     # -- the job -------------------------------------------------------------------------------
 
     async def _work(self) -> JobResult:
-        if self._begins_again and (ended := await self._begin_again()) is not None:
+        if self._takes_over and (ended := await self._take_over()) is not None:
             return ended
         if self._timeline.state is JobState.PENDING and (ended := await self._admit()) is not None:
             return ended
         while True:
             ending = await self._one_attempt()
             if ending.workflow_is_older:
-                if (ended := await self._begin_again()) is not None:
+                if (ended := await self._take_over()) is not None:
                     return ended
                 continue
             if ending.state.is_terminal:
@@ -190,12 +190,12 @@ class JobWorkflow:
             raise job_failed(ending.failure)
         return JobResult(state=ending.state, exit_code=ending.exit_code, attempts=self._progress.attempt)
 
-    async def _begin_again(self) -> JobResult | None:
+    async def _take_over(self) -> JobResult | None:
         """Take over the job of a workflow that was lost. What that one left is closed like an attempt that failed.
 
         Returns the job's result if the job has ended.
         """
-        found = await begin_again(self._id, self._spec)
+        found = await take_over(self._id, self._spec)
         if found.state.is_terminal:
             if found.failure is not None:
                 raise job_failed(found.failure)
@@ -208,7 +208,7 @@ class JobWorkflow:
             ending = interruption(attempt, self._progress) if interrupted else workflow_lost(self._spec, self._progress)
             await self._close(attempt, ending)
             if ending.workflow_is_older:
-                return await self._begin_again()
+                return await self._take_over()
             if ending.state.is_terminal:
                 return await self._result(ending)
         self._progress.attempt = self._timeline.attempt = found.closed_attempt
@@ -322,7 +322,7 @@ class JobWorkflow:
                 self._handover = replace(handover, terms=handed.terms, may_run=handed.repeated)
                 self._timeline.enter(JobState.QUEUED, ending.failure.message if ending.failure else "")
                 return
-            self._timeline.note(f"placed anew: {handed.conflict}")
+            self._timeline.note(f"placed again: {handed.conflict}")
         end = EndAttempt(
             key=attempt.key,
             state=ending.state,

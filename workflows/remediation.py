@@ -255,7 +255,7 @@ class RemediationWorkflow:
         """Wait until no job holds the GPU. The node worker signalled the jobs that it knew; others that still hold
         the GPU at the second look get the signal here."""
         seen: set[str] = set()
-        told: set[str] = set()
+        signalled: set[str] = set()
         pause = 0.1
         # A job that may end by itself can take days: look rarely, so that the workflow's history stays short.
         longest = IDLE_PAUSE_S if report.action is FaultAction.RESET_WHEN_IDLE else 10.0
@@ -266,8 +266,8 @@ class RemediationWorkflow:
             if not holders:
                 return
             for key in holders:
-                if str(key) in seen - told:
-                    told.add(str(key))
+                if str(key) in seen - signalled:
+                    signalled.add(str(key))
                     job = workflow.get_external_workflow_handle(key.job_id)
                     # A job that ended meanwhile has released the GPU: the next look sees it.
                     await asyncio.gather(

@@ -238,7 +238,7 @@ class HostRepair:
         return await self._finish(RepairStep.REBOOT, problem)
 
     async def _ask_to_reboot(self, boot_id: str | None) -> str | None:
-        self.note("the host is told to reboot")
+        self.note("the host is ordered to reboot")
         await self._count_reboot("the host's own command")
         try:
             await workflow.execute_activity_method(

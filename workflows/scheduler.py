@@ -8,12 +8,13 @@ in the database, so that the old leader's late answers are refused.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ConfigDict, Field
 
     from activities.leader.leader import LeaderActivities
     from gpu_platform.domain.contracts import SCHEDULER_TASK_QUEUE
@@ -22,9 +23,12 @@ with workflow.unsafe.imports_passed_through():
 class SchedulerInput(BaseModel):
     """The argument of SchedulerWorkflow."""
 
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
     heartbeat_timeout_s: float = 4.0
-    term_s: float = 24 * 3600.0
-    """Length of one leader's activity, after which the workflow continues as new."""
+    lead_s: Annotated[float, Field(alias="term_s")] = 24 * 3600.0
+    """The longest time that one process leads in a row, in seconds. Then the workflow continues as new. On the wire:
+    ``term_s``."""
 
 
 @workflow.defn(name="SchedulerWorkflow")
@@ -36,9 +40,9 @@ class SchedulerWorkflow:
         """Run one leader's activity to its end, then continue as new."""
         await workflow.execute_activity_method(
             LeaderActivities.lead,
-            input.term_s,
+            input.lead_s,
             task_queue=SCHEDULER_TASK_QUEUE,
-            start_to_close_timeout=timedelta(seconds=input.term_s + 3600),
+            start_to_close_timeout=timedelta(seconds=input.lead_s + 3600),
             heartbeat_timeout=timedelta(seconds=input.heartbeat_timeout_s),
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(milliseconds=100),

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LONGEST_SUMMARY = 180
-"""In characters. Temporal refuses a step with a summary longer than 200 bytes."""
+"""The longest summary in characters. Temporal refuses a step with a summary longer than 200 bytes."""
 
 
 def cut_summary(text: str) -> str:

@@ -18,9 +18,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import utc_now
 from activities.leader.decision_loop import DecisionLoop, PolicyInForce
+from activities.leader.housekeeping import Housekeeping
+from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
 from activities.leader.preemptions import PreemptionOrder
-from activities.leader.restoring import LAST_TRY_S, DatabaseDoubt
-from activities.leader.upkeep import Upkeep
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
 from gpu_platform.domain.placing.placement import Placement
@@ -63,8 +63,8 @@ class LeaderActivities:
             self._decisions.reconfigure(self._policy)
 
     @activity.defn
-    async def lead(self, term_s: float) -> None:
-        """Decide until the term is over, the activity is cancelled, or another leader takes over."""
+    async def lead(self, lead_s: float) -> None:
+        """Decide for ``lead_s`` seconds, until the activity is cancelled, or until another leader takes over."""
         holder = f"{socket.gethostname()}/{activity.info().activity_id}/{activity.info().attempt}"
         doubt, reported = await self._doubt()
         epoch = await asyncio.to_thread(leader.begin_epoch, self._store, holder, utc_now(), self._policy.written)
@@ -87,7 +87,7 @@ class LeaderActivities:
             loop.call_soon_threadsafe(lambda: send(self._send_preemption(order)))
 
         stopped = threading.Event()
-        beside = Upkeep(
+        beside = Housekeeping(
             self._store, self._client, self._lease_ttl_s, self._settings.retention_days, self._back_off, doubt
         )
         decisions = self._decisions = DecisionLoop(
@@ -99,14 +99,14 @@ class LeaderActivities:
             send_preemption=send_preemption,
             may_place=beside.restorer.may_place,
         )
-        upkeep = asyncio.ensure_future(beside.run())
+        housekeeping = asyncio.ensure_future(beside.run())
         deciding = asyncio.ensure_future(_decide(decisions, stopped, beside))
-        deadline = loop.time() + term_s
+        deadline = loop.time() + lead_s
         try:
             while loop.time() < deadline:
                 activity.heartbeat(epoch, max(reported, beside.round))
                 done, _ = await asyncio.wait(
-                    [deciding, upkeep],
+                    [deciding, housekeeping],
                     timeout=self._settings.leader_heartbeat_timeout_s / 4,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -117,10 +117,10 @@ class LeaderActivities:
             stopped.set()
             beside.restorer.settled.set()  # the decision loop may wait for this, but decides nothing any more
             self._decisions = None
-            upkeep.cancel()
+            housekeeping.cancel()
             for task in list(messages):
                 task.cancel()
-            await asyncio.gather(deciding, upkeep, *messages, return_exceptions=True)
+            await asyncio.gather(deciding, housekeeping, *messages, return_exceptions=True)
             log.info("scheduler.stepped_down", epoch=epoch)
 
     async def _doubt(self) -> tuple[DatabaseDoubt, int]:
@@ -165,7 +165,7 @@ class LeaderActivities:
                 return
 
 
-async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Upkeep) -> None:
+async def _decide(decisions: DecisionLoop, stopped: threading.Event, beside: Housekeeping) -> None:
     """Run the decision loop, but only after jobs that an older database lacks have their GPUs again: other jobs
     would get them."""
     with contextlib.suppress(TimeoutError):

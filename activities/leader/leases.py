@@ -62,7 +62,7 @@ class LeaseWatch:
         passed, self._looked_at = min(at - self._looked_at, LONGEST_LOOK_S), at
         self._state = self._state.begin_round(began, number)
         self._state, verdict = self._state.look(at, passed, self._patient(found, now), found.members)
-        self._tell_held(verdict, now)
+        self._record_held(verdict, now)
         return leases.expire_leases(self._store, {name: found.stamps[name] for name in verdict.lost}, now)
 
     def _patient(self, found: Leases, now: datetime) -> Mapping[str, LeaseRow]:
@@ -77,7 +77,7 @@ class LeaseWatch:
             for name, row in found.rows.items()
         }
 
-    def _tell_held(self, verdict: Verdict, now: datetime) -> None:
+    def _record_held(self, verdict: Verdict, now: datetime) -> None:
         HOSTS_HEARD.set(verdict.heard)
         VERDICT_HELD.set(len(verdict.held))
         if not verdict.held:

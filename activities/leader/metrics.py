@@ -17,7 +17,7 @@ RECOVERY_SECONDS = Histogram(
 PLACEMENT_DECISIONS = Counter(
     "topology_placement_decisions_total",
     "Proposals that were made (placed), that nobody confirmed in time (expired) or waited for any more (unanswered), "
-    "and jobs that were told to make room (preempted)",
+    "and jobs that were ordered to stop for another job (preempted)",
     ["outcome"],
 )
 JOBS_RESTORED = Counter(

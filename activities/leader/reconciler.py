@@ -103,14 +103,14 @@ class Reconciler:
         if not self._seen_before(job_id, (before, view), began, grace_s):
             return
         if view.life is WorkflowLife.UNKNOWN:
-            await self._begin_again(before)
+            await self._take_over(before)
         elif view.life is WorkflowLife.OPEN:
             log.warning("job.workflow_is_older", job=job_id, state=before.state.value, attempt=before.attempt)
             await self._workflows.ask_again(job_id)
         elif self._restore_end is None or not await self._restore_end(job_id):
             await self._clean_up(before, view)
 
-    async def _begin_again(self, row: JobRow) -> None:
+    async def _take_over(self, row: JobRow) -> None:
         """Start a workflow that takes the job over. Temporal refuses it if the job has a workflow after all."""
         job = await self._in_thread(jobs.get_job, self._store, row.job_id)
         log.warning("job.begun_again", job=row.job_id, state=row.state.value, attempt=row.attempt)
@@ -121,7 +121,7 @@ class Reconciler:
             preemptions=job.preemptions,
         )
         known = None if row.state is JobState.PENDING else progress
-        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, begin_again=True))
+        await self._workflows.start(JobInput(job_id=job.id, spec=job.spec, progress=known, takes_over=True))
 
     async def _clean_up(self, row: JobRow, view: WorkflowView) -> None:
         held: list[HeldAttempt] = await self._in_thread(orphans.held_of_job, self._store, row.job_id)

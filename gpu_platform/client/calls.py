@@ -331,8 +331,8 @@ def _why(reason: str) -> bytes | None:
 
 
 def _given(**params: Any) -> dict[str, Any]:
-    told = {name: value for name, value in params.items() if value is not None}
-    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in told.items()}
+    present = {name: value for name, value in params.items() if value is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in present.items()}
 
 
 def _quoted(part: str) -> str:

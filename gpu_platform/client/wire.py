@@ -174,9 +174,9 @@ def problem_of_response(status: int, headers: Mapping[str, str], body: bytes) ->
 def invalid_request(errors: list[Any], subject: str = "the request") -> InvalidRequest:
     """One error that names every wrong field, made from ``ValidationError.errors()``."""
     fields = [_field_error(error) for error in errors]
-    told = "; ".join(f"{field.field}: {field.message}{_given(field)}" for field in fields[:10])
+    problems = "; ".join(f"{field.field}: {field.message}{_given(field)}" for field in fields[:10])
     more = f"; and {len(fields) - 10} more" if len(fields) > 10 else ""
-    return InvalidRequest(f"{subject} is wrong: {told}{more}", errors=[field.model_dump() for field in fields])
+    return InvalidRequest(f"{subject} is wrong: {problems}{more}", errors=[field.model_dump() for field in fields])
 
 
 def _field_error(error: Mapping[str, Any]) -> FieldError:

@@ -139,20 +139,20 @@ class AttemptWatch:
         if self._node.hang_without_utilization:
             moved = max(meter.seen_moving_at_s for meter in meters)
         for kind, seconds in dog.look(now_s, attempt.counters, busy, moved).items():
-            self._tell(attempt, kind, seconds)
+            self._report_stall(attempt, kind, seconds)
 
     @property
     def _silence_s(self) -> float:
         return max(2.0, 5 * self._node.health_interval_s)
 
-    def _tell(self, attempt: LiveAttempt, kind: Stall, seconds: float) -> None:
+    def _report_stall(self, attempt: LiveAttempt, kind: Stall, seconds: float) -> None:
         plan, wanted = attempt.plan, attempt.plan.limits
         where = f"attempt {plan.key.attempt} on {plan.host}"
         gpus = _several(len(plan.gpu_uuids), "GPU")
         if kind is Stall.HANGS:
             limit = wanted.hang_limit_s or self._node.hang_limit_s
             utilization_known = all(meter.reports_utilization for meter in attempt.meters.values())
-            stood = "stood at 0 % with" if utilization_known else "(whose utilisation NVML does not tell) had"
+            stood = "stood at 0 % with" if utilization_known else "(whose utilisation NVML does not report) had"
             message = (
                 f"{where} hangs: for {seconds:.0f} s its {gpus} {stood} unchanged memory, and its "
                 f"{_several(len(attempt.counters), 'rank')} used no CPU time, read and wrote nothing and printed "

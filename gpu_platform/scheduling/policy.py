@@ -99,9 +99,9 @@ class Policy:
     filters: tuple[str, ...] = ()
     """Filters of other packages (entry points ``gpu_platform.filters``) that hosts must pass, by name."""
     plugins: Annotated[Mapping[str, Score], PlainValidator(dict)] = field(default_factory=dict)
-    """More scores, by name: see ``plugin_loading.load_plugins``."""
+    """Scores of other packages, by name: see ``plugin_loading.load_plugins``."""
     site_filters: Annotated[Sequence[NamedFilter], PlainValidator(tuple)] = ()
-    """More filters: see ``plugin_loading.load_filters``."""
+    """Filters of other packages: see ``plugin_loading.load_filters``."""
     plugin_faults: tuple[PluginFault, ...] = ()
     """Plugins that the policy names and that are switched off because they failed."""
     typical_sizes: Mapping[int, float] = field(default_factory=lambda: TYPICAL_SIZES)

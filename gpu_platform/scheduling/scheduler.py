@@ -22,7 +22,7 @@ from gpu_platform.scheduling.backfilling.gang_backfill import GangBackfill
 from gpu_platform.scheduling.cluster.proposals import Proposal, Proposals
 from gpu_platform.scheduling.cluster.running_jobs import RunningJobs
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
-from gpu_platform.scheduling.explaining.reasons import WaitingReasons
+from gpu_platform.scheduling.explaining.waiting_reasons import WaitingReasons
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.gangs import GangPlacer
 from gpu_platform.scheduling.policy import Policy, build_framework
@@ -42,7 +42,7 @@ class Decision:
     placements: list[tuple[PlacementRequest, Placement]] = field(default_factory=list)
     """Proposals, best first. Their GPUs stay held until ``confirm``, ``reject`` or expiry."""
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.reasons``."""
+    """Class of jobs -> why it waits, if that is new. A few at a time: see ``explaining.waiting_reasons``."""
     expired: list[PlacementRequest] = field(default_factory=list)
     """Jobs whose proposal nobody confirmed in time. They wait again."""
     preemptions: list[Preemption] = field(default_factory=list)

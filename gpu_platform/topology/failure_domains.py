@@ -21,8 +21,8 @@ def failure_domains(hosts: Iterable[HostRow], config: FabricConfig) -> dict[str,
     fabric = Fabric(config)
     found: dict[str, list[Domain]] = {}
     for row in hosts:
-        told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-        names = fabric.domains_of(row.name, told)
+        reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        names = fabric.domains_of(row.name, reported)
         domains = found[row.name] = []
         if row.inventory.nvlink_domain:
             domains.append((NVLINK, row.inventory.nvlink_domain))

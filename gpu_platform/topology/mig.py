@@ -106,12 +106,12 @@ class MigModel(BaseModel):
         """Return the share that an instance is. Memory is never more than its slices, so that shares do not exceed
         the GPU.
         """
-        part = gpu_memory_mib * profile.memory_slices // self.memory_slices
-        told = part if profile.memory_gib is None else int(profile.memory_gib * 1024)
+        slices_mib = gpu_memory_mib * profile.memory_slices // self.memory_slices
+        listed_mib = slices_mib if profile.memory_gib is None else int(profile.memory_gib * 1024)
         return ShareGrant(
             mode=ShareMode.MIG,
             percent=100 * profile.compute_slices // self.compute_slices,
-            memory_mib=min(part, told),
+            memory_mib=min(slices_mib, listed_mib),
             mig_profile=profile.name,
             mig_start=start,
             mig_size=profile.memory_slices,

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def offset_of(cursor: str | None) -> int:
     """The offset that a cursor means. None: the beginning. Raises :class:`InvalidRequest`."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 12):
-        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew")
+        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start with the first page")
     return int(cursor or 0)
 
 

@@ -36,7 +36,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-"""For the OpenAPI description of every route."""
+"""The answers for errors in the OpenAPI description of every route."""
 
 
 def install(app: FastAPI) -> None:

@@ -142,7 +142,7 @@ def _remembered(job_id: str, one: LastKnown) -> CheckpointInfo:
         attempt=one.attempt,
         name=one.name,
         written_at=one.written_at,
-        problem=f"host {one.host} does not answer: this is the newest that it told of",
+        problem=f"host {one.host} does not answer: this is the newest that it reported",
         path="",
         hosts=[one.host],
     )

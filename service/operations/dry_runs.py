@@ -50,7 +50,7 @@ _one_at_a_time = threading.Lock()
 _T = TypeVar("_T")
 
 
-def follow(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
+def usable_policy(written: Mapping[str, Any], off: Sequence[PluginFault]) -> Policy:
     """The leader's policy without the plugins that the leader switched off or that cannot be loaded here."""
     policy = read_policy(written, do_without=lambda fault: True)
     for fault in off:
@@ -71,7 +71,7 @@ def _asked(policy: Policy, ask: Callable[[Policy], _T]) -> _T:
 def snapshot(store: Store) -> ClusterState:
     """The live state and the current policy, without anything secret."""
     written = leader.current_policy(store)
-    policy = follow(written, [])
+    policy = usable_policy(written, [])
     remembered = timedelta(seconds=HALF_LIVES * policy.half_life_s) if policy.order == "fair_share" else None
     found = state.read_state(store, now(), remembered)
     return found.without_tokens().model_copy(update={"policy": written})
@@ -98,7 +98,7 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
             outcome = simulate_submission(core, probe, cluster.at)
             return outcome, sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
 
-        found, ahead = _asked(follow(cluster.policy, leader.plugin_faults(store)), submit)
+        found, ahead = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), submit)
     if found.placement is not None:
         message = f"would start now: {found.placement.why}"
         return DryRun(accepted=True, message=message, placement=found.placement)
@@ -133,7 +133,7 @@ def admission_refusal(store: Store) -> admission.Refusal:
                 store.memo[_EMPTY] = stamp, cluster
                 return cluster.refusal(probe)
 
-            return _asked(follow(written, off), refuse)
+            return _asked(usable_policy(written, off), refuse)
 
     return refusal
 
@@ -154,11 +154,11 @@ def _waits(found: DryRunResult, at: float) -> str:
     if not found.preempts:
         return f"would wait: {found.reason.message}"
     jobs = ", ".join(found.preempts)
-    has = "has" if len(found.preempts) == 1 else "have"
+    it, has = ("it", "has") if len(found.preempts) == 1 else ("they", "have")
     if found.preempts_at is None:
-        return f"would start as soon as {jobs} {has} made room, stopped for it at once"
+        return f"would preempt {jobs} at once, and start as soon as {it} {has} stopped"
     wait_s = found.preempts_at - at
-    return f"would wait {wait_s:.0f} s, until {jobs} {has} run for the policy's min_run_s, and made room"
+    return f"would wait {wait_s:.0f} s until {jobs} {has} run for the policy's min_run_s, and then preempt {jobs}"
 
 
 def why(store: Store, job_id: str) -> Reason:
@@ -175,7 +175,7 @@ def why(store: Store, job_id: str) -> Reason:
             core.decide(cluster.at)
             return core.why(job_id, cluster.at)
 
-        reason = _asked(follow(cluster.policy, leader.plugin_faults(store)), look)
+        reason = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), look)
     if reason is not None:
         return reason.for_job(job_id, job.reason.position if job.reason else None)
     if job.reason is not None:

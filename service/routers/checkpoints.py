@@ -21,7 +21,7 @@ async def list_checkpoints(
     context: ServiceContextDep,
     verify: Annotated[bool, Query(description="Read every byte and compare hashes, not sizes only")] = False,
 ) -> Page[CheckpointInfo]:
-    """All checkpoints of a job, oldest first, as the hosts that see them tell; damaged ones too."""
+    """All checkpoints of a job, oldest first, as the hosts that see them report them. Damaged ones are listed, too."""
     return Page(items=await checkpoints.list_checkpoints(context, job_id, verify=verify))
 
 

@@ -39,8 +39,8 @@ async def readyz(context: ServiceContextDep) -> Health:
     )
     troubles = {name: trouble for name, trouble in (("database", database), ("temporal", temporal)) if trouble}
     if troubles:
-        told = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
-        raise Unavailable(f"not ready: {told}", **troubles)
+        problems = "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items())
+        raise Unavailable(f"not ready: {problems}", **troubles)
     held = await run_in_threadpool(leases.held_verdict, context.store)
     restored = await run_in_threadpool(restoring.last_restore, context.store, datetime.now(UTC))
     plugins = await run_in_threadpool(leader.plugin_faults, context.store)

@@ -104,7 +104,7 @@ async def test_checkpoints_are_listed_and_chosen(hosts: Hosts, client: AsyncClie
     assert (one.label, one.complete, one.problem) == (
         "1/step-1",
         False,
-        "host a does not answer: this is the newest that it told of",
+        "host a does not answer: this is the newest that it reported",
     )
 
 

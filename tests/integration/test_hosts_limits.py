@@ -329,7 +329,7 @@ async def test_where_nobody_can_tell_what_a_job_computes_it_hangs_only_if_the_op
     looked.watch.sample()
     [fault] = looked.faults
     assert fault.attempt == plan.key
-    assert "its 1 GPU (whose utilisation NVML does not tell) had unchanged memory" in fault.message
+    assert "its 1 GPU (whose utilisation NVML does not report) had unchanged memory" in fault.message
     [rank] = (await looked.host.stop(plan.key)).usage
     assert (rank.peak_utilization_percent, rank.peak_gpu_memory_mib) == (None, 5000)
 

@@ -118,7 +118,7 @@ async def test_an_attempt_whose_end_was_run_is_not_shown_to_the_stages_again(hos
     host.launch(plan)
     await host.watch(plan)
     await host.stop(plan.key)
-    left = records.take_claim(str(rank_dir(host.home, plan.key, 0)))  # as a supervisor that was late with its end
+    left = records.take_lock(str(rank_dir(host.home, plan.key, 0)))  # as a supervisor that was late with its end
     assert left is not None
     pages.clear()
     assert host.restart().attempts() == [plan.key], "what is left of it is still stopped"

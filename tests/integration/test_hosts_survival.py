@@ -153,7 +153,7 @@ async def test_a_supervisor_killed_at_any_moment_of_the_start_leaves_no_second_r
     for delay in range(30):
         plan = host.plan("sh", "-c", "echo $$; exec sleep 600")
         launch = asyncio.create_task(asyncio.to_thread(host.launch, plan))
-        claim = paths.rank_dir(host.home, plan.key, 0) / records.CLAIM
+        claim = paths.rank_dir(host.home, plan.key, 0) / records.LOCK
         await until(claim.exists, "claim")
         await asyncio.sleep(delay / 10_000)
         record = records.read_record(str(claim))
@@ -173,7 +173,7 @@ async def test_after_a_reboot_old_pids_mean_nothing(host: HostRig) -> None:
     await host.stop(plan.key)
     directory = paths.rank_dir(host.home, plan.key, 0)
     (directory / records.EXIT).unlink()
-    for name in (records.STARTED, records.CLAIM):
+    for name in (records.STARTED, records.LOCK):
         record = records.read_record(str(directory / name))
         assert record is not None
         # Another process has the pid now: this one.

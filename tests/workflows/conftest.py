@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from activities.leader import upkeep
+from activities.leader import housekeeping
 
 
 @pytest.fixture(autouse=True)
 def frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only the leader's sweep finds is found sooner. How old it must be for that stays as it is."""
-    monkeypatch.setattr(upkeep, "SWEEP_S", 1.0)
+    monkeypatch.setattr(housekeeping, "SWEEP_S", 1.0)

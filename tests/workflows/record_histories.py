@@ -265,7 +265,7 @@ async def lost_host_is_told_to_stop(platform: Platform) -> str:
 async def begun_again_while_running(platform: Platform) -> str:
     job = await running(platform, shell('[ "$GPU_PLATFORM_ATTEMPT" -gt 1 ] || sleep 600'))
     await platform.forgotten(job.id)
-    assert await TemporalJobWorkflows(platform.client).start(JobInput(job_id=job.id, spec=job.spec, begin_again=True))
+    assert await TemporalJobWorkflows(platform.client).start(JobInput(job_id=job.id, spec=job.spec, takes_over=True))
     await platform.ends(job.id, JobState.COMPLETED)
     return job.id
 

@@ -84,7 +84,7 @@ class FaultDispatcher:
     async def _deliver(self, fault: FaultReport) -> None:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
         if fault.action.stops_job or fault.attempt is not None:
-            await asyncio.gather(*[self._tell_job(key, fault) for key in self._affected_attempts(fault)])
+            await asyncio.gather(*[self._signal_job(key, fault) for key in self._affected_attempts(fault)])
         await self._client.start_workflow(
             RemediationWorkflow.run,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
@@ -101,7 +101,7 @@ class FaultDispatcher:
             return [fault.attempt]
         return self._agent.attempts_on(fault.gpu_uuid)
 
-    async def _tell_job(self, key: AttemptKey, fault: FaultReport) -> None:
+    async def _signal_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:
             await self._client.get_workflow_handle(key.job_id).signal(
                 "gpu_fault", GpuFault(attempt=key.attempt, report=fault)

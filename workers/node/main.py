@@ -159,7 +159,7 @@ def report_by_temporal(client: Client) -> TemporalReporter:
                 rpc_timeout=REPORT_TIMEOUT,
             )
         except (RPCError, WorkflowFailureError, RuntimeError) as error:
-            raise Unavailable(f"no answer by way of Temporal: {error}") from error
+            raise Unavailable(f"no answer through Temporal: {error}") from error
 
     return report
 

@@ -67,7 +67,7 @@ class Attempt:
 
     def stopping_fault(self) -> GpuFault | None:
         """The fault that stops the attempt. A fault on a GPU of a spare stops no attempt."""
-        needed = {uuid for part in self._running() for uuid in part.gpu_uuids}
+        needed = {uuid for one in self._running() for uuid in one.gpu_uuids}
         faults = (f for f in self.faults.values() if f.report.attempt is not None or f.report.gpu_uuid in needed)
         stopping = (fault for fault in faults if fault.report.action.stops_job)
         return next(stopping, None) if self.placement is not None else None
@@ -79,7 +79,7 @@ class Attempt:
 
     def running_hosts(self) -> list[str]:
         """The hosts with ranks, each once. A host that has only spares knows nothing of the attempt."""
-        return list(dict.fromkeys(part.host for part in self._running()))
+        return list(dict.fromkeys(one.host for one in self._running()))
 
     def broken_gpus(self) -> list[GpuFault]:
         """The faults that take a GPU out of service."""

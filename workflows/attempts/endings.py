@@ -101,7 +101,7 @@ def not_healed(spec: JobSpec) -> Ending:
     """How an attempt ends whose kept reservation was not healed in time. The fault itself was charged already."""
     waited = f"its GPUs were not healed within {spec.keep_reservation_s} s"
     failure = Failure(kind=blame(FailureCause.NOT_HEALED), message=waited)
-    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: placed anew", must_replace=True)
+    return Ending(state=JobState.QUEUED, failure=failure, note=f"{waited}: the gang is placed again", must_replace=True)
 
 
 def _stopped(state: JobState, by: StoppedBy, grace_s: float) -> Ending:

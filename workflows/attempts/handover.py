@@ -117,22 +117,22 @@ def handover_placement(
     """
     running, spares = running_slices(spec, placement.slices), spare_slices(spec, placement.slices)
 
-    def works(part: HostSlice) -> bool:
-        return part.host not in broken_hosts and not any(uuid in broken_gpus for uuid in part.gpu_uuids)
+    def works(host_slice: HostSlice) -> bool:
+        return host_slice.host not in broken_hosts and not any(uuid in broken_gpus for uuid in host_slice.gpu_uuids)
 
-    failed = [part for part in running if not works(part)]
+    failed = [one for one in running if not works(one)]
     if not failed:
         return None
-    fit = [part for part in spares if works(part)]
+    fit = [one for one in spares if works(one)]
     if len(failed) <= len(fit):
         instead = iter(fit)
-        slices = [part if works(part) else next(instead) for part in running]
+        slices = [one if works(one) else next(instead) for one in running]
         swapped = ", ".join(f"{new.host} for {old.host}" for old, new in zip(failed, fit, strict=False))
         why = f"goes on with its spare: {swapped}"
         return Handover(_on(placement, [*slices, *instead], why), parked=False)
-    if not spec.keep_reservation_s or not can_heal or any(part.host in broken_hosts for part in running):
+    if not spec.keep_reservation_s or not can_heal or any(one.host in broken_hosts for one in running):
         return None
-    kept = [part for part in placement.slices if part.host not in broken_hosts]
+    kept = [one for one in placement.slices if one.host not in broken_hosts]
     return Handover(_on(placement, kept, "keeps its place while a GPU is reset"), parked=True)
 
 

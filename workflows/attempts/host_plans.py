@@ -22,8 +22,8 @@ def plan_hosts(
     """
     ranks = number_ranks(spec, placement.slices)
     hosts: dict[str, list[HostSlice]] = {}
-    for part in running_slices(spec, placement.slices):
-        hosts.setdefault(part.host, []).append(part)
+    for one in running_slices(spec, placement.slices):
+        hosts.setdefault(one.host, []).append(one)
     return [
         HostPlan(
             key=key,
@@ -36,10 +36,10 @@ def plan_hosts(
             env=spec.env,
             workdir=spec.workdir,
             ranks=[_rank(rank) for rank in ranks if rank.host == host],
-            gpu_uuids=[uuid for part in slices for uuid in part.gpu_uuids],
-            shares=[grant for part in slices for grant in part.shares],
+            gpu_uuids=[uuid for one in slices for uuid in one.gpu_uuids],
+            shares=[grant for one in slices for grant in one.shares],
             cuda=spec.gpus.cuda,
-            groups=_programs(spec, {part.group for part in slices}),
+            groups=_programs(spec, {one.group for one in slices}),
             limits=_limits(spec, slices),
             term=terms.get(host, 0),
             fencing=spec.fencing or Fencing.LEASE,
@@ -80,6 +80,6 @@ def _limits(spec: JobSpec, slices: list[HostSlice]) -> RankLimits:
         idle_limit_s=spec.idle_limit_s,
         power_limit_w=spec.power_limit_w,
         grace_s=spec.grace_s,
-        cpus=sum(request[part.group].cpus_per_host for part in slices),
-        ram_mib=sum(request[part.group].ram_mib_per_host for part in slices),
+        cpus=sum(request[one.group].cpus_per_host for one in slices),
+        ram_mib=sum(request[one.group].ram_mib_per_host for one in slices),
     )

@@ -4,9 +4,9 @@ interrupted."""
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -15,14 +15,19 @@ from gpu_platform.domain.states import JobState
 
 
 class JobInput(BaseModel):
-    """The argument of JobWorkflow: what was asked for, and how far the job has come."""
+    """The argument of JobWorkflow: what was asked for, and how far the job has come.
+
+    ``takes_over`` is called ``begin_again`` in what Temporal keeps.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     job_id: str
     """The job's id, which is also the workflow's id."""
     spec: JobSpec
     progress: JobProgress | None = None
     """Set when a long-lived workflow continues as new."""
-    begin_again: bool = False
+    takes_over: Annotated[bool, Field(alias="begin_again")] = False
     """Temporal lost the job's workflow, and this one takes over. The job's row says how far it got, and what must be
     undone first."""
 

@@ -20,7 +20,7 @@ INSIDE_ONE_HOST = frozenset({"numa", "socket", "host"})
 
 
 class Strategy(StrEnum):
-    """Which of several hosts that fit a job prefers."""
+    """Whether a job prefers full or empty hosts, if several fit."""
 
     PACK = "pack"
     """Fill hosts that already work, to keep whole hosts free for gangs."""
@@ -29,7 +29,7 @@ class Strategy(StrEnum):
 
 
 class RankPer(StrEnum):
-    """For what one rank is started."""
+    """Whether one rank is started for each host or for each GPU."""
 
     HOST = "host"
     """One process per host that sees all the gang's GPUs there."""

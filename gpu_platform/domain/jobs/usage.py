@@ -32,7 +32,7 @@ class RankUsage(BaseModel):
     """Joules, from the GPUs' own counters where they have one, else power times time."""
     cpu_s: float = 0.0
     peak_memory_mib: int = 0
-    """In a jail: of all its processes together. Without one: of its largest process."""
+    """The peak of all its processes together if it is jailed, else the peak of its largest process."""
     ecc_errors: int = 0
     """Corrected and uncorrected errors while it ran."""
     throttled_s: float = 0.0

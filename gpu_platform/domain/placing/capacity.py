@@ -24,7 +24,7 @@ class Capacity(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     fits: bool
-    """Also True while no host is registered: hosts may still come."""
+    """True if the gang fits, and also while no host is registered: hosts may still come."""
     hosts: int
     """Hosts that could hold one whole slice (``gpus_per_host`` matching GPUs)."""
     gpus_per_host: int
@@ -32,7 +32,7 @@ class Capacity(BaseModel):
     gpus: int
     """Matching GPUs of all hosts."""
     message: str
-    """What was asked, what there is, and what to ask instead."""
+    """A sentence that says what was asked, what there is, and what to ask instead."""
 
 
 def largest_gang(inventories: Sequence[HostInventory], request: ResourceRequest) -> Capacity:

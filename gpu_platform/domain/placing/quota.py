@@ -12,7 +12,7 @@ class AllocationPolicy(StrEnum):
     """How guarantees of namespaces divide the cluster."""
 
     STATIC = "static"
-    """Each namespace has its guarantee, and nothing else."""
+    """A namespace has only its guarantee."""
     DYNAMIC = "dynamic"
     """Jobs get what is free, up to the limits. Guarantees are ignored."""
     HYBRID = "hybrid"
@@ -44,7 +44,7 @@ class Quotas(BaseModel):
 
     policy: AllocationPolicy = AllocationPolicy.DYNAMIC
     reserved_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """With ``hybrid``: the part of each guarantee that is not lent."""
+    """The part of each guarantee that is not lent, with ``hybrid``."""
     namespaces: tuple[Namespace, ...] = ()
 
     @model_validator(mode="after")

@@ -183,7 +183,7 @@ class Accountant(Stage):
 
 
 def read_usage(attempt_dir: Path) -> list[RankUsage]:
-    """What a finished attempt used; empty when nobody measured it."""
+    """What a finished attempt used. Empty if nobody measured it."""
     record = records.read_record(str(attempt_dir / records.USAGE))
     return [] if record is None else _UsageRecord.model_validate(record).final or []
 

@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def ran_s(ranks: list[RankProcess]) -> float:
-    """For how many seconds the oldest living rank has run; 0.0 when no rank lives."""
+    """The number of seconds that the oldest living rank has run. 0.0 if no rank lives."""
     started = [process.started for rank in ranks if (process := rank.main_process) is not None]
     return records.boot_clock_s() - min(started) / _TICKS_PER_S if started else 0.0
 

@@ -21,7 +21,7 @@ needs less."""
 
 
 class Stall(StrEnum):
-    """In which way an attempt makes no progress. The values are the kinds of the reports."""
+    """How an attempt makes no progress. The values are the kinds of the reports."""
 
     HANGS = "hang"
     IDLE_WARNING = "idle_warning"

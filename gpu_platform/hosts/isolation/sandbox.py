@@ -103,12 +103,14 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
     # bwrap sends no message after it has mounted everything, but then it reads from "block-fd" and closes it. So we see
     # the other end of a socket close.
     ready, blocks = socket.socketpair()
-    info, tells = os.pipe()
+    info, info_end = os.pipe()
     ready.send(b"1")  # bwrap reads this byte
     pid = cgroup.fork()
     if pid == 0:
-        _become_bwrap(bwrap_command(program, mounts, info_fd=tells, ready_fd=blocks.fileno()), log_path, tells, blocks)
-    os.close(tells)
+        _become_bwrap(
+            bwrap_command(program, mounts, info_fd=info_end, ready_fd=blocks.fileno()), log_path, info_end, blocks
+        )
+    os.close(info_end)
     blocks.close()
     # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
     # of the ranks, soon after, take no time. With v2 alone this does nothing.
@@ -129,14 +131,14 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
     return holder.process
 
 
-def _become_bwrap(command: list[str], log_path: str, tells: int, blocks: socket.socket) -> NoReturn:
+def _become_bwrap(command: list[str], log_path: str, info_end: int, blocks: socket.socket) -> NoReturn:
     try:
         os.setsid()
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
-        for fd in (tells, blocks.fileno()):
+        for fd in (info_end, blocks.fileno()):
             os.set_inheritable(fd, True)
         os.chdir("/")
         os.execve(command[0], command, {"PATH": "/usr/bin:/bin"})

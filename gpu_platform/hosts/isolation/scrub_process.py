@@ -135,9 +135,9 @@ def main() -> int:
     try:
         cuda = Cuda()
     except OSError as error:
-        return _tell(NO_CUDA, f"libcuda.so.1 does not load: {error}")
+        return _print_result(NO_CUDA, f"libcuda.so.1 does not load: {error}")
     except CudaError as error:
-        return _tell(NO_CUDA if error.code in _UNUSABLE else FAILED, str(error))
+        return _print_result(NO_CUDA if error.code in _UNUSABLE else FAILED, str(error))
     try:
         total = cuda.memory()[1]
         pieces = take_all(cuda)
@@ -148,15 +148,15 @@ def main() -> int:
         for address, _ in pieces:
             cuda.free(address)
     except CudaError as error:
-        return _tell(FAILED, str(error))
+        return _print_result(FAILED, str(error))
     scrubbed = sum(size for _, size in pieces)
     facts = {"total_mib": total >> 20, "scrubbed_mib": scrubbed >> 20, "seconds": round(time.monotonic() - began, 3)}
     if dirty is not None:
-        return _tell(DIRTY, f"the byte at {dirty:#x} is not zero after it was set to zero", **facts)
-    return _tell(DONE, "", **facts)
+        return _print_result(DIRTY, f"the byte at {dirty:#x} is not zero after it was set to zero", **facts)
+    return _print_result(DONE, "", **facts)
 
 
-def _tell(code: int, problem: str, **facts: float) -> int:
+def _print_result(code: int, problem: str, **facts: float) -> int:
     print(json.dumps({"problem": problem, **facts}))
     return code
 

@@ -2,7 +2,7 @@
 
 The node worker starts it as a process with a socket. The order comes in on the socket, and results go out. The program
 can never outlive its rank: the helper is a subreaper and kills all its descendants when the rank's process ends, or
-when the node worker (the other end of the socket) is gone. If the helper itself is killed, its claim stays, and
+when the node worker (the other end of the socket) is gone. If the helper itself is killed, its lock stays, and
 ``stop`` then looks for what it started. Processes of a jailed program are in the rank's cgroup, and die with it.
 Standard library only, so that it starts quickly.
 """
@@ -47,27 +47,27 @@ def main(control_fd: int) -> None:
     try:
         order = ExecOrder.parse(message)
     except BadOrder as error:
-        _tell(control, {"status": "error", "message": f"the order was refused: {error}"})
+        _send(control, {"status": "error", "message": f"the order was refused: {error}"})
         return
     name = f"{records.EXEC_PREFIX}{order.id}"
-    claim = records.take_claim(order.rank_dir, name)
+    lock = records.take_lock(order.rank_dir, name)
     me = read_stat(os.getpid())
     assert me is not None
-    if claim is None:
-        _tell(control, {"status": "ended"})
+    if lock is None:
+        _send(control, {"status": "ended"})
         return
-    records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+    records.write_lock_owner(lock, {**me.process._asdict(), "boot_id": boot_id()})
     try:
         _run(order, control)
     except OSError as error:  # no more processes, or the jail was removed while we entered it
-        _tell(control, {"status": "error", "message": error.strerror or str(error)})
+        _send(control, {"status": "error", "message": error.strerror or str(error)})
     except BadOrder as error:
-        _tell(control, {"status": "error", "message": f"the record of the rank's order is refused: {error}"})
+        _send(control, {"status": "error", "message": f"the record of the rank's order is refused: {error}"})
     except Exception:
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
-        _tell(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
-    # Another program may hold a copy of the claim's descriptor, and with it the lock. So the file itself is removed.
+        _send(control, {"status": "error", "message": "its helper broke; see supervisor-error.txt on the host"})
+    # Another program may hold a copy of the lock's descriptor, and with it the lock. So the file itself is removed.
     if kill_descendants():
         os.unlink(os.path.join(order.rank_dir, name))
 
@@ -87,10 +87,10 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     if started is not None and started["boot_id"] == boot_id():
         rank = open_process(Process(started["pid"], started["started"]))
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
-    # Checked after the claim was taken, as a supervisor does: either stop sees the claim, or we see that it closed.
+    # Checked after the lock was taken, as a supervisor does: either stop sees the lock, or we see that it closed.
     closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))
     if rank is None or of_rank is None or closed:
-        _tell(control, {"status": "ended"})
+        _send(control, {"status": "ended"})
         return
     rank_order = RankOrder.read(of_rank)
     env = {**rank_order.env, **({"TERM": order.term} if order.term else {})}
@@ -100,9 +100,9 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     program = _fork(wanted, jail, terminal)
     if program.start_error is not None:
         message = explain(wanted, *program.start_error)["message"]
-        _tell(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
+        _send(control, {"status": "failed", "message": message, "exit_code": _wait(program)})
         return
-    _tell(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
+    _send(control, {"status": "started", "pid": program.pid}, None if terminal is None else terminal.master)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):  # from here on only the program holds these, so they close with it
         os.dup2(null, fd)
@@ -112,11 +112,11 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     reason = _watch(program, rank, control)
     if reason is not None:
         kill_descendants()
-        _tell(control, {"status": "exited", "exit_code": 128 + 9, "reason": reason})
+        _send(control, {"status": "exited", "exit_code": 128 + 9, "reason": reason})
         return
     code = _wait(program)
     kill_descendants()
-    _tell(control, {"status": "exited", "exit_code": code, "reason": None})
+    _send(control, {"status": "exited", "exit_code": code, "reason": None})
 
 
 class _Terminal(NamedTuple):
@@ -137,18 +137,18 @@ def _open_terminal(jail: RankJail | None, rows: int, columns: int) -> _Terminal:
 
 
 def _fork(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None) -> _ExecProgram:
-    hear, tell = os.pipe()
+    read_end, error_fd = os.pipe()
     pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
-        _become_program(order, jail, terminal, tell)
+        _become_program(order, jail, terminal, error_fd)
     fd = os.pidfd_open(pid)
-    os.close(tell)
-    with open(hear, "rb") as file:  # closes when the child executes, because its end is close-on-exec
+    os.close(error_fd)
+    with open(read_end, "rb") as file:  # closes when the child executes, because its end is close-on-exec
         start_error = file.read()
     return _ExecProgram(pid, fd, tuple(json.loads(start_error)) if start_error else None)
 
 
-def _become_program(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None, tell: int) -> NoReturn:
+def _become_program(order: RankOrder, jail: RankJail | None, terminal: _Terminal | None, error_fd: int) -> NoReturn:
     try:
         os.setsid()
         if jail is not None:
@@ -156,10 +156,10 @@ def _become_program(order: RankOrder, jail: RankJail | None, terminal: _Terminal
         if terminal is not None:
             fcntl.ioctl(terminal.slave, termios.TIOCSCTTY, 0)
     except OSError as error:
-        os.write(tell, json.dumps(["sandbox", error.errno]).encode())
+        os.write(error_fd, json.dumps(["sandbox", error.errno]).encode())
         os._exit(126)
     slave = None if terminal is None else terminal.slave
-    execute(order, jail, (0, 1, 2) if slave is None else (slave, slave, slave), tell)
+    execute(order, jail, (0, 1, 2) if slave is None else (slave, slave, slave), error_fd)
 
 
 def _watch(program: _ExecProgram, rank: int, control: socket.socket) -> str | None:
@@ -182,7 +182,7 @@ def _wait(program: _ExecProgram) -> int:
     return exit_code(status)
 
 
-def _tell(control: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
+def _send(control: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
     try:
         data = json.dumps(message).encode()
         if fd is None:

@@ -100,7 +100,7 @@ class LogRetention:
             directory = path.parent
             record = records.read_record(str(path))
             ranks = [str(rank) for rank in directory.glob("rank-*")]
-            if record is None or any(records.is_claimed(rank) for rank in ranks):
+            if record is None or any(records.is_locked(rank) for rank in ranks):
                 continue
             files = [name for rank in ranks for _, name in rank_log.segments(rank)]
             if files:

@@ -58,27 +58,27 @@ class RankProcess:
         return None if record is None else record.get("usage")
 
     @property
-    def is_claimed(self) -> bool:
+    def is_locked(self) -> bool:
         """True while a supervisor of this rank lives."""
-        return records.is_claimed(str(self.directory))
+        return records.is_locked(str(self.directory))
 
     @property
     def left_no_process(self) -> bool:
         """True if it has ended, its supervisor saw that no descendant was left, and no exec session of it runs."""
         record = self._read(records.EXIT)
-        return record is not None and record["alone"] and not self._exec_claims()
+        return record is not None and record["alone"] and not self._exec_locks()
 
     @property
     def supervisor(self) -> Process | None:
         """The living supervisor's process."""
-        record = self._read(records.CLAIM) if self.is_claimed else None
+        record = self._read(records.LOCK) if self.is_locked else None
         return _process(record)
 
     @property
     def exec_helpers(self) -> list[Process]:
         """Living helpers that run other programs beside the rank."""
-        claims = [name for name in self._exec_claims() if records.is_claimed(str(self.directory), name)]
-        return [process for name in claims if (process := _process(self._read(name))) is not None]
+        locks = [name for name in self._exec_locks() if records.is_locked(str(self.directory), name)]
+        return [process for name in locks if (process := _process(self._read(name))) is not None]
 
     @property
     def main_process(self) -> Process | None:
@@ -97,7 +97,7 @@ class RankProcess:
     @property
     def is_launching(self) -> bool:
         """True while a supervisor lives and the rank has not executed its program yet."""
-        return self.is_claimed and self._read(records.STARTED) is None
+        return self.is_locked and self._read(records.STARTED) is None
 
     async def wait_ended(self) -> RankExit:
         """Wait, without polling, until the supervisor is gone. Returns how the rank ended."""
@@ -117,7 +117,7 @@ class RankProcess:
             vanished=True,
         )
 
-    def _exec_claims(self) -> list[str]:
+    def _exec_locks(self) -> list[str]:
         return [path.name for path in self.directory.glob(f"{records.EXEC_PREFIX}*")]
 
     def _read(self, name: str) -> dict[str, Any] | None:

@@ -66,7 +66,7 @@ class RecordRetention:
     def _remove(self, attempt: Path, *, for_good: bool) -> bool:
         ranks = [str(path) for path in attempt.glob("rank-*")]
         unfinished = (attempt / records.PLAN).exists() and not (attempt / records.FINISHED).exists()
-        if unfinished or any(records.is_claimed(rank) for rank in ranks):
+        if unfinished or any(records.is_locked(rank) for rank in ranks):
             return False
         if for_good and not any(rank_log.segments(rank) for rank in ranks):
             shutil.rmtree(attempt)

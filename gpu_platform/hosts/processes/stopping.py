@@ -66,7 +66,7 @@ def find_open_attempts(home: Path) -> dict[AttemptKey, int | None]:
         if (directory / records.PLAN).exists() and not (directory / records.FINISHED).exists():
             prepared = records.read_record(str(directory / records.PREPARED))
             found[key] = None if prepared is None else prepared["rendezvous_port"]
-        elif any(records.is_claimed(str(rank)) for rank in directory.glob("rank-*")) or (jail and jail.exists):
+        elif any(records.is_locked(str(rank)) for rank in directory.glob("rank-*")) or (jail and jail.exists):
             found[key] = None
     return found
 
@@ -109,7 +109,7 @@ async def end_attempt(home: Path, key: AttemptKey, ranks: Sequence[RankProcess],
 
 
 async def _end_ranks(home: Path, key: AttemptKey, ranks: Sequence[RankProcess], grace_s: float) -> int:
-    if all(rank.left_no_process and not rank.is_claimed for rank in ranks):
+    if all(rank.left_no_process and not rank.is_locked for rank in ranks):
         return 0
     seen: set[Process] = set()
     if grace_s > 0:

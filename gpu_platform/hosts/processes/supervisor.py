@@ -7,11 +7,11 @@ was killed counts as vanished anyway, so it is no loss that the pipe to the supe
 
 Order of events, each safe against SIGKILL before and after it::
 
-    claim the rank -> attempt not closed? -> fork -> the child writes started.json and executes
+    take the lock -> attempt not closed? -> fork -> the child writes started.json and executes
     -> answer -> wait for the end -> write exit.json -> kill what is left -> go
 
 The child writes its record itself, so a program that ran has one, whenever the supervisor dies;
-and it holds a copy of the claim until it executes, so nobody else starts the rank meanwhile.
+and it holds a copy of the lock until it executes, so nobody else starts the rank meanwhile.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def supervise(order: RankOrder, reply: Reply) -> None:
     rank_dir = order.rank_dir
     try:
         os.makedirs(rank_dir, exist_ok=True)
-        claim = records.take_claim(rank_dir)
-        if claim is None or os.path.exists(os.path.join(rank_dir, records.STARTED)):
+        lock = records.take_lock(rank_dir)
+        if lock is None or os.path.exists(os.path.join(rank_dir, records.STARTED)):
             return reply({"status": "taken"})
         me = read_stat(os.getpid())
         assert me is not None
-        records.write_claimant(claim, {**me.process._asdict(), "boot_id": boot_id()})
+        records.write_lock_owner(lock, {**me.process._asdict(), "boot_id": boot_id()})
         closed = os.path.join(order.attempt_dir, records.CLOSED)
         if os.path.exists(closed):
             return reply({"status": "closed"})
@@ -147,17 +147,17 @@ def _fork(order: RankOrder, jail: RankJail | None, log: int) -> _ForkedRank:
     """Fork, and wait until the child executes its program or says why it cannot."""
     if jail is not None and jail.user[0] is not None and jail.user[1] is not None:
         os.fchown(log, jail.user[0], jail.user[1])  # so that the program can open its /dev/stdout
-    hear, tell = os.pipe()
+    read_end, error_fd = os.pipe()
     pid = os.fork() if jail is None else jail.fork()
     if pid == 0:
-        _become_rank(order, jail, log, tell)
-    os.close(tell)
-    with open(hear, "rb") as file:  # closes when the child executes, because its end is close-on-exec
+        _become_rank(order, jail, log, error_fd)
+    os.close(error_fd)
+    with open(read_end, "rb") as file:  # closes when the child executes, because its end is close-on-exec
         start_error = file.read()
     return _ForkedRank(pid, tuple(json.loads(start_error)) if start_error else None)
 
 
-def _become_rank(order: RankOrder, jail: RankJail | None, log: int, tell: int) -> NoReturn:
+def _become_rank(order: RankOrder, jail: RankJail | None, log: int, error_fd: int) -> NoReturn:
     step = _JAIL
     try:
         os.setsid()
@@ -175,13 +175,13 @@ def _become_rank(order: RankOrder, jail: RankJail | None, log: int, tell: int) -
         # Not fsynced: only a power loss could undo it, and that ends the rank as well.
         records.write_record(os.path.join(order.rank_dir, records.STARTED), record, durable=False)
     except OSError as error:
-        os.write(tell, json.dumps([step, error.errno]).encode())
+        os.write(error_fd, json.dumps([step, error.errno]).encode())
         os._exit(126)
-    execute(order, jail, (os.open(os.devnull, os.O_RDONLY), log, log), tell)
+    execute(order, jail, (os.open(os.devnull, os.O_RDONLY), log, log), error_fd)
 
 
-def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int], tell: int) -> NoReturn:
-    """Become the program ``order.argv``, where the rank is. If that fails, write ``[step, errno]`` to ``tell``."""
+def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int], error_fd: int) -> NoReturn:
+    """Become the program ``order.argv``, where the rank is. If that fails, write ``[step, errno]`` to ``error_fd``."""
     step = "sandbox"
     try:
         # All of them: a node worker that a shell started in the background ignores SIGINT and SIGQUIT.
@@ -201,7 +201,7 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
         step = "command"
         os.execvpe(order.argv[0], order.argv, order.env)
     except OSError as error:
-        os.write(tell, json.dumps([step, error.errno]).encode())
+        os.write(error_fd, json.dumps([step, error.errno]).encode())
         os._exit(127 if step == "command" and error.errno == errno.ENOENT else 126)
     finally:
         os._exit(126)

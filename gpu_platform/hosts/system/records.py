@@ -2,20 +2,20 @@
 
 In a rank's directory::
 
-    claim        locked by the supervisor for as long as it lives; its content names it.
+    claim        the lock of the rank: locked by the supervisor for as long as it lives; its content names it.
                  The lock is what makes a second start of the rank impossible.
     started.json written by the rank before it executes its program. Never removed, so a rank starts once.
     order.json   what it was started with (argv, environment, jail), so that ``exec_helper`` can run
                  another program in the same place. Readable by the node worker's user only.
-    exec-<id>    claim of a helper that runs such a program; removed when nothing of it is left.
+    exec-<id>    the lock of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
     output.log…  stdout and stderr, kept by the supervisor; see ``rank_log``.
 
 In the attempt's directory::
 
     plan.json prepared.json    what was asked, and what was answered.
-    closed       the attempt was stopped. A supervisor looks for it after it took its claim, and the
-                 agent looks for claims after it wrote it: one of the two always sees the other.
+    closed       the attempt was stopped. A supervisor looks for it after it took its lock, and the
+                 agent looks for locks after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
     usage.json   what it has used so far; after its end, in all.
     logs-removed.json  when and why the logs went; see ``retention``.
@@ -33,7 +33,7 @@ import time
 from _thread import get_ident
 from typing import Any
 
-CLAIM = "claim"
+LOCK = "claim"
 STARTED = "started.json"
 ORDER = "order.json"
 EXEC_PREFIX = "exec-"
@@ -48,7 +48,7 @@ USAGE = "usage.json"
 JAIL = "fence.json"
 JAIL_LOCK = "fence.lock"
 
-_CLAIM_BYTES = 200
+_LOCK_BYTES = 200
 _FLOCK = "hhqqi4x"
 """The fields of struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -107,7 +107,7 @@ def read_record(path: str) -> dict[str, Any] | None:
     return record
 
 
-def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
+def take_lock(rank_dir: str, name: str = LOCK) -> int | None:
     """Take the lock of a rank. Returns its descriptor. None: a living supervisor (or helper) has it.
 
     No other program may inherit the descriptor: the lock lives as long as any copy of it (open file description locks,
@@ -122,12 +122,12 @@ def take_claim(rank_dir: str, name: str = CLAIM) -> int | None:
     return fd
 
 
-def write_claimant(claim: int, claimant: dict[str, Any]) -> None:
-    """Write who holds the claim. It is one write of one size, so that nobody reads half of it."""
-    os.pwrite(claim, json.dumps(claimant).ljust(_CLAIM_BYTES).encode(), 0)
+def write_lock_owner(lock: int, owner: dict[str, Any]) -> None:
+    """Write who holds the lock. It is one write of one size, so that nobody reads half of it."""
+    os.pwrite(lock, json.dumps(owner).ljust(_LOCK_BYTES).encode(), 0)
 
 
-def is_claimed(rank_dir: str, name: str = CLAIM) -> bool:
+def is_locked(rank_dir: str, name: str = LOCK) -> bool:
     """True while a supervisor of this rank, or that helper, lives. It takes no lock, so it disturbs nobody."""
     try:
         fd = os.open(os.path.join(rank_dir, name), os.O_RDONLY | os.O_CLOEXEC)

@@ -349,8 +349,8 @@ class Snapshot(HostArrays):
 
     def _locate(self, host_index: int) -> None:
         row = self._rows[host_index]
-        told = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
-        domains = self._fabric.locate(row.name, told, row.inventory.nvlink_domain)
+        reported = {**row.inventory.labels, **{k: v for k, v in (("leaf", row.leaf), ("spine", row.spine)) if v}}
+        domains = self._fabric.locate(row.name, reported, row.inventory.nvlink_domain)
         if domains != tuple(int(array[host_index]) for array in self.domains.values()):
             for array, domain in zip(self.domains.values(), domains, strict=True):
                 array[host_index] = domain

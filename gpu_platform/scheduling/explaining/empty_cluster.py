@@ -85,8 +85,8 @@ def _with_unknowns_unlimited(inventory: HostInventory) -> HostInventory:
     """Assume that a host has enough CPUs or memory if it has not reported how much."""
     if inventory.cpus is not None and inventory.ram_mib is not None:
         return inventory
-    told = {
+    assumed = {
         "cpus": _MANY_CPUS if inventory.cpus is None else inventory.cpus,
         "ram_mib": _MUCH_MIB if inventory.ram_mib is None else inventory.ram_mib,
     }
-    return inventory.model_copy(update=told)
+    return inventory.model_copy(update=assumed)

@@ -1,6 +1,6 @@
 """Why a job waits, as data and in one sentence: the words for filters and for plain jobs.
 
-``explain_gangs`` has those for gangs, ``reasons`` those for quotas and the order of the queue.
+``explain_gangs`` has those for gangs, ``waiting_reasons`` those for quotas and the order of the queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BlockedHosts:
     """Hosts that fit, but are kept for jobs ahead in the queue."""
 
     hosts: NDArray[np.bool_]
-    """By host index."""
+    """The hosts, by host index."""
     job_id: str
     """The first of the jobs for which they are kept."""
 
@@ -162,10 +162,10 @@ def _available(code: ReasonCode, snapshot: Snapshot, hosts: NDArray[np.intp], le
 def _not_ready(snapshot: Snapshot, hosts: NDArray[np.intp]) -> str:
     """Return how many hosts are in which state, and the leaf, rack or power feed with which they were lost."""
     states = [snapshot.states[host] for host in hosts.tolist()]
-    told = [f"{states.count(state)} {state.lower()}" for state in HostState if state in states]
+    counts = [f"{states.count(state)} {state.lower()}" for state in HostState if state in states]
     names = {snapshot.names[host] for host in hosts.tolist()}
     losses = [str(loss) for loss in snapshot.lost_domains() if names.intersection(loss.hosts)]
-    return ", ".join(told) + (f"; lost with {' and '.join(losses)}" if losses else "")
+    return ", ".join(counts) + (f"; lost with {' and '.join(losses)}" if losses else "")
 
 
 def _unblocking(request: ResourceRequest, snapshot: Snapshot, candidates: Candidates) -> str:

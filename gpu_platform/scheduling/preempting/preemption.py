@@ -32,7 +32,7 @@ class PreemptionReason(StrEnum):
     """Why a job is stopped for another."""
 
     PREEMPTION = "preemption"
-    """For a job of higher priority, or for a job within its guarantee."""
+    """A job of higher priority needs the GPUs, or a job within its guarantee."""
     DEFRAGMENTATION = "defragmentation"
     """The job has a place elsewhere, and a gang needs its GPUs together with free ones."""
     RECOVERY = "recovery"

@@ -203,7 +203,7 @@ class _Simulation:
         if not self._waiting:
             return
         if self._may_preempt:
-            self._tell_checkpoints()
+            self._report_checkpoints()
         begin = self._clock() if self._clock else 0.0
         decision = self._scheduler.decide(self._now)
         if self._clock:
@@ -247,7 +247,7 @@ class _Simulation:
         """Stop the work of the victims now. They leave after their grace."""
         for job_id, attempt in preemption.victims:
             record = self._running[job_id]
-            assert record.attempt == attempt, "only jobs that run are told to make room"
+            assert record.attempt == attempt, "only running jobs are preempted"
             record.being_preempted, record.preempted_at_s = True, self._now
             if preemption.reason is PreemptionReason.PREEMPTION:
                 record.preemptions += 1
@@ -304,7 +304,7 @@ class _Simulation:
     def _held_period(self, record: SimulatedJob) -> HeldPeriod:
         return HeldPeriod(max(record.since_s, self._begin_s), self._now, record.gpu_uuids, record.gpu_fraction)
 
-    def _tell_checkpoints(self) -> None:
+    def _report_checkpoints(self) -> None:
         for job_id, record in self._running.items():
             every_s = record.job.checkpoint_s or self._checkpoint_s
             if every_s and not record.being_preempted:

@@ -107,7 +107,7 @@ class SimulatedCluster:
             namespace,
             _SimulatedAllocation(grants, tuple(use for use in amounts.values() if use.cpus or use.ram_mib)),
         )
-        self._tell(grants)
+        self._report(grants)
 
     def _hold(self, job_id: str, namespace: str, hold: _SimulatedAllocation) -> None:
         self._holds[job_id] = hold
@@ -136,7 +136,7 @@ class SimulatedCluster:
             self.held -= _gpu_fraction(grant)
         for use in hold.host_use:
             self._host_use[use.host] = _plus(self._host_use[use.host], HostUse(use.host, -use.cpus, -use.ram_mib))
-        self._tell(hold.grants)
+        self._report(hold.grants)
 
     def gpu_fraction_of(self, job_id: str) -> float:
         """Return the mean fraction of each of its GPUs that the job holds."""
@@ -150,7 +150,7 @@ class SimulatedCluster:
             self._lost[host] += 1
         else:
             self._broken[uuids[0]] += 1
-        self._tell_health(host, uuids)
+        self._report_health(host, uuids)
         return {job for uuid in uuids for job in self._holders.get(uuid, ())}
 
     def repair(self, host: str, gpu: int | None) -> None:
@@ -160,27 +160,27 @@ class SimulatedCluster:
             self._lost[host] -= 1
         else:
             self._broken[uuids[0]] -= 1
-        self._tell_health(host, uuids)
+        self._report_health(host, uuids)
 
     def _affected_gpus(self, host: str, gpu: int | None) -> list[str]:
         if gpu is not None:
             return [self._uuid_of[host, gpu]]
         return [info.uuid for info in self._hosts[host].inventory.gpus]
 
-    def _tell_health(self, host: str, uuids: list[str]) -> None:
+    def _report_health(self, host: str, uuids: list[str]) -> None:
         before = self._hosts[host].state
         usual = before if host in self._closed else HostState.READY
         state = HostState.LOST if self._lost[host] else usual
         if self._hosts[host].state is not state:
             self._hosts[host] = replace(self._hosts[host], state=state)
             self._scheduler.upsert_host(self._hosts[host])
-        self._tell(uuids)
+        self._report(uuids)
         gpus = self._hosts[host].inventory.gpus
         down = len(gpus) if self._lost[host] else sum(self._broken[gpu.uuid] > 0 for gpu in gpus)
         self.down += down - self._down[host]
         self._down[host] = down
 
-    def _tell(self, uuids: Iterable[str]) -> None:
+    def _report(self, uuids: Iterable[str]) -> None:
         rows = []
         for uuid in uuids:
             host, index = self._gpus[uuid]

@@ -35,7 +35,7 @@ _MEANING = {
     "OFFLINE": "no work until `gpu-platform online {name}`",
     "LOST": "it does not report",
 }
-"""Of states that a command may leave behind."""
+"""State -> what it means, for states that a command may leave behind."""
 
 
 def register(app: typer.Typer) -> None:
@@ -120,7 +120,7 @@ def drain(
         while wait and found.state == "DRAINING":
             time.sleep(_LOOK_S)
             found = look(name)
-        _tell(found, json)
+        _show_state(found, json)
     if wait and found.state != "DRAINED":
         raise typer.Exit(session.FAILED)
 
@@ -131,7 +131,7 @@ def online(
     """Put a host, or a GPU, back into service."""
     name, is_gpu = _meant(target, gpu_id)
     with session.service() as client:
-        _tell((client.gpu_online if is_gpu else client.online)(name, reason), json)
+        _show_state((client.gpu_online if is_gpu else client.online)(name, reason), json)
 
 
 def offline(
@@ -144,7 +144,7 @@ def offline(
     """Take a host, or a GPU, out of service at once. Refused while jobs run there; --force kills them."""
     name, is_gpu = _meant(target, gpu_id)
     with session.service() as client:
-        _tell((client.gpu_offline if is_gpu else client.offline)(name, force=force, reason=reason), json)
+        _show_state((client.gpu_offline if is_gpu else client.offline)(name, force=force, reason=reason), json)
 
 
 def _meant(target: str | None, gpu_id: str | None) -> tuple[str, bool]:
@@ -158,11 +158,11 @@ def _meant(target: str | None, gpu_id: str | None) -> tuple[str, bool]:
     return target, ":" in target or target.startswith(("GPU-", "MIG-"))
 
 
-def _tell(thing: Host | Gpu, json: bool) -> None:
+def _show_state(thing: Host | Gpu, json: bool) -> None:
     if json:
         session.print_json(thing)
         return
     name = getattr(thing, "name", None) or f"{thing.host}:{thing.info.index}"  # type: ignore[union-attr]
     meaning = _MEANING.get(thing.state.value, "").format(name=name)
-    told = f"{name} is {thing.state}" + (f": {thing.reason}" if thing.reason else "")
-    session.say(f"{told}; {meaning}" if meaning else told)
+    text = f"{name} is {thing.state}" + (f": {thing.reason}" if thing.reason else "")
+    session.say(f"{text}; {meaning}" if meaning else text)

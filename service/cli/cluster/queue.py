@@ -53,5 +53,5 @@ def snapshot(
     except OSError as error:
         raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
     running, waiting = counted(len(found.running), "job"), counted(len(found.queue), "job")
-    told = f"{counted(len(found.hosts), 'host')}, {running} with GPUs, {waiting} in the queue"
-    session.say(f"wrote {output}: {told}")
+    summary = f"{counted(len(found.hosts), 'host')}, {running} with GPUs, {waiting} in the queue"
+    session.say(f"wrote {output}: {summary}")

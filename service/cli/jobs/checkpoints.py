@@ -47,8 +47,10 @@ def checkpoint(job: JobId, json: session.Json = False) -> None:
     if json:
         session.print_json(asked)
     else:
-        told = f" and a signal to {asked.signalled} of its processes" if asked.signalled else ""
-        session.say(f"{job} was asked, by its request file{told}; see it with: gpu-platform jobs checkpoints {job}")
+        signalled = f" and a signal to {asked.signalled} of its processes" if asked.signalled else ""
+        session.say(
+            f"{job} was asked, by its request file{signalled}; see it with: gpu-platform jobs checkpoints {job}"
+        )
 
 
 def checkpoint_roots(json: session.Json = False) -> None:

@@ -76,7 +76,7 @@ def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> t
     finally:
         os.close(stop)  # wakes the thread
         sending.join(timeout=2.0)
-    return session.FAILED, "its end was not told"
+    return session.FAILED, "nothing says how it ended"
 
 
 def _send_input(client: Client, started: ExecSession, over: int) -> None:
@@ -136,11 +136,11 @@ def _following_size(client: Client, started: ExecSession, terminal: bool) -> Ite
         yield
         return
 
-    def tell(*_: object) -> None:
+    def send_size(*_: object) -> None:
         rows, columns = _size()
         threading.Thread(target=client.exec_resize, args=(started, rows, columns), daemon=True).start()
 
-    before = signal.signal(signal.SIGWINCH, tell)
+    before = signal.signal(signal.SIGWINCH, send_size)
     try:
         yield
     finally:

@@ -61,8 +61,8 @@ def describe(job: JobId, json: session.Json = False) -> None:
         usage = client.job_usage(job)
     if json:
         timeline = [event.model_dump(mode="json") for event in events]
-        told = {**found.model_dump(mode="json"), "usage": usage.model_dump(mode="json"), "events": timeline}
-        session.print_json(told)
+        shown = {**found.model_dump(mode="json"), "usage": usage.model_dump(mode="json"), "events": timeline}
+        session.print_json(shown)
         return
     from service.cli.show import show_job, show_usage
 
@@ -96,21 +96,21 @@ def logs(
 def cancel(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a job: SIGTERM, its grace, SIGKILL."""
     with session.service() as client:
-        _told(client.cancel(job, reason), "is being cancelled", json)
+        _show_order(client.cancel(job, reason), "is being cancelled", json)
 
 
 @app.command()
 def kill(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a job at once: SIGKILL."""
     with session.service() as client:
-        _told(client.kill(job, reason), "is being killed", json)
+        _show_order(client.kill(job, reason), "is being killed", json)
 
 
 @app.command()
 def preempt(job: JobId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
     """Stop a running job with its grace to write a checkpoint, and queue it again."""
     with session.service() as client:
-        _told(client.preempt(job, reason), "is being preempted", json)
+        _show_order(client.preempt(job, reason), "is being preempted", json)
 
 
 @app.command()
@@ -158,7 +158,7 @@ def watch(job: JobId, json: session.Json = False) -> None:
     raise typer.Exit(session.exit_code_of_job(found))
 
 
-def _told(job: Job, what: str, json: bool) -> None:
+def _show_order(job: Job, what: str, json: bool) -> None:
     if json:
         session.print_json(job)
     else:

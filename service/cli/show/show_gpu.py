@@ -124,5 +124,9 @@ def _live(health: GpuHealth) -> Iterable[tuple[str, RenderableType]]:
 
 
 def _remapping(health: GpuHealth) -> str:
-    told = {"pending": health.remap_pending, "failed": health.remap_failed, "no spares": health.spare_rows_exhausted}
-    return "".join(f", {what}" for what, holds in told.items() if holds)
+    remapping = {
+        "pending": health.remap_pending,
+        "failed": health.remap_failed,
+        "no spares": health.spare_rows_exhausted,
+    }
+    return "".join(f", {what}" for what, holds in remapping.items() if holds)

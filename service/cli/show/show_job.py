@@ -155,12 +155,12 @@ def _request_line(gpus: ResourceRequest) -> list[str]:
 
 def _options_line(spec: JobSpec) -> list[str]:
     """How the job is treated, if that differs from the default."""
-    ways = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
-    ways += [f"priority {spec.priority}"] if spec.priority else []
-    ways += [f"at most {tables.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
-    ways += [] if spec.preemptible else ["never preempted"]
-    ways += ["goes on from its checkpoints"] if spec.checkpoints else []
+    options = [f"one rank per {'GPU' if spec.rank_per is RankPer.GPU else 'host'}"]
+    options += [f"priority {spec.priority}"] if spec.priority else []
+    options += [f"at most {tables.duration(spec.time_limit_s)}"] if spec.time_limit_s else []
+    options += [] if spec.preemptible else ["never preempted"]
+    options += ["goes on from its checkpoints"] if spec.checkpoints else []
     wanted = spec.checkpoint
-    ways += [f"a checkpoint every {tables.duration(wanted.every_s)}"] if wanted.every_s else []
-    ways += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
-    return ways
+    options += [f"a checkpoint every {tables.duration(wanted.every_s)}"] if wanted.every_s else []
+    options += [f"resumes from {wanted.resume_from}"] if wanted.resume_from else []
+    return options

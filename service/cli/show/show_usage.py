@@ -88,12 +88,12 @@ def ranks_table(ranks: Iterable[RankUsage]) -> Table:
 def summary(usage: JobUsage) -> str:
     """The usage in one line, for a job's description."""
     total, last = usage.total, usage.attempts[-1]
-    told = [f"{total.gpu_seconds / 3600:.3f} GPU-hours", energy(total.energy_j), f"{total.cpu_s:.1f} s of CPU"]
+    figures = [f"{total.gpu_seconds / 3600:.3f} GPU-hours", energy(total.energy_j), f"{total.cpu_s:.1f} s of CPU"]
     if last.mean_utilization_percent is not None:
-        told.append(f"GPUs at {_percent(last.mean_utilization_percent)} on average")
+        figures.append(f"GPUs at {_percent(last.mean_utilization_percent)} on average")
     if last.peak_gpu_memory_mib is not None:
-        told.append(f"at most {_memory(last.peak_gpu_memory_mib)} of GPU memory")
-    return ", ".join(told)
+        figures.append(f"at most {_memory(last.peak_gpu_memory_mib)} of GPU memory")
+    return ", ".join(figures)
 
 
 def energy(joules: float) -> str:

@@ -73,7 +73,7 @@ def start_text(reason: Reason, now: datetime | None = None) -> str | None:
     if reason.starts_by is not None:
         return f"promised: by {_start(reason, now or datetime.now(UTC))}, if jobs keep their time limits"
     if reason.estimate is EstimateBasis.PREEMPTING:
-        return "as soon as the jobs that make room for it have stopped, after their grace at most"
+        return "as soon as the jobs that are preempted for it have stopped, at the latest after their grace"
     if reason.estimated_start is not None:
         alone = " and nobody ahead takes it" if reason.estimate is EstimateBasis.ALONE else ""
         return f"estimated: {_start(reason, now or datetime.now(UTC))}, if jobs run to their time limits{alone}"
@@ -110,8 +110,8 @@ def dry_run(answer: DryRun, spec: JobSpec) -> Group:
             parts.append(escape(f"-> {answer.reason.next_step}"))
         parts += reason_parts(answer.reason)
     if answer.preempts:
-        told = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
-        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {told}")]
+        when_stopped = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
+        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {when_stopped}")]
     parts += [escape(f"warning: {warning}") for warning in answer.warnings]
     return Group(*parts)
 
@@ -148,9 +148,9 @@ def _shape(gpus: ResourceRequest) -> str:
 
 
 def _held_by(reason: Reason) -> str:
-    told = [f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, {_ends(holder)})" for holder in reason.holders[:2]]
-    more = len(reason.holders) - len(told) + reason.more_holders
-    return ", ".join(told) + (f" and {more} more" if more else "")
+    named = [f"{holder.job_id} ({counted(holder.gpus, 'GPU')}, {_ends(holder)})" for holder in reason.holders[:2]]
+    more = len(reason.holders) - len(named) + reason.more_holders
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _start(reason: Reason, now: datetime) -> str:

@@ -129,8 +129,8 @@ def event_text(event: Event) -> str:
             why = data.get("why", "")
             return f"placed on {', '.join(data.get('hosts', []))} ({data.get('level')}): {why}"
         case "gpu.fault":
-            told = data.get("message") or f"XID {data.get('xid')} on GPU {data.get('gpu_index')} of {event.host}"
-            return f"{told} -> {str(data.get('action', '')).replace('_', ' ')}"
+            text = data.get("message") or f"XID {data.get('xid')} on GPU {data.get('gpu_index')} of {event.host}"
+            return f"{text} -> {str(data.get('action', '')).replace('_', ' ')}"
         case "job.fault" | "job.warning" | "job.resumed":
             return str(data.get("message", ""))
         case "gpu.state":
@@ -222,8 +222,8 @@ def _gpu_state(gpu: Gpu) -> str:
 
 def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     line = Text(f"{what}  ", style="bold")
-    told = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
-    return line.append(told + (" and more" if more else ""), style="not bold")
+    named = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
+    return line.append(named + (" and more" if more else ""), style="not bold")
 
 
 def format_indices(indices: Sequence[int]) -> str:

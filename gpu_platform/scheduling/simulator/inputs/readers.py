@@ -111,7 +111,7 @@ def _openb(name: str, rows: _Rows, host_size: int) -> Trace:
     notes = [
         f"{left_out} tasks without a GPU are left out" if left_out else "",
         f"{shared} tasks share GPUs with others of their namespace, which is their qos; how much GPU memory they need "
-        "is not told: none" if shared else "",
+        "is not recorded: none is assumed" if shared else "",
         f"{several} tasks that accept several models are given only the first" if several else "",
     ]  # fmt: skip
     return Trace.of(name, jobs, filter(None, notes))

@@ -33,8 +33,8 @@ class TakeoverActivities:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @activity.defn
-    def begin_again(self, job_id: str) -> TakenOverJob:
+    @activity.defn(name="begin_again")
+    def take_over(self, job_id: str) -> TakenOverJob:
         """Close the lost workflow's attempts in the database, and read how far the job got.
 
         A job that is not there was withdrawn: it counts as CANCELLED.

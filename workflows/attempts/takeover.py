@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from temporalio import workflow
 
-from activities.beginning_again import TakenOverJob, TakeoverActivities
 from activities.search_attributes import of_submission
+from activities.takeover import TakenOverJob, TakeoverActivities
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -17,9 +17,9 @@ from workflows.attempts.endings import Ending, after_failure
 from workflows.steps import database_step
 
 
-async def begin_again(job_id: str, spec: JobSpec) -> TakenOverJob:
+async def take_over(job_id: str, spec: JobSpec) -> TakenOverJob:
     """Read how far the job got. After this, no step that the lost workflow still asks for can change the database."""
-    found = await database_step(TakeoverActivities.begin_again, job_id, summary="Where does the job stand?")
+    found = await database_step(TakeoverActivities.take_over, job_id, summary="Where does the job stand?")
     workflow.upsert_search_attributes([pair.key.value_set(pair.value) for pair in of_submission(spec)])
     return found
 

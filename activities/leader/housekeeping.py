@@ -16,9 +16,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clock import utc_now
 from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.domain_losses import DomainWatch
+from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
 from activities.leader.reconciler import Reconciler
-from activities.leader.restoring import DatabaseDoubt, JobRestorer
 from gpu_platform.age_clock import AgeClock
 from gpu_platform.domain.contracts import cleanup_id
 from gpu_platform.domain.errors import Unavailable
@@ -39,7 +39,7 @@ ROW_GRACE = timedelta(seconds=6)
 """A waiting job has its queue row within this time, or has lost it."""
 
 
-class Upkeep:
+class Housekeeping:
     """The leader's work besides deciding: leases, reconciling, restoring, removing old rows."""
 
     def __init__(
@@ -78,14 +78,14 @@ class Upkeep:
                 if loop.time() >= next_sweep:
                     next_sweep = loop.time() + SWEEP_S
                     await self.restorer.look_if_due()
-                    await self._tell_lost_hosts()
+                    await self._signal_lost_hosts_again()
                     await asyncio.to_thread(self._release_quarantined)
                     await self._ask_again()
                     await self._reconciler.sweep()
                 if loop.time() >= next_prune:
                     next_prune = loop.time() + (SWEEP_S if await self._prune() else PRUNE_S)
             except (Unavailable, RPCError) as error:
-                log.warning("upkeep.delayed", error=str(error))
+                log.warning("housekeeping.delayed", error=str(error))
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _prune(self) -> bool:
@@ -95,7 +95,7 @@ class Upkeep:
         now = datetime.fromtimestamp(self._age_clock(), UTC)
         gone = await asyncio.to_thread(retention.prune, self._store, now - self._retention)
         if gone:
-            log.info("upkeep.pruned", **gone)
+            log.info("housekeeping.pruned", **gone)
         return bool(gone)
 
     async def _expire_leases(self) -> None:
@@ -105,7 +105,7 @@ class Upkeep:
             await asyncio.to_thread(flapping.note_lost_hosts, self._store, names, self._back_off, utc_now())
         for lost in expired:
             log.warning("host.lost", host=lost.name, attempts=[str(key) for key in lost.jobs])
-            await self.tell_jobs(lost)
+            await self.signal_jobs(lost)
 
     def _release_quarantined(self) -> None:
         """Bring GPUs and hosts back whose quarantine is over."""
@@ -114,13 +114,13 @@ class Upkeep:
             if released:
                 log.info("quarantine.ended", released=released)
 
-    async def _tell_lost_hosts(self) -> None:
+    async def _signal_lost_hosts_again(self) -> None:
         """Signal jobs on lost hosts again: a leader may have died between declaring a host LOST and sending the
         signals."""
         for lost in await asyncio.to_thread(leases.lost_hosts_with_attempts, self._store):
-            await self.tell_jobs(lost)
+            await self.signal_jobs(lost)
 
-    async def tell_jobs(self, lost: leases.LostHost) -> None:
+    async def signal_jobs(self, lost: leases.LostHost) -> None:
         """Signal each job that had ranks on a lost host.
 
         A job with ``fencing: strict`` gets the signal only when its ranks are proved dead.

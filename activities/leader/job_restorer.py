@@ -138,7 +138,7 @@ class JobRestorer:
             self._proved_at = proved_at
             if (utc_now() - proved_at) < SPARED_FOR:
                 self._began = self._clock()
-                await self._found_older("a host was told of more than it knows")
+                await self._found_older("a host reported a later round than the database has")
         young = self._clock() - self._began <= SPARED_FOR.total_seconds()
         if young or self._clock() - self._looked_at >= EVERY_S:
             self._looked_at = self._clock()
@@ -226,7 +226,7 @@ class JobRestorer:
     async def _found_older(self, why: str) -> None:
         if not self._is_proved:
             self._is_proved = True
-            await self._tell_older(why)
+            await self._report_older(why)
         if self._older:
             return
         self._older, self._ended_restored, self._compared = True, False, False
@@ -235,7 +235,7 @@ class JobRestorer:
         self.settled.clear()
         self._looked_at = -EVERY_S  # so that the next look comes at once
 
-    async def _tell_older(self, why: str) -> None:
+    async def _report_older(self, why: str) -> None:
         await asyncio.to_thread(restoring.note_older, self._store, utc_now())
         log.error(
             "store.older_than_temporal",
