@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_platform.hosts.nvml.lazy_pynvml import pynvml
+from gpu_platform.hosts.nvml.simulated_gpu import SimulatedGpus
 from gpu_platform.topology.mig import MigModel, MigProfile, state_of
 
 _NO_COMPUTE_INSTANCE = -1
@@ -80,16 +81,13 @@ class MigHandle:
         self.condition, self.stamp, self.living = gpu.condition, gpu.stamp, gpu.living
 
 
-class SimulatedMig:
+class SimulatedMig(SimulatedGpus):
     """The functions of ``pynvml`` for MIG and compute mode. Handles of instances are its own opaque pointers."""
 
-    control_dir: Path
     mig_capable: bool
     mig_model: MigModel | None
     """The MIG rules of this GPU model. None: they are not known."""
     compute_capability: str
-
-    def _condition(self, gpu: Any) -> Any: ...
 
     def nvmlDeviceGetComputeMode(self, handle: Any) -> int:
         self._condition(handle)
