@@ -52,9 +52,25 @@ def made(recipe: str) -> dict[str, list[str]]:
 
 def block(page: str, language: str) -> str:
     """The first block of code in this language, without its indentation."""
-    found = re.search(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"there is no block of {language}"
-    return re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
+    return blocks(page, language)[0]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """All blocks of code in this language, without their indentation."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+
+
+def migration(newest: str) -> tuple[str, str, str]:
+    """What the recipe adds: the line of the model, the migration's file name, and its code, next after ``newest``."""
+    column, code = blocks(text("migration"), "python")
+    number = f"{int(newest) + 1:04}"
+    return column.strip(), f"v{number}_notes.py", code.replace("NNNN", number).replace("MMMM", newest)
+
+
+def newest_migration() -> str:
+    """The number of the newest migration, e.g. ``0019``."""
+    return max(path.name[1:5] for path in (ROOT / "gpu_platform/store/migrations/versions").glob("v*.py"))
 
 
 def patch_of(recipe: str) -> Path:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 import pytest_asyncio
@@ -23,6 +26,9 @@ from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 PLUGINS = ("examples/plugin-quiet-hosts", "examples/plugin-whole-hosts")
+MACHINE = "gpu_platform/topology/machines/two-a30.yaml"
+VERSIONS = "gpu_platform/store/migrations/versions"
+HOST_MODEL = "gpu_platform/store/models/hosts.py"
 LABELS = {"desks": {"quiet": "no"}, "kept": {"whole": "yes"}}
 """Labels of hosts that the example packages go by."""
 
@@ -34,7 +40,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     for recipe in PATCHES:
         tree.apply(recipe)
     machine = recipes.block(recipes.text("machine-type"), "yaml")
-    (tree.root / "gpu_platform" / "topology" / "machines" / "two-a30.yaml").write_text(machine)
+    (tree.root / MACHINE).write_text(machine)
+    column, name, code = recipes.migration(recipes.newest_migration())
+    (tree.root / VERSIONS / name).write_text(code)
+    model = (tree.root / HOST_MODEL).read_text()
+    (tree.root / HOST_MODEL).write_text(
+        re.sub(r"(class HostRecord.*?\n    name: .*?\n)", rf"\1    {column}\n", model, count=1, flags=re.DOTALL)
+    )
     for target in sorted({target for recipe in PATCHES for target in recipes.made(recipe)}):
         tree.make(target)
     tree.install(*(f"./{package}" for package in PLUGINS))
@@ -78,7 +90,8 @@ def policy_of_the_pages() -> dict[str, object]:
 async def test_the_files_that_change_are_those_that_the_recipes_name(tree: Tree) -> None:
     written = {path for recipe in PATCHES for path in recipes.files(recipe)}
     generated = {path for recipe in PATCHES for paths in recipes.made(recipe).values() for path in paths}
-    assert tree.changed() == {*written, *generated, "gpu_platform/topology/machines/two-a30.yaml"}
+    _, migration, _ = recipes.migration(recipes.newest_migration())
+    assert tree.changed() == {*written, *generated, MACHINE, HOST_MODEL, f"{VERSIONS}/{migration}"}
     assert "`service.ready_timeout_s`" in (tree.root / "docs" / "reference" / "configuration.md").read_text()
     tree.python("-m", "ruff", "check", "--quiet", *sorted(path for path in written if path.endswith(".py")))
 
@@ -86,7 +99,8 @@ async def test_the_files_that_change_are_those_that_the_recipes_name(tree: Tree)
 async def test_the_tests_that_the_recipes_add_pass(tree: Tree) -> None:
     added = [path for recipe in PATCHES for path in recipes.files(recipe) if path.startswith("tests/")]
     assert len(added) == len(PATCHES)
-    tree.python("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *added)
+    schema = "tests/unit/store/test_store_schema.py::test_the_migrations_lead_to_the_models[sqlite]"
+    tree.python("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *added, schema)
 
 
 async def test_the_score_and_the_filter_of_packages_decide(platform: LocalCluster) -> None:
@@ -109,6 +123,11 @@ async def test_the_health_signal_keeps_work_away_and_is_an_event(platform: Local
         gpu = await client.gpu("desks:3")
         assert (gpu.state, gpu.reason) == (GpuState.DEGRADED, "its memory is too hot")
         assert (await client.gpu("cellar:3")).state is GpuState.AVAILABLE
+
+
+async def test_the_database_of_the_platform_has_the_column(platform: LocalCluster) -> None:
+    with closing(sqlite3.connect(platform.config.state_dir / "platform.db")) as database:
+        assert database.execute("SELECT DISTINCT note FROM host").fetchall() == [("",)]
 
 
 async def test_the_endpoint_answers_its_client_and_its_verb(tree: Tree, platform: LocalCluster) -> None:

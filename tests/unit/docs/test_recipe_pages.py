@@ -95,10 +95,9 @@ def test_the_migration_leads_there_and_back(tmp_path: Path) -> None:
     for path in (migrate.MIGRATIONS, *migrate.MIGRATIONS.rglob("*.py")):
         copy = tmp_path / "migrations" / path.relative_to(migrate.MIGRATIONS)
         copy.mkdir(parents=True, exist_ok=True) if path.is_dir() else _copy(path, copy)
-    newest = max(path.name[1:5] for path in migrate.MIGRATIONS.glob("versions/v*.py"))
-    number = f"{int(newest) + 1:04}"
-    code = recipes.block(recipes.text("migration"), "python").replace("NNNN", number).replace("MMMM", newest)
-    (tmp_path / "migrations" / "versions" / f"v{number}_notes.py").write_text(code)
+    newest = recipes.newest_migration()
+    _, name, code = recipes.migration(newest)
+    (tmp_path / "migrations" / "versions" / name).write_text(code)
     config.set_main_option("script_location", str(tmp_path / "migrations"))
     engine = create_engine(f"sqlite:///{tmp_path}/platform.db")
     for revision, differences in (("head", 1), (newest, 0), ("head", 1)):
