@@ -10,7 +10,7 @@ from activities.clock import utc_now
 from gpu_platform.domain.errors import InvalidRequest, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import hosts
+from gpu_platform.store.hosts import reports
 
 
 class HostReportActivities:
@@ -25,6 +25,6 @@ class HostReportActivities:
         """Write the report and return the leader's answer. Fails for good if the report is invalid or older than
         another one."""
         try:
-            return hosts.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
+            return reports.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
         except (InvalidRequest, StaleReport) as error:
             raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

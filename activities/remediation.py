@@ -17,7 +17,7 @@ from gpu_platform.domain.states import GpuState
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import gpus
+from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.reservations import allocations
 
 
@@ -54,14 +54,14 @@ class RemediationActivities:
     @activity.defn
     def record_fault(self, report: FaultReport) -> None:
         """Write the fault to the event table. A fault id that is known already changes nothing."""
-        gpus.record_fault(self._store, report, utc_now())
+        gpu_states.record_fault(self._store, report, utc_now())
 
     @activity.defn
     def begin_reset(self, request: GpuReason) -> GpuState:
         """Take the GPU out of service for a reset. Returns RESETTING, or OFFLINE if an operator took it out of
         service."""
         with host_may_be_removed():
-            return gpus.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
+            return gpu_states.begin_reset(self._store, request.gpu_uuid, request.reason, utc_now()).state
 
     @activity.defn
     def gpu_holders(self, gpu_uuid: str) -> list[AttemptKey]:
@@ -76,7 +76,7 @@ class RemediationActivities:
         quarantine if the GPU fails again and again.
         """
         with host_may_be_removed():
-            return gpus.finish_reset(
+            return gpu_states.finish_reset(
                 self._store,
                 result.gpu_uuid,
                 result.ok,
@@ -90,7 +90,7 @@ class RemediationActivities:
     def take_gpu_offline(self, request: GpuReason) -> None:
         """Take the GPU OFFLINE until an operator brings it back."""
         with host_may_be_removed():
-            gpus.set_gpu_state(
+            gpu_states.set_gpu_state(
                 self._store,
                 request.gpu_uuid,
                 GpuState.OFFLINE,

@@ -49,7 +49,7 @@ from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings, RemediationSettings, SchedulerSettings, Settings
 from gpu_platform.store import Store, events
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations
@@ -143,7 +143,7 @@ class SimulatedNode:
 
     async def report(self) -> None:
         answer = await asyncio.to_thread(
-            hosts.report_host, self._platform.store, self._make_report(), ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
+            reports.report_host, self._platform.store, self._make_report(), ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
         )
         for key in answer.kill:
             await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))

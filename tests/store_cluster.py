@@ -19,7 +19,7 @@ from gpu_platform.domain.placing.placement import HostSlice, Placement, Topology
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, models
 from gpu_platform.store.database import writing
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpus, hosts, reports
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leases
@@ -115,7 +115,7 @@ class Cluster:
             "inventory": inventory(name, gpus),
             **fields,
         }
-        return hosts.report_host(self.store, HostReport(name=name, **report), ttl_s=TTL_S, now=now)
+        return reports.report_host(self.store, HostReport(name=name, **report), ttl_s=TTL_S, now=now)
 
     def queued(self, job_id: str, *, now: datetime = NOW, attempt: int = 1, **fields: Any) -> Job:
         jobs.submit_job(self.store, job_id, spec(**fields), actor="ada", now=now, idempotency_key=None)

@@ -27,7 +27,7 @@ from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.attempt import AttemptKey, HostLost
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.store import Store, retention
-from gpu_platform.store.hosts import flapping, gpus
+from gpu_platform.store.hosts import flapping, gpu_states
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leases
 
@@ -110,7 +110,7 @@ class Housekeeping:
     def _release_quarantined(self) -> None:
         """Bring GPUs and hosts back whose quarantine is over."""
         now = utc_now()
-        for released in (gpus.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
+        for released in (gpu_states.release_quarantined(self._store, now), flapping.release_hosts(self._store, now)):
             if released:
                 log.info("quarantine.ended", released=released)
 

@@ -12,7 +12,7 @@ from gpu_platform.domain.errors import IllegalTransition, InUse, NotFound
 from gpu_platform.domain.hosts.gpu import Gpu, Host
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import allocations
 from service.context import ServiceContext, now
 from service.operations import remediation
@@ -108,7 +108,7 @@ def _set_host(context: ServiceContext, name: str, state: HostState, actor: str, 
 
 def _set_gpu(context: ServiceContext, reference: str, state: GpuState, actor: str, reason: str) -> Gpu:
     uuid = gpus.get_gpu(context.store, reference).info.uuid
-    return gpus.set_gpu_state(context.store, uuid, state, reason=reason or None, actor=actor, now=now())
+    return gpu_states.set_gpu_state(context.store, uuid, state, reason=reason or None, actor=actor, now=now())
 
 
 async def _held(context: ServiceContext, name: str) -> list[AttemptKey]:

@@ -16,7 +16,7 @@ from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpus, hosts, reports
 from service.context import ActorDep, ServiceContextDep, now
 from service.http.paging import Cursor, page_of
 from service.operations import hosts_and_gpus, measurements
@@ -99,7 +99,7 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
     """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
     if report.name != name:
         raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
-    write = partial(hosts.report_host, context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
+    write = partial(reports.report_host, context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
     return await to_thread.run_sync(write, limiter=REPORT_THREADS)
 
 

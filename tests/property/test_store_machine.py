@@ -25,7 +25,7 @@ from gpu_platform.domain.errors import IllegalTransition, PlatformError, Reserva
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.leadership import leader, leases
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
@@ -148,7 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(gpu=a_gpu, state=st.sampled_from([GpuState.AVAILABLE, GpuState.DEGRADED, GpuState.OFFLINE]))
     def operator_sets_gpu(self, gpu: tuple[str, int], state: GpuState) -> None:
         def act() -> None:
-            gpus.set_gpu_state(self.store, uuid_of(*gpu), state, reason="op", actor="op", now=NOW)
+            gpu_states.set_gpu_state(self.store, uuid_of(*gpu), state, reason="op", actor="op", now=NOW)
 
         current = self.gpu_state(gpu)
         if (state is GpuState.AVAILABLE and gpu not in self.present) or (
@@ -169,20 +169,22 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(gpu=a_gpu)
     def operator_drains_gpu(self, gpu: tuple[str, int]) -> None:
         before = self.gpu_state(gpu)
-        found = gpus.set_gpu_state(self.store, uuid_of(*gpu), GpuState.DRAINING, reason="fan", actor="op", now=NOW)
+        found = gpu_states.set_gpu_state(
+            self.store, uuid_of(*gpu), GpuState.DRAINING, reason="fan", actor="op", now=NOW
+        )
         self.cordoned_gpus.add(gpu)
         assert found.state is self.gpu_state(gpu)
         assert (found.reason == "fan") == (found.state in (GpuState.DRAINING, GpuState.DRAINED)), before
 
     @rule(gpu=a_gpu)
     def begin_reset(self, gpu: tuple[str, int]) -> None:
-        gpus.begin_reset(self.store, uuid_of(*gpu), "XID", NOW)
+        gpu_states.begin_reset(self.store, uuid_of(*gpu), "XID", NOW)
         if self.out.get(gpu) != (GpuState.OFFLINE, "operator"):
             self.out[gpu] = (GpuState.RESETTING, "remediation")
 
     @rule(gpu=a_gpu, ok=st.booleans())
     def finish_reset(self, gpu: tuple[str, int], ok: bool) -> None:
-        answer = gpus.finish_reset(self.store, uuid_of(*gpu), ok, NOW, MAX_RESET_FAILURES)
+        answer = gpu_states.finish_reset(self.store, uuid_of(*gpu), ok, NOW, MAX_RESET_FAILURES)
         if self.gpu_state(gpu) is GpuState.RESETTING:
             failures = self.reset_failures[gpu] = 0 if ok else self.reset_failures.get(gpu, 0) + 1
             del self.out[gpu]

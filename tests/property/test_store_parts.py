@@ -24,7 +24,7 @@ from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, state
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import allocations, attempts, reserving
 from gpu_platform.store.reservations.attempts import AttemptResult
 from gpu_platform.topology.mig import mig_model, state_of
@@ -122,14 +122,14 @@ class StoreParts(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, GPUS - 1))
     def drain(self, index: int) -> None:
-        gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.DRAINING, reason="fan", actor="op", now=NOW)
+        gpu_states.set_gpu_state(self.store, uuid_of("a", index), GpuState.DRAINING, reason="fan", actor="op", now=NOW)
         self.drained.add(index)
 
     @precondition(lambda self: self.drained)
     @rule(data=st.data())
     def end_drain(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from(sorted(self.drained)))
-        gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+        gpu_states.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
         self.drained.discard(index)
         self.degraded.discard(index)
 
@@ -137,7 +137,7 @@ class StoreParts(RuleBasedStateMachine):
     @rule(data=st.data())
     def put_back(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from(sorted(self.degraded)))
-        gpus.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
+        gpu_states.set_gpu_state(self.store, uuid_of("a", index), GpuState.AVAILABLE, reason=None, actor="op", now=NOW)
         self.degraded.discard(index)
         self.drained.discard(index)
 

@@ -25,7 +25,7 @@ from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store, state
 from gpu_platform.store.events import read_events
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpus, reports
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
@@ -265,7 +265,7 @@ async def test_labels_and_heat_of_a_host_reach_the_scheduler(start: Start) -> No
         await eventually(lambda: platform.job(waiting).reason, "the gang to be looked at")
         for node in platform.nodes.values():
             report = node.made_report().model_copy(update={"leaf": "l1"})
-            await asyncio.to_thread(hosts.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
+            await asyncio.to_thread(reports.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
         changed = time.monotonic()
         await eventually(lambda: "job.placed" in platform.kinds(waiting), "a place under the leaf")
         print(f"new labels placed a gang after {(time.monotonic() - changed) * 1000:.0f} ms")
@@ -298,7 +298,7 @@ async def test_a_gang_goes_where_earlier_jobs_ran_faster(start: Start, new_leade
     async with start(dict.fromkeys(("a1", "a2", "b1", "b2"), "dgx-h100")) as platform:
         for name, node in platform.nodes.items():
             report = node.made_report().model_copy(update={"leaf": name[0]})
-            await asyncio.to_thread(hosts.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
+            await asyncio.to_thread(reports.report_host, platform.store, report, ttl_s=3600.0, now=datetime.now(UTC))
         before = await platform.ends(await platform.submit(shell("true", hosts=2)), JobState.COMPLETED)
         assert before.placement is not None
         assert before.placement.hosts == ["a1", "a2"]

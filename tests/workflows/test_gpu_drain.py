@@ -14,7 +14,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import gpus
+from gpu_platform.store.hosts import gpu_states, gpus
 from tests.harness import Platform, eventually
 
 
@@ -26,7 +26,7 @@ async def platform(temporal: Client, sqlite_store: Store, tmp_path: Path) -> Asy
 
 def drain(platform: Platform, uuid: str) -> Gpu:
     now = datetime.now(UTC)
-    return gpus.set_gpu_state(platform.store, uuid, GpuState.DRAINING, reason="fan", actor="op", now=now)
+    return gpu_states.set_gpu_state(platform.store, uuid, GpuState.DRAINING, reason="fan", actor="op", now=now)
 
 
 def now_is(platform: Platform, uuid: str, state: GpuState) -> bool:
@@ -55,7 +55,9 @@ async def test_a_draining_gpu_finishes_its_job_and_takes_no_other(platform: Plat
         await platform.signal(each, "kill")
         await platform.ends(each, JobState.CANCELLED)
     assert now_is(platform, uuid, GpuState.DRAINED)
-    back = gpus.set_gpu_state(platform.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=datetime.now(UTC))
+    back = gpu_states.set_gpu_state(
+        platform.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=datetime.now(UTC)
+    )
     assert (back.state, back.reason) == (GpuState.AVAILABLE, None)
     await platform.nothing_leaked()
 

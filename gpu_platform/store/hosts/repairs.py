@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import upsert, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.hosts.gpus import lock_gpu, take_out
+from gpu_platform.store.hosts.gpu_states import lock_gpu, take_out
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.models import allocation, host, repair
 from gpu_platform.store.reservations.releasing import settle_drain

@@ -29,7 +29,7 @@ from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import gpus
+from gpu_platform.store.hosts import gpu_states
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.reservations import attempts, reserving
@@ -452,9 +452,11 @@ async def test_health_of_a_gpu_tells_what_happened_to_it(platform: Platform) -> 
         message="XID 31 (MMU page fault) on GPU 0 of a",
         at_ms=0,
     )
-    gpus.record_fault(platform.store, report, NOW)
-    gpus.begin_reset(platform.store, uuid_of("a", 0), report.message, NOW)
-    gpus.record_fault(platform.store, report.model_copy(update={"fault_id": "f2", "gpu_uuid": uuid_of("a", 1)}), NOW)
+    gpu_states.record_fault(platform.store, report, NOW)
+    gpu_states.begin_reset(platform.store, uuid_of("a", 0), report.message, NOW)
+    gpu_states.record_fault(
+        platform.store, report.model_copy(update={"fault_id": "f2", "gpu_uuid": uuid_of("a", 1)}), NOW
+    )
     ran = await run("health", "--gpu-id", "a:0", url=platform.url)
     assert ran.code == 1
     assert "XID 31 (MMU page fault) on GPU 0 of a -> reset" in ran.out

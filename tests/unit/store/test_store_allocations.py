@@ -13,7 +13,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationC
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, events, models
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.jobs import jobs, queue
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import allocations, attempts, releasing, reserving
@@ -73,7 +73,7 @@ def test_one_taken_gpu_refuses_the_whole_gang_and_is_named(cluster: Cluster) -> 
 
 @pytest.mark.parametrize("state", [GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE])
 def test_a_gpu_out_of_service_cannot_be_reserved(cluster: Cluster, state: GpuState) -> None:
-    gpus.set_gpu_state(cluster.store, "a:1", state, reason="broken", actor="op", now=NOW)
+    gpu_states.set_gpu_state(cluster.store, "a:1", state, reason="broken", actor="op", now=NOW)
     cluster.queued("j1")
     with pytest.raises(ReservationConflict, match=f"{state.value} .broken."):
         cluster.reserve("j1", {"a": [0, 1]})
@@ -178,7 +178,7 @@ def test_what_was_released_cannot_run(cluster: Cluster) -> None:
 def test_a_release_frees_all_but_what_is_quarantined(cluster: Cluster) -> None:
     store = cluster.store
     this = cluster.running("j1", {"a": [0, 1, 2]})
-    gpus.set_gpu_state(store, "a:2", GpuState.OFFLINE, reason="pulled", actor="op", now=NOW)
+    gpu_states.set_gpu_state(store, "a:2", GpuState.OFFLINE, reason="pulled", actor="op", now=NOW)
     for _ in range(2):
         releasing.release_gang(store, this, now=NOW, faulty_gpus={uuid_of("a", 1): "XID 79", "other": "?"})
     assert cluster.states("a") == ["AVAILABLE", "DEGRADED", "OFFLINE", "AVAILABLE"]

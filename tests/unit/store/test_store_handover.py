@@ -15,7 +15,7 @@ from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store import Store, models
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpu_states, hosts
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import allocations, attempts, handover, releasing, reserving
 from tests.store_cluster import NOW, Cluster, check_invariants, inventory, key, placement, uuid_of
@@ -110,9 +110,9 @@ def test_a_parked_gang_lets_its_gpu_be_reset_and_goes_on(cluster: Cluster) -> No
     assert handover.parked_state(store, following) is Parked.WAITING
     with pytest.raises(ReservationConflict):
         handover.unpark(store, following)
-    gpus.begin_reset(store, bad, "XID 79", NOW)
+    gpu_states.begin_reset(store, bad, "XID 79", NOW)
     assert handover.parked_state(store, following) is Parked.WAITING
-    assert gpus.finish_reset(store, bad, True, NOW, 3) is GpuState.ALLOCATED
+    assert gpu_states.finish_reset(store, bad, True, NOW, 3) is GpuState.ALLOCATED
     assert handover.parked_state(store, following) is Parked.READY
     handover.unpark(store, following)
     assert allocations.users(store, bad) == [following]
@@ -126,8 +126,8 @@ def test_a_parked_gang_whose_gpu_is_out_of_service_has_no_hope(cluster: Cluster)
     this, following = cluster.running("j", {"a": [0, 1]}), key("j", 2)
     bad = uuid_of("a", 0)
     hand_over(store, this, {"a": [0, 1]}, parked=True, bad=(bad,))
-    gpus.begin_reset(store, bad, "XID 79", NOW)
-    assert gpus.finish_reset(store, bad, False, NOW, 1) is GpuState.OFFLINE
+    gpu_states.begin_reset(store, bad, "XID 79", NOW)
+    assert gpu_states.finish_reset(store, bad, False, NOW, 1) is GpuState.OFFLINE
     assert handover.parked_state(store, following) is Parked.HOPELESS
     attempts.end_attempt(store, following, [JobState.QUEUED], now=NOW, actor="workflow")
     assert handover.parked_state(store, following) is Parked.HOPELESS
@@ -151,9 +151,9 @@ def test_no_order_of_steps_leaks_or_takes_anything_twice(cluster: Cluster, seed:
                 case 2:
                     handover.unpark(store, attempt)
                 case 3:
-                    gpus.begin_reset(store, uuid, "test", NOW)
+                    gpu_states.begin_reset(store, uuid, "test", NOW)
                 case 4 | 5:
-                    gpus.finish_reset(store, uuid, chance.random() < 0.7, NOW, 3)
+                    gpu_states.finish_reset(store, uuid, chance.random() < 0.7, NOW, 3)
                 case _:
                     handover.parked_state(store, attempt)
         check_invariants(store)

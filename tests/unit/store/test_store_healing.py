@@ -10,7 +10,7 @@ import pytest
 from gpu_platform.domain.hosts.remediation import BackOff, reason_with_next_step
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import flapping, gpus, hosts
+from gpu_platform.store.hosts import flapping, gpu_states, gpus, hosts
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.reservations import attempts
 from tests.store_cluster import NOW, Cluster, expire_leases
@@ -29,13 +29,13 @@ def failed_on(cluster: Cluster, index: int) -> str:
     """A job whose first attempt ended on GPU ``index`` of host a, which is being reset; returns the GPU's uuid."""
     uuid = cluster.uuid("a", index)
     key = cluster.running("j", {"a": [index]})
-    gpus.begin_reset(cluster.store, uuid, "XID 46", after(1))
+    gpu_states.begin_reset(cluster.store, uuid, "XID 46", after(1))
     attempts.end_attempt(cluster.store, key, [JobState.QUEUED], now=after(2), actor="workflow")
     return uuid
 
 
 def heal(cluster: Cluster, uuid: str, at: datetime) -> None:
-    assert gpus.finish_reset(cluster.store, uuid, True, at, 3) is GpuState.AVAILABLE
+    assert gpu_states.finish_reset(cluster.store, uuid, True, at, 3) is GpuState.AVAILABLE
 
 
 def avoided(cluster: Cluster) -> frozenset[str]:
@@ -63,7 +63,7 @@ def test_a_gpu_that_was_healed_before_the_job_waited_is_not_avoided(cluster: Clu
 
 def test_a_gpu_that_failed_after_it_was_healed_is_avoided(cluster: Cluster) -> None:
     uuid = cluster.uuid("a", 1)
-    gpus.begin_reset(cluster.store, uuid, "XID 46", after(-20))
+    gpu_states.begin_reset(cluster.store, uuid, "XID 46", after(-20))
     heal(cluster, uuid, after(-10))
     key = cluster.running("j", {"a": [1]})
     attempts.end_attempt(cluster.store, key, [JobState.QUEUED], now=after(2), actor="workflow")
@@ -73,11 +73,11 @@ def test_a_gpu_that_failed_after_it_was_healed_is_avoided(cluster: Cluster) -> N
 
 def test_online_of_a_gpu_that_its_host_calls_lost_says_so_and_keeps_what_must_be_done(cluster: Cluster) -> None:
     uuid, lost = cluster.uuid("a", 1), "NVML says: GPU is lost"
-    gpus.set_gpu_state(
+    gpu_states.set_gpu_state(
         cluster.store, uuid, GpuState.OFFLINE, reason="XID 79: the host needs a reboot", actor="remediation", now=NOW
     )
     cluster.report("a", 4, degraded={uuid: lost})
-    gpu = gpus.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
+    gpu = gpu_states.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
     assert gpu.state is GpuState.DEGRADED
     assert gpu.reason == f"{lost}; XID 79: the host needs a reboot"
     cluster.report("a", 4, degraded={uuid: lost})
@@ -90,9 +90,9 @@ def test_online_ends_a_repair_and_names_no_command_of_it_any_more(cluster: Clust
     uuid, lost = cluster.uuid("a", 1), "NVML says: GPU is lost"
     reason = reason_with_next_step("GPU is lost on GPU 1 of a", "reboot of host a", "a:1")
     assert "remediation approve a:1" in reason
-    gpus.set_gpu_state(cluster.store, uuid, GpuState.OFFLINE, reason=reason, actor="remediation", now=NOW)
+    gpu_states.set_gpu_state(cluster.store, uuid, GpuState.OFFLINE, reason=reason, actor="remediation", now=NOW)
     cluster.report("a", 4, degraded={uuid: lost})
-    gpu = gpus.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
+    gpu = gpu_states.set_gpu_state(cluster.store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(1))
     assert gpu.reason == f"{lost}; GPU is lost on GPU 1 of a; needs: reboot of host a"
 
 
@@ -100,8 +100,8 @@ DAY = BackOff(window=timedelta(hours=24), first=timedelta(minutes=1), longest=ti
 
 
 def fail_and_heal(cluster: Cluster, uuid: str, at: datetime, back_off: BackOff | None = DAY) -> GpuState:
-    gpus.begin_reset(cluster.store, uuid, "XID 46", at)
-    return gpus.finish_reset(cluster.store, uuid, True, at, 3, back_off=back_off)
+    gpu_states.begin_reset(cluster.store, uuid, "XID 46", at)
+    return gpu_states.finish_reset(cluster.store, uuid, True, at, 3, back_off=back_off)
 
 
 def test_a_gpu_that_fails_again_stays_out_for_a_growing_time_and_comes_back_by_itself(cluster: Cluster) -> None:
@@ -111,12 +111,12 @@ def test_a_gpu_that_fails_again_stays_out_for_a_growing_time_and_comes_back_by_i
     reason = gpus.get_gpu(store, uuid).reason or ""
     for words in ("failed 2 times in a row", "until 2026-01-02 03:07:05 UTC", "gpu-platform online a:0", "XID 46"):
         assert words in reason
-    assert gpus.release_quarantined(store, after(179)) == []
-    assert gpus.release_quarantined(store, after(180)) == [uuid]
+    assert gpu_states.release_quarantined(store, after(179)) == []
+    assert gpu_states.release_quarantined(store, after(180)) == [uuid]
     assert gpus.get_gpu(store, uuid).state is GpuState.AVAILABLE
     assert fail_and_heal(cluster, uuid, after(300)) is GpuState.OFFLINE
-    assert gpus.release_quarantined(store, after(300 + 239)) == []
-    assert gpus.release_quarantined(store, after(300 + 240)) == [uuid]
+    assert gpu_states.release_quarantined(store, after(300 + 239)) == []
+    assert gpu_states.release_quarantined(store, after(300 + 240)) == [uuid]
     assert fail_and_heal(cluster, uuid, after(300 + 25 * 3600)) is GpuState.AVAILABLE, "that was long ago"
 
 
@@ -124,8 +124,8 @@ def test_an_operators_online_ends_it_and_forgets(cluster: Cluster) -> None:
     uuid, store = cluster.uuid("a", 0), cluster.store
     fail_and_heal(cluster, uuid, after(0))
     fail_and_heal(cluster, uuid, after(60))
-    gpus.set_gpu_state(store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(61))
-    assert gpus.release_quarantined(store, after(1000)) == []
+    gpu_states.set_gpu_state(store, uuid, GpuState.AVAILABLE, reason=None, actor="op", now=after(61))
+    assert gpu_states.release_quarantined(store, after(1000)) == []
     assert fail_and_heal(cluster, uuid, after(90)) is GpuState.AVAILABLE
 
 

@@ -10,7 +10,7 @@ from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store import Store, events
-from gpu_platform.store.hosts import gpus, hosts, repairs, service_cases
+from gpu_platform.store.hosts import gpu_states, hosts, repairs, service_cases
 from tests.store_cluster import NOW, Cluster
 
 
@@ -117,7 +117,7 @@ def test_a_host_is_rebooted_so_often_a_day_and_no_more(cluster: Cluster) -> None
 def test_a_service_case_tells_all_there_is(cluster: Cluster) -> None:
     uuid = cluster.uuid("a", 0)
     key = cluster.running("j", {"a": [0]})
-    gpus.begin_reset(cluster.store, uuid, "XID 79", NOW)
+    gpu_states.begin_reset(cluster.store, uuid, "XID 79", NOW)
     begin(cluster, "a")
     end(cluster, "a", after(1), "it did not come back")
     assert repairs.open_service_case(cluster.store, uuid, "needs service", ["reboot of the host: no"], after(2))
@@ -128,7 +128,7 @@ def test_a_service_case_tells_all_there_is(cluster: Cluster) -> None:
     kinds = [event.kind for event in case.steps]
     assert kinds[-2:] == ["gpu.state", "gpu.service_case"]
     assert {"host.repair", "host.repaired"} <= set(kinds)
-    assert gpus.begin_reset(cluster.store, uuid, "XID 46", after(5)).state is GpuState.OFFLINE, "a human decides"
+    assert gpu_states.begin_reset(cluster.store, uuid, "XID 46", after(5)).state is GpuState.OFFLINE, "a human decides"
     assert events.last_seq(cluster.store)
 
 
