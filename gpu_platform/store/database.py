@@ -29,6 +29,7 @@ from sqlalchemy import (
     Double,
     Engine,
     QueuePool,
+    Select,
     Table,
     Update,
     create_engine,
@@ -52,6 +53,7 @@ from gpu_platform.store.group_commit import GroupCommit
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Rec = TypeVar("Rec", bound=models.Record)
 
 BUSY_TIMEOUT_S = 30
 MAX_TRIES = 8
@@ -207,6 +209,24 @@ def upsert(session: Session, table: Table, row: Mapping[str, Any]) -> None:
 def change(session: Session, statement: Update | Delete, parameters: Mapping[str, Any] | None = None) -> int:
     """Run an UPDATE or DELETE; returns how many rows it met."""
     return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount
+
+
+def read_record(session: Session, statement: Select[Rec], parameters: Mapping[str, Any] | None = None) -> Rec | None:
+    """The only row of a statement that selects whole records; None if there is none. See :func:`read_records`."""
+    records = read_records(session, statement, parameters)
+    assert len(records) <= 1, "the statement meets several rows"
+    return records[0] if records else None
+
+
+def read_records(session: Session, statement: Select[Rec], parameters: Mapping[str, Any] | None = None) -> list[Rec]:
+    """The rows of a statement that selects whole records, e.g. ``select(GpuRecord)``, as they are in the database now.
+
+    They do not belong to the session: to change one writes nothing, and the next call reads it again.
+    """
+    records = list(session.scalars(statement, parameters))
+    for record in records:
+        session.expunge(record)
+    return records
 
 
 def epoch_s(session: Session, column: ColumnElement[Any]) -> ColumnElement[float]:

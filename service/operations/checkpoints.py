@@ -19,7 +19,8 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import checkpoints, jobs
-from gpu_platform.store.jobs.checkpoints import LastKnown, RootOfHost
+from gpu_platform.store.jobs.checkpoints import RootOfHost
+from gpu_platform.store.models import CheckpointRecord
 from service.context import ServiceContext
 
 _LIST = TypeAdapter(list[CheckpointInfo])
@@ -136,7 +137,7 @@ def _hosts_of(store: Store, job: Job) -> set[str]:
     return found
 
 
-def _remembered(job_id: str, one: LastKnown) -> CheckpointInfo:
+def _remembered(job_id: str, one: CheckpointRecord) -> CheckpointInfo:
     return CheckpointInfo(
         job_id=job_id,
         attempt=one.attempt,

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Select, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.states import HostState, check_transition
-from gpu_platform.store.database import upsert, writing
+from gpu_platform.store.database import read_record, upsert, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.models import flapping, host, repair
+from gpu_platform.store.models import FlappingRecord, HostRecord, flapping, host, repair
 
 FlappingKind = Literal["gpu", "host"]
 ACTOR = "quarantine"
@@ -27,7 +27,7 @@ def note_failure(
     session: Session, kind: FlappingKind, name: str, policy: BackOff, now: datetime
 ) -> tuple[int, datetime | None]:
     """Inside a transaction: it failed. (Failures in a row, until when it stays out of service or None)."""
-    row = session.execute(_of(kind, name).with_for_update()).one_or_none()
+    row = read_record(session, _of(kind, name).with_for_update())
     goes_on = row is not None and now - row.last_at <= policy.window
     failures = row.failures + 1 if goes_on and row is not None else 1
     out_for = policy.out_for(failures)
@@ -54,7 +54,7 @@ def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now
     """These hosts fell silent. Those that do so again and again get no new work for a while once they are back."""
     out: dict[str, datetime] = {}
     for name in sorted(names):
-        row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
+        row = read_record(session, _LOCK_HOST, {"host_name": name})
         repaired = select(repair.c.host).where(repair.c.host == name, repair.c.ended_at.is_(None))
         if row is None or session.execute(repaired).first() is not None:
             continue
@@ -90,7 +90,7 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
     """Back into service whose time is over."""
     names = due(session, "host", now)
     for name in names:
-        row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
+        row = read_record(session, _LOCK_HOST, {"host_name": name})
         if row is None or not row.cordoned:
             continue
         values: dict[str, Any] = {"cordoned": False, "reason": None}
@@ -102,5 +102,8 @@ def release_hosts(session: Session, now: datetime) -> list[str]:
     return names
 
 
-def _of(kind: FlappingKind, name: str) -> Any:
-    return select(flapping).where(flapping.c.kind == kind, flapping.c.name == name)
+def _of(kind: FlappingKind, name: str) -> Select[FlappingRecord]:
+    return select(FlappingRecord).where(flapping.c.kind == kind, flapping.c.name == name)
+
+
+_LOCK_HOST = select(HostRecord).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)

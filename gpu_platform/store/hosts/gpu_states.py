@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, bindparam, select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
@@ -14,12 +13,12 @@ from gpu_platform.domain.hosts.gpu import Gpu
 from gpu_platform.domain.hosts.remediation import BackOff, without_next_step
 from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport
 from gpu_platform.domain.states import GPU_TRANSITIONS, GpuState, check_transition
-from gpu_platform.store.database import insert_new, writing
+from gpu_platform.store.database import insert_new, read_record, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
 from gpu_platform.store.hosts.gpus import find_uuid, no_such_gpu, read_gpu
 from gpu_platform.store.jobs.queue import clear_exclusions
-from gpu_platform.store.models import allocation, fault, gpu, host
+from gpu_platform.store.models import GpuRecord, allocation, fault, gpu, host
 
 VANISHED = "its host no longer reports it"
 """Why a GPU is OFFLINE that its host does not report."""
@@ -137,7 +136,7 @@ def release_quarantined(session: Session, now: datetime) -> list[str]:
     """Put GPUs back into service whose quarantine is over. Returns their uuids; see ``flapping``."""
     uuids = flapping.due(session, "gpu", now)
     for uuid in uuids:
-        row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
+        row = read_record(session, _LOCK, {"of_uuid": uuid})
         if row is not None and row.state == GpuState.OFFLINE and row.state_source == flapping.ACTOR and row.present:
             clear_exclusions(session, uuid, now)
             put_back(session, row, flapping.ACTOR, now)
@@ -189,16 +188,16 @@ def _record_of_job(session: Session, report: FaultReport, key: AttemptKey, now: 
 # ---- the steps, inside a transaction; reported_gpus.py and repairs.py use them too ----
 
 
-def lock_gpu(session: Session, uuid: str) -> Row[Any]:
+def lock_gpu(session: Session, uuid: str) -> GpuRecord:
     """The row of the GPU; nobody else changes it until the commit. Raises :class:`NotFound`."""
-    row = session.execute(_LOCK, {"of_uuid": uuid}).one_or_none()
+    row = read_record(session, _LOCK, {"of_uuid": uuid})
     if row is None:
         raise no_such_gpu(uuid)
     return row
 
 
 def take_out(
-    session: Session, row: Row[Any], state: GpuState, source: str, reason: str | None, actor: str, now: datetime
+    session: Session, row: GpuRecord, state: GpuState, source: str, reason: str | None, actor: str, now: datetime
 ) -> None:
     """Write a state in which nobody new gets the GPU, and its event unless nothing is new.
 
@@ -211,7 +210,7 @@ def take_out(
         append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
 
 
-def put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: str | None = None) -> GpuState:
+def put_back(session: Session, row: GpuRecord, actor: str, now: datetime, why: str | None = None) -> GpuState:
     """Put the GPU back into service: AVAILABLE, or ALLOCATED or IN_USE if a gang still holds it.
 
     A cordoned GPU is drained instead. Returns the state that was written.
@@ -231,7 +230,7 @@ def put_back(session: Session, row: Row[Any], actor: str, now: datetime, why: st
     return state
 
 
-def _drain(session: Session, row: Row[Any], reason: str | None, actor: str, now: datetime) -> None:
+def _drain(session: Session, row: GpuRecord, reason: str | None, actor: str, now: datetime) -> None:
     reason = reason or (row.cordon_reason if row.cordoned else None)  # asked again, without saying why again
     session.execute(UPDATE_GPU.values(cordoned=True, cordon_reason=reason), {"of_uuid": row.uuid})
     if row.state in (*IN_SERVICE, *DRAIN):
@@ -242,7 +241,7 @@ def _drain(session: Session, row: Row[Any], reason: str | None, actor: str, now:
     append_event(session, "gpu.state", actor, now, host=row.host, gpu_uuid=row.uuid, data=data)
 
 
-def _reported_unfit(session: Session, row: Row[Any]) -> str | None:
+def _reported_unfit(session: Session, row: GpuRecord) -> str | None:
     """Why its host calls the GPU unfit in the last report, with the reason that was known before. None: it does not."""
     degraded = session.scalar(select(host.c.degraded).where(host.c.name == row.host))
     unfit = json.loads(degraded or "{}").get(row.uuid)
@@ -254,7 +253,7 @@ def _reported_unfit(session: Session, row: Row[Any]) -> str | None:
 
 # ---- the statements, compiled once ----
 
-_LOCK = select(gpu).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
+_LOCK = select(GpuRecord).where(gpu.c.uuid == bindparam("of_uuid")).with_for_update(key_share=True)
 UPDATE_GPU = update(gpu).where(gpu.c.uuid == bindparam("of_uuid"))
 _HOLDERS = select(allocation.c.job_id, allocation.c.attempt, allocation.c.running_at).where(
     allocation.c.gpu_uuid == bindparam("of_uuid"), allocation.c.released_at.is_(None)

@@ -13,13 +13,13 @@ from gpu_platform.domain.errors import InUse, NotFound
 from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState, check_transition
-from gpu_platform.store.database import reading, writing
+from gpu_platform.store.database import read_record, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import flapping
 from gpu_platform.store.jobs.admission import parse_inventory
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.leases import ATTEMPTS_AT_HOST, lose
-from gpu_platform.store.models import allocation, gpu, host, repair
+from gpu_platform.store.models import HostRecord, allocation, gpu, host, repair
 from gpu_platform.store.reservations.releasing import settle_drain
 from gpu_platform.store.reservations.shares import use_of
 
@@ -95,7 +95,7 @@ def set_host_state(
     A drain is DRAINED at once when nothing is held, else when the last gang is released. A host that is LOST stays
     so until it reports again; what was asked is remembered. Raises :class:`NotFound`, :class:`IllegalTransition`.
     """
-    row = session.execute(LOCK_HOST, {"host_name": name}).one_or_none()
+    row = read_record(session, LOCK_HOST, {"host_name": name})
     if row is None:
         raise _no_such_host(name)
     current = HostState(row.state)
@@ -134,7 +134,7 @@ def remove_host(session: Session, name: str, *, reason: str | None, actor: str, 
     Usage and the audit log stay. Should its node worker report again, it is a new host. Raises :class:`NotFound` and
     :class:`InUse`.
     """
-    row = session.execute(LOCK_HOST, {"host_name": name}).one_or_none()
+    row = read_record(session, LOCK_HOST, {"host_name": name})
     if row is None:
         raise _no_such_host(name)
     held = session.execute(ATTEMPTS_AT_HOST, {"host_name": name}).all()
@@ -198,7 +198,7 @@ def _no_such_host(name: str) -> NotFound:
 
 # ---- the statements, compiled once ----
 
-LOCK_HOST = select(host).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
+LOCK_HOST = select(HostRecord).where(host.c.name == bindparam("host_name")).with_for_update(key_share=True)
 UPDATE_HOST = update(host).where(host.c.name == bindparam("host_name"))
 _GPU_COUNTS = (
     select(

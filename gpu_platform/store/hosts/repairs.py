@@ -6,18 +6,18 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep, RepairView
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, check_transition
-from gpu_platform.store.database import upsert, writing
+from gpu_platform.store.database import read_record, read_records, upsert, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts.gpu_states import lock_gpu, take_out
 from gpu_platform.store.jobs.admission import parse_inventory
-from gpu_platform.store.models import allocation, host, repair
+from gpu_platform.store.models import HostRecord, RepairRecord, allocation, host, repair
 from gpu_platform.store.reservations.releasing import settle_drain
 
 ACTOR = "remediation"
@@ -58,11 +58,11 @@ def begin_repair(
 
     ``since``: when the GPU failed. Raises :class:`NotFound`.
     """
-    rows = {row.name: row for row in session.execute(_HOSTS)}
+    rows = {row.name: row for row in read_records(session, _HOSTS)}
     if name not in rows:
         raise _no_such_host(name)
     ours = rows[name]
-    repairs = {row.host: row for row in session.execute(select(repair))}
+    repairs = {row.host: row for row in read_records(session, select(RepairRecord))}
     last = repairs.get(name)
     if last is not None and last.ended_at is None and last.gpu_uuid == gpu_uuid and last.step == step:
         return RepairBegun(began=True, boot_id=last.boot_id)
@@ -109,7 +109,7 @@ def look_at_repair(session: Session, name: str, gpu_uuid: str, now: datetime) ->
 @writing
 def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datetime) -> None:
     """The host is told to reboot: counted, whatever comes of it. Once per repair. Raises :class:`NotFound`."""
-    row = session.execute(select(repair).where(repair.c.host == name).with_for_update()).one_or_none()
+    row = read_record(session, select(RepairRecord).where(repair.c.host == name).with_for_update())
     if row is None:
         raise _no_such_host(name)
     reboots = _reboots(row, now)
@@ -127,9 +127,8 @@ def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, 
     Raises :class:`NotFound`.
     """
     row = _lock(session, name)
-    last = session.execute(
-        select(repair).where(repair.c.host == name, repair.c.gpu_uuid == gpu_uuid, repair.c.ended_at.is_(None))
-    ).one_or_none()
+    which = (repair.c.host == name) & (repair.c.gpu_uuid == gpu_uuid) & repair.c.ended_at.is_(None)
+    last = read_record(session, select(RepairRecord).where(which))
     if last is None:
         return
     session.execute(update(repair).where(repair.c.host == name).values(ended_at=now))
@@ -157,7 +156,7 @@ def open_service_case(session: Session, uuid: str, reason: str, tried: list[str]
     return True
 
 
-def _cordon(session: Session, row: Row[Any], reason: str, now: datetime) -> None:
+def _cordon(session: Session, row: HostRecord, reason: str, now: datetime) -> None:
     if row.cordoned:
         return
     values: dict[str, Any] = {"cordoned": True, "reason": reason}
@@ -171,12 +170,14 @@ def _cordon(session: Session, row: Row[Any], reason: str, now: datetime) -> None
         settle_drain(session, row.name, now)
 
 
-def _done_since(last: Row[Any], step: RepairStep, since: datetime) -> bool:
+def _done_since(last: RepairRecord, step: RepairStep, since: datetime) -> bool:
     order = list(RepairStep)
-    return last.ended_at is not None and last.ended_at > since and order.index(last.step) >= order.index(step)
+    return (
+        last.ended_at is not None and last.ended_at > since and order.index(RepairStep(last.step)) >= order.index(step)
+    )
 
 
-def _shared_domain(ours: Row[Any], other: Row[Any] | None) -> str | None:
+def _shared_domain(ours: HostRecord, other: HostRecord | None) -> str | None:
     """The failure domain that both hosts are in, for a message."""
     if other is None:
         return None
@@ -186,7 +187,7 @@ def _shared_domain(ours: Row[Any], other: Row[Any] | None) -> str | None:
     return next((f"{level} {mine[level]}" for level in mine if mine[level] and mine[level] == theirs[level]), None)
 
 
-def _domains(row: Row[Any]) -> dict[str, str | None]:
+def _domains(row: HostRecord) -> dict[str, str | None]:
     return {
         "NVLink domain": parse_inventory(row.inventory).nvlink_domain,
         "leaf": row.leaf,
@@ -194,14 +195,14 @@ def _domains(row: Row[Any]) -> dict[str, str | None]:
     }
 
 
-def _reboots(row: Row[Any] | None, now: datetime) -> list[float]:
+def _reboots(row: RepairRecord | None, now: datetime) -> list[float]:
     """The times of its reboots within the last day."""
     times: list[float] = json.loads(row.reboots) if row is not None else []
     return [at for at in times if at > now.timestamp() - _DAY_S]
 
 
-def _lock(session: Session, name: str) -> Row[Any]:
-    row = session.execute(select(host).where(host.c.name == name).with_for_update(key_share=True)).one_or_none()
+def _lock(session: Session, name: str) -> HostRecord:
+    row = read_record(session, select(HostRecord).where(host.c.name == name).with_for_update(key_share=True))
     if row is None:
         raise _no_such_host(name)
     return row
@@ -211,7 +212,7 @@ def _no_such_host(name: str) -> NotFound:
     return NotFound(f"there is no host {name!r}", host=name)
 
 
-_HOSTS = select(host).order_by(host.c.name).with_for_update(key_share=True)
+_HOSTS = select(HostRecord).order_by(host.c.name).with_for_update(key_share=True)
 """All of them, locked: two hosts of one domain can never begin at once."""
 _HELD = (
     select(allocation.c.job_id, allocation.c.attempt)

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.domain.states import GpuState, HostState
-from gpu_platform.store.database import insert_new
+from gpu_platform.store.database import insert_new, read_records
 from gpu_platform.store.hosts.gpu_states import DRAIN, IN_SERVICE, UPDATE_GPU, VANISHED, put_back, take_out
-from gpu_platform.store.models import gpu, host
+from gpu_platform.store.models import GpuRecord, gpu, host
 
 
 def follow_inventory(session: Session, report: HostReport, now: datetime) -> None:
     """Add new GPUs, update facts, take those that vanished OFFLINE and bring back those that returned."""
     reported = {info.uuid: info for info in report.inventory.gpus}
     uuids = sorted(reported)
-    query = select(gpu).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
-    known = {row.uuid: row for row in session.execute(query.with_for_update(key_share=True))}
+    query = select(GpuRecord).where(or_(gpu.c.host == report.name, gpu.c.uuid.in_(uuids))).order_by(gpu.c.uuid)
+    known = {row.uuid: row for row in read_records(session, query.with_for_update(key_share=True))}
     actor = f"node/{report.name}"
     for uuid in uuids:
         info, row = reported[uuid], known.get(uuid)
@@ -54,8 +54,8 @@ def follow_self_reports(
     """DEGRADED as long as the host itself says so (too hot, device lost); what others took out stays out."""
     if not before and not after:
         return
-    query = select(gpu).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
-    for row in session.execute(query.with_for_update(key_share=True)).all():
+    query = select(GpuRecord).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)
+    for row in read_records(session, query.with_for_update(key_share=True)):
         if row.uuid in after and row.state in (*IN_SERVICE, *DRAIN):
             take_out(session, row, GpuState.DEGRADED, "host", after[row.uuid], f"node/{name}", now)
         elif row.uuid not in after and row.state == GpuState.DEGRADED and row.state_source == "host":
@@ -73,7 +73,7 @@ def _new(name: str, info: GpuInfo) -> dict[str, Any]:
     }
 
 
-def _check_moved(session: Session, row: Row[Any], to_host: str) -> None:
+def _check_moved(session: Session, row: GpuRecord, to_host: str) -> None:
     if row.host == to_host:
         return
     state = session.scalar(select(host.c.state).where(host.c.name == row.host))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import StaleReport
@@ -15,14 +15,14 @@ from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import HostState, check_transition
-from gpu_platform.store.database import insert_new, writing_unsynced
+from gpu_platform.store.database import insert_new, read_record, writing_unsynced
 from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts.hosts import LOCK_HOST, UPDATE_HOST
 from gpu_platform.store.hosts.reported_gpus import follow_inventory, follow_self_reports
 from gpu_platform.store.jobs.checkpoints import remember_checkpoints
 from gpu_platform.store.leadership import membership
 from gpu_platform.store.leadership.leases import first_term
-from gpu_platform.store.models import allocation, host, leader
+from gpu_platform.store.models import HostRecord, allocation, host, leader
 from gpu_platform.store.reservations.releasing import settle_drain
 from gpu_platform.store.restoring.restoring import judge
 
@@ -39,12 +39,12 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     ``restoring``). Without news a report writes one row and no event. Raises :class:`InvalidRequest` when another
     living host has the same GPU, and :class:`StaleReport` for one that arrives after a newer one.
     """
-    row = session.execute(LOCK_HOST, {"host_name": report.name}).one_or_none()
+    row = read_record(session, LOCK_HOST, {"host_name": report.name})
     if row is None and _register(session, report, ttl_s, now):
-        row = session.execute(LOCK_HOST, {"host_name": report.name}).one()
+        row = _lock_known(session, report.name)
         judged = judge(session, report.round, report.attempts, now)
         return _answer(session, report, row, ttl_s, judged.kill, renewed=True)
-    row = row or session.execute(LOCK_HOST, {"host_name": report.name}).one()
+    row = row or _lock_known(session, report.name)
     if report.seq and report.seq <= row.report_seq and report.boot_id == row.boot_id:
         raise StaleReport(f"host {report.name} has sent report {row.report_seq} since {report.seq}")
     stale = _stale(session, report)
@@ -78,6 +78,12 @@ def report_host(session: Session, report: HostReport, *, ttl_s: float, now: date
     return _answer(session, report, row, ttl_s, judged.kill, renewed=renewed)
 
 
+def _lock_known(session: Session, name: str) -> HostRecord:
+    row = read_record(session, LOCK_HOST, {"host_name": name})
+    assert row is not None
+    return row
+
+
 def _register(session: Session, report: HostReport, ttl_s: float, now: datetime) -> bool:
     """Insert the host and its GPUs; False if another report of it was faster."""
     row = {
@@ -104,12 +110,12 @@ def _register(session: Session, report: HostReport, ttl_s: float, now: datetime)
     return True
 
 
-def _changed_columns(session: Session, row: Row[Any], report: HostReport, now: datetime) -> dict[str, Any]:
+def _changed_columns(session: Session, row: HostRecord, report: HostReport, now: datetime) -> dict[str, Any]:
     """The columns that differ from the last report, announced in one event."""
     inventory = report.inventory.model_dump_json()
     identity = _identity(report)
     fresh = {"leaf": report.leaf, "spine": report.spine, "inventory": inventory, **identity}
-    changed = {name: value for name, value in fresh.items() if row._mapping[name] != value}
+    changed = {name: value for name, value in fresh.items() if getattr(row, name) != value}
     if not changed:
         return {}
     values: dict[str, Any] = dict(changed)
@@ -152,7 +158,7 @@ def _lease(report: HostReport, ttl_s: float, now: datetime) -> dict[str, Any]:
 
 
 def _answer(
-    session: Session, report: HostReport, row: Row[Any], ttl_s: float, kill: Sequence[AttemptKey], *, renewed: bool
+    session: Session, report: HostReport, row: HostRecord, ttl_s: float, kill: Sequence[AttemptKey], *, renewed: bool
 ) -> LeaseAnswer:
     """Whatever list of members the host gets is written down first: it may act on it as soon as it has it."""
     version = membership.current_version(session)

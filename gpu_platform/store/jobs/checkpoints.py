@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.hosts.lease import HostReport, SavedCheckpoint
 from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState
-from gpu_platform.store.database import reading, writing
+from gpu_platform.store.database import read_records, reading, writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.models import checkpoint, host, job
+from gpu_platform.store.models import CheckpointRecord, checkpoint, host, job
 
 _CHECKPOINTS = TypeAdapter(list[SavedCheckpoint])
 
@@ -68,21 +68,10 @@ def read_roots(session: Session) -> list[RootOfHost]:
     return [RootOfHost(row.name, row.checkpoint_root, row.state != HostState.LOST) for row in session.execute(query)]
 
 
-@dataclass(frozen=True, slots=True)
-class LastKnown:
-    """The newest checkpoint of an attempt that a host told of."""
-
-    attempt: int
-    host: str
-    root: str | None
-    name: str
-    written_at: float
-
-
 @reading
-def last_known(session: Session, job_id: str) -> list[LastKnown]:
-    """Oldest first. What happened to them since, only the hosts know."""
-    return [_known(row) for row in session.execute(_OF_JOB.where(checkpoint.c.job_id == job_id))]
+def last_known(session: Session, job_id: str) -> list[CheckpointRecord]:
+    """The newest checkpoint that each host reported of each attempt, oldest first. Only the hosts know the rest."""
+    return read_records(session, _OF_JOB.where(checkpoint.c.job_id == job_id))
 
 
 @writing
@@ -109,7 +98,7 @@ def _resumed(key: AttemptKey, resumed_from: str | None) -> str | None:
 
 def _at_zero(session: Session, key: AttemptKey, host_name: str) -> str | None:
     earlier = (checkpoint.c.job_id == key.job_id, checkpoint.c.attempt < key.attempt)
-    known = [_known(row) for row in session.execute(_OF_JOB.where(*earlier))]
+    known = read_records(session, _OF_JOB.where(*earlier))
     begins = f"attempt {key.attempt} starts at zero:"
     if not known:
         text = session.execute(select(job.c.spec).where(job.c.id == key.job_id)).scalar_one()
@@ -127,8 +116,4 @@ def _at_zero(session: Session, key: AttemptKey, host_name: str) -> str | None:
     return f"{begins} host {host_name} finds no complete checkpoint any more (the newest was: {what})"
 
 
-def _known(row: Row) -> LastKnown:
-    return LastKnown(row.attempt, row.host, row.root, row.name, row.written_at)
-
-
-_OF_JOB = select(checkpoint).order_by(checkpoint.c.attempt, checkpoint.c.written_at)
+_OF_JOB = select(CheckpointRecord).order_by(checkpoint.c.attempt, checkpoint.c.written_at)

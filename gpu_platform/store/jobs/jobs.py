@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -19,13 +19,13 @@ from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.placement import Placement, Reason
 from gpu_platform.domain.states import TERMINAL_JOB_STATES, JobState, check_transition
-from gpu_platform.store.database import Store, change, insert_new, reading, writing
+from gpu_platform.store.database import Store, change, insert_new, read_record, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.admission import check_possible, check_quotas
 from gpu_platform.store.jobs.checkpoints import saved_at
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.queue_view import positions
-from gpu_platform.store.models import event, idempotency, job, queue_entry, waiting_reason
+from gpu_platform.store.models import JobRecord, event, idempotency, job, queue_entry, waiting_reason
 
 MAX_PAGE = 1000
 _WITHDRAWN = "job.withdrawn"
@@ -100,9 +100,9 @@ def admit_job(store: Store, job_id: str, now: datetime) -> Job:
 @writing
 def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Job:
     row = lock_job(session, job_id)
-    if row["state"] != JobState.PENDING:
+    if row.state != JobState.PENDING:
         return job_of(row)
-    spec = JobSpec.model_validate_json(row["spec"])
+    spec = JobSpec.model_validate_json(row.spec)
     check_quotas(session, spec)
     check_possible(store, session, spec)
     return job_of(change_job(session, row, JobState.QUEUED, now, "control"))
@@ -144,7 +144,7 @@ def list_jobs(
         query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
     limit = min(limit, MAX_PAGE)
     rows = session.execute(query.limit(limit + 1)).all()
-    following = _cursor(rows[limit - 1]) if len(rows) > limit else None
+    following = _cursor(rows[limit - 1][0]) if len(rows) > limit else None
     return _jobs_with_reasons(session, rows[:limit]), following
 
 
@@ -203,7 +203,7 @@ def count_jobs_by_state(session: Session) -> dict[JobState, int]:
 
 # ---- the steps, inside a transaction; attempts.py uses them too ----
 
-_LOCK_JOB = select(job).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
+_LOCK_JOB = select(JobRecord).where(job.c.id == bindparam("job_id")).with_for_update(key_share=True)
 _COUNT_BY_STATE = select(job.c.state, func.count().label("jobs")).group_by(job.c.state)
 _COMPLETED = (
     select(job.c.namespace, job.c.name, job.c.spec, job.c.placement, job.c.started_at, job.c.finished_at)
@@ -218,7 +218,7 @@ _COMPLETED = (
 _UPDATE_JOB = update(job).where(job.c.id == bindparam("job_id"))
 
 _WITH_REASON = (
-    select(job, waiting_reason.c.reason)
+    select(JobRecord, waiting_reason.c.reason)
     .outerjoin(queue_entry, queue_entry.c.job_id == job.c.id)
     .outerjoin(waiting_reason, waiting_reason.c.class_key == queue_entry.c.class_key)
 )
@@ -234,26 +234,29 @@ _EVENT_KINDS = {
 }
 
 
-def lock_job(session: Session, job_id: str) -> dict[str, Any]:
-    """The job's columns; nobody else changes them until the commit."""
-    row = session.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none()
+def lock_job(session: Session, job_id: str) -> JobRecord:
+    """The job's row; nobody else changes it until the commit. Raises :class:`NotFound`."""
+    row = read_record(session, _LOCK_JOB, {"job_id": job_id})
     if row is None:
         raise _no_such_job(job_id)
-    return dict(row._mapping)
+    return row
 
 
 def change_job(
     session: Session,
-    row: dict[str, Any],
+    row: JobRecord,
     state: JobState,
     now: datetime,
     actor: str,
     columns: dict[str, Any] | None = None,
     data: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Write state, times and ``columns`` of a locked row, and its event; returns the row as it is now."""
-    current = JobState(row["state"])
-    check_transition(f"job {row['id']}", current, state)
+) -> JobRecord:
+    """Write state, times and ``columns`` of a locked row, and its event; returns the row as it is now.
+
+    Raises :class:`IllegalTransition`.
+    """
+    current = JobState(row.state)
+    check_transition(f"job {row.id}", current, state)
     values = dict(columns or {})
     if state is not current:
         values |= {"state": state.value, "state_at": now}
@@ -266,35 +269,37 @@ def change_job(
         if state is JobState.COMPLETED:
             values["failure"] = None
     if values:
-        session.execute(_UPDATE_JOB.values(values), {"job_id": row["id"]})
-    changed = {**row, **values}
+        session.execute(_UPDATE_JOB.values(values), {"job_id": row.id})
+    for name, value in values.items():
+        setattr(row, name, value)
     if state is not current:
         retries = state is JobState.QUEUED and current.holds_gpus
         kind = "job.retrying" if retries else _EVENT_KINDS.get(state, "job.queued")
-        append_event(session, kind, actor, now, job_id=row["id"], attempt=changed["attempt"] or None, data=data)
+        append_event(session, kind, actor, now, job_id=row.id, attempt=row.attempt or None, data=data)
         if current is JobState.QUEUED:
-            leave_queue(session, row["id"], now)
-    return changed
+            leave_queue(session, row.id, now)
+    return row
 
 
-def job_of(row: Mapping[str, Any]) -> Job:
+def job_of(row: JobRecord) -> Job:
+    """The job that the row keeps; what other tables say of it (reason, checkpoint) is left out."""
     return Job(
-        id=row["id"],
-        spec=JobSpec.model_validate_json(row["spec"]),
-        state=JobState(row["state"]),
-        attempt=row["attempt"],
-        placement=None if row["placement"] is None else Placement.model_validate_json(row["placement"]),
-        failure=None if row["failure"] is None else Failure.model_validate_json(row["failure"]),
-        stopped_by=None if row["stopped_by"] is None else StoppedBy.model_validate_json(row["stopped_by"]),
-        exit_code=row["exit_code"],
-        user_retries=row["user_retries"],
-        hardware_retries=row["hardware_retries"],
-        preemptions=row["preemptions"],
-        created_at=row["created_at"],
-        queued_at=row["queued_at"],
-        retry_at=row["retry_at"] if row["state"] == JobState.QUEUED else None,
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
+        id=row.id,
+        spec=JobSpec.model_validate_json(row.spec),
+        state=JobState(row.state),
+        attempt=row.attempt,
+        placement=None if row.placement is None else Placement.model_validate_json(row.placement),
+        failure=None if row.failure is None else Failure.model_validate_json(row.failure),
+        stopped_by=None if row.stopped_by is None else StoppedBy.model_validate_json(row.stopped_by),
+        exit_code=row.exit_code,
+        user_retries=row.user_retries,
+        hardware_retries=row.hardware_retries,
+        preemptions=row.preemptions,
+        created_at=row.created_at,
+        queued_at=row.queued_at,
+        retry_at=row.retry_at if row.state == JobState.QUEUED else None,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
     )
 
 
@@ -318,18 +323,18 @@ def _no_such_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id!r}", job_id=job_id)
 
 
-def _jobs_with_reasons(session: Session, rows: Sequence[Row[Any]]) -> list[Job]:
-    waiting = [row.id for row in rows if row.state == JobState.QUEUED and row.reason is not None]
+def _jobs_with_reasons(session: Session, rows: Sequence[Row[JobRecord, str | None]]) -> list[Job]:
+    waiting = [row.id for row, reason in rows if row.state == JobState.QUEUED and reason is not None]
     places = positions(session, waiting)  # all at once: each would count who is ahead of it
-    found = [job_of(dict(row._mapping)) for row in rows]
-    for one, row in zip(found, rows, strict=True):
+    found = [job_of(row) for row, _ in rows]
+    for one, (_, text) in zip(found, rows, strict=True):
         if one.id in places:
-            reason = Reason.model_validate_json(row.reason)
+            reason = Reason.model_validate_json(text or "")
             one.reason = reason.for_job(one.id, places[one.id])
     return found
 
 
-def _cursor(row: Row[Any]) -> str:
+def _cursor(row: JobRecord) -> str:
     return base64.urlsafe_b64encode(json.dumps([row.created_at.isoformat(), row.id]).encode()).decode()
 
 

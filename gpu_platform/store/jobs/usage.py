@@ -21,9 +21,9 @@ from gpu_platform.domain.jobs.usage import (
     UserUsage,
     mean_utilization,
 )
-from gpu_platform.store.database import insert_new, reading
+from gpu_platform.store.database import insert_new, read_records, reading
 from gpu_platform.store.jobs.jobs import get_job
-from gpu_platform.store.models import allocation, job, usage
+from gpu_platform.store.models import UsageRecord, allocation, job, usage
 
 _RANKS = TypeAdapter(list[RankUsage])
 _HELD = select(
@@ -83,7 +83,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
 def usage_of_job(session: Session, job_id: str) -> JobUsage:
     """The usage of all its attempts that have ended, oldest first. Raises :class:`NotFound`."""
     get_job(session, job_id)
-    rows = session.execute(select(usage).where(usage.c.job_id == job_id).order_by(usage.c.attempt)).all()
+    rows = read_records(session, select(UsageRecord).where(usage.c.job_id == job_id).order_by(usage.c.attempt))
     return JobUsage(
         total=_totals(session, select(*_SUMS).where(usage.c.job_id == job_id)),
         attempts=[_attempt(row) for row in rows],
@@ -121,8 +121,8 @@ def _totals(session: Session, query: Select[int, Any, Any, Any, Any, Any]) -> To
     return Totals.model_validate({name: value or 0 for name, value in sums.items()})
 
 
-def _attempt(row: Any) -> AttemptUsage:
-    columns = dict(row._mapping)
+def _attempt(row: UsageRecord) -> AttemptUsage:
+    columns = row.model_dump()
     columns["unmeasured_hosts"] = json.loads(columns["unmeasured_hosts"])
     columns["ranks"] = _RANKS.validate_json(columns["ranks"])
     return AttemptUsage.model_validate(columns)

@@ -20,7 +20,7 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, job_of, lock_job
 from gpu_platform.store.jobs.queue import leave_queue
 from gpu_platform.store.jobs.usage import record_usage
-from gpu_platform.store.models import allocation, gpu, job
+from gpu_platform.store.models import JobRecord, allocation, gpu, job
 from gpu_platform.store.reservations.allocations import LOCK_HELD_GPUS, OUR_HELD_GPUS, OURS, lock_held
 from gpu_platform.store.reservations.releasing import close_reservation, give_back
 from gpu_platform.store.transitions import next_state
@@ -36,7 +36,7 @@ def mark_starting(session: Session, key: AttemptKey, now: datetime) -> Job:
     row = lock_job(session, key.job_id)
     if not held:
         raise ReservationConflict(f"attempt {key} holds no GPUs; it was released or never reserved")
-    if row["state"] == JobState.RUNNING:
+    if row.state == JobState.RUNNING:
         return job_of(row)
     return job_of(change_job(session, row, JobState.STARTING, now, "workflow"))
 
@@ -110,12 +110,12 @@ def end_attempt(
     """
     held = close_reservation(session, key, now)
     row = lock_job(session, key.job_id)
-    current = JobState(row["state"])
+    current = JobState(row.state)
     if result.placed is not None:
-        passed = not held and row["attempt"] > key.attempt and not current.is_terminal
+        passed = not held and row.attempt > key.attempt and not current.is_terminal
         if passed or (held and not result.placed):
             raise WorkflowIsOlder(f"attempt {key} has gone on without this workflow")
-    is_current = current is not states[-1] and not current.is_terminal and row["attempt"] <= key.attempt
+    is_current = current is not states[-1] and not current.is_terminal and row.attempt <= key.attempt
     if is_current and not held:
         _check_row_knows_attempt(row, key, states[-1], result)
     if is_current:
@@ -129,13 +129,13 @@ def end_attempt(
     return job_of(row)
 
 
-def _check_row_knows_attempt(row: dict[str, Any], key: AttemptKey, wanted: JobState, result: AttemptResult) -> None:
+def _check_row_knows_attempt(row: JobRecord, key: AttemptKey, wanted: JobState, result: AttemptResult) -> None:
     """Refuse an attempt that ran, but that the row does not know yet: see ``older_rows``."""
-    current = JobState(row["state"])
-    if row["attempt"] < key.attempt and (result.usage or current.holds_gpus):
+    current = JobState(row.state)
+    if row.attempt < key.attempt and (result.usage or current.holds_gpus):
         raise IllegalTransition(
             subject=f"job {key.job_id}",
-            current=row["state"],
+            current=row.state,
             wanted=f"{wanted} of attempt {key.attempt}",
             allowed=sorted(JOB_TRANSITIONS[current]),
         )
@@ -143,23 +143,23 @@ def _check_row_knows_attempt(row: dict[str, Any], key: AttemptKey, wanted: JobSt
 
 def _pass_through(
     session: Session,
-    row: dict[str, Any],
+    row: JobRecord,
     states: Sequence[JobState],
     now: datetime,
     actor: str,
     result: AttemptResult,
-) -> dict[str, Any]:
+) -> JobRecord:
     """Write the states before the last one. An older workflow may name some that the job has passed already."""
-    if row["state"] in states:
-        states = states[states.index(JobState(row["state"])) + 1 :]
+    if row.state in states:
+        states = states[states.index(JobState(row.state)) + 1 :]
     for state in states:
         row = change_job(session, row, state, now, actor, {}, _stop_data(result) if state is JobState.PREEMPTED else {})
     return row
 
 
 def _write_last_state(
-    session: Session, row: dict[str, Any], state: JobState, now: datetime, actor: str, result: AttemptResult
-) -> dict[str, Any]:
+    session: Session, row: JobRecord, state: JobState, now: datetime, actor: str, result: AttemptResult
+) -> JobRecord:
     columns, data = result.update.columns(), result.update.event_data()
     columns["retry_at"] = None
     if result.retry_in_s is not None:

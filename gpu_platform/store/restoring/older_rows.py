@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -33,7 +32,7 @@ from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import lock_job
 from gpu_platform.store.jobs.queue import leave_queue
-from gpu_platform.store.models import job, reservation
+from gpu_platform.store.models import JobRecord, job, reservation
 from gpu_platform.store.reservations.allocations import is_held
 from gpu_platform.store.reservations.releasing import close_reservation, give_back
 
@@ -70,8 +69,8 @@ def follow(session: Session, key: AttemptKey, now: datetime) -> None:
     Raises :class:`NotFound`.
     """
     row = lock_job(session, key.job_id)
-    state = JobState(row["state"])
-    if not state.is_terminal and state is not JobState.QUEUED and row["attempt"] < key.attempt:
+    state = JobState(row.state)
+    if not state.is_terminal and state is not JobState.QUEUED and row.attempt < key.attempt:
         raise_attempt(session, row, key.attempt - 1, now)
 
 
@@ -82,11 +81,11 @@ def catch_up_to_end(session: Session, key: AttemptKey, state: JobState, now: dat
     False: the row is not BEHIND. Raises :class:`NotFound`.
     """
     row = lock_job(session, key.job_id)
-    if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt or _is_known(session, key):
+    if JobState(row.state).is_terminal or row.attempt > key.attempt or _is_known(session, key):
         return False
     raise_attempt(session, row, key.attempt, now)
     pass_through(session, key.job_id, JobState.QUEUED, [JobState.ALLOCATED, state])
-    session.execute(update(job).where(job.c.id == key.job_id).values(started_at=row["started_at"] or now))
+    session.execute(update(job).where(job.c.id == key.job_id).values(started_at=row.started_at or now))
     return True
 
 
@@ -98,21 +97,21 @@ def pass_through(session: Session, job_id: str, current: JobState, states: Seque
         current = state
 
 
-def raise_attempt(session: Session, row: dict[str, Any], attempt: int, now: datetime, **columns: object) -> None:
+def raise_attempt(session: Session, row: JobRecord, attempt: int, now: datetime, **columns: object) -> None:
     """Inside a transaction that locked the row: QUEUED with ``attempt`` as its last, which is over, as are all before.
 
     ``columns``: more of the row's, e.g. its counters.
     """
-    job_id = row["id"]
+    job_id = row.id
     for over in range(1, attempt + 1):
         key = AttemptKey(job_id=job_id, attempt=over)
         if close_reservation(session, key, now):
             give_back(session, key, now, {})
     leave_queue(session, job_id, now)
-    check_transition(f"job {job_id}", JobState(row["state"]), JobState.QUEUED)
+    check_transition(f"job {job_id}", JobState(row.state), JobState.QUEUED)
     values = {"state": JobState.QUEUED.value, "attempt": attempt, "state_at": now, "placement": None, **columns}
     session.execute(update(job).where(job.c.id == job_id).values(values))
-    data = {"name": row["name"], "was": row["state"], "reason": "its row was older than its workflow"}
+    data = {"name": row.name, "was": row.state, "reason": "its row was older than its workflow"}
     append_event(session, RESTORED, "control", now, job_id=job_id, attempt=attempt or None, data=data)
 
 

@@ -83,7 +83,7 @@ def end_orphan(
     if session.scalar(select(job.c.id).where(job.c.id == key.job_id)) is None:
         return True
     row = lock_job(session, key.job_id)
-    if JobState(row["state"]).is_terminal or row["attempt"] > key.attempt:
+    if JobState(row.state).is_terminal or row.attempt > key.attempt:
         return True
     if _held_attempts(session, allocation.c.job_id == key.job_id):
         return False
@@ -100,9 +100,9 @@ def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]
     the queue. Raises :class:`NotFound`.
     """
     row = lock_job(session, job_id)
-    state = JobState(row["state"])
+    state = JobState(row.state)
     highest = select(func.max(reservation.c.attempt)).where(reservation.c.job_id == job_id)
-    closed = max(row["attempt"], session.scalar(highest) or 0)
+    closed = max(row.attempt, session.scalar(highest) or 0)
     if state.is_terminal:
         return job_of(row), closed
     if state is not JobState.PENDING:
@@ -110,7 +110,7 @@ def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]
         close_reservation(session, AttemptKey(job_id=job_id, attempt=closed), now)
         leave_queue(session, job_id, now)
     data = {"state": state.value, "reason": "Temporal does not know how far it came"}
-    append_event(session, BEGUN_AGAIN, "control", now, job_id=job_id, attempt=row["attempt"] or None, data=data)
+    append_event(session, BEGUN_AGAIN, "control", now, job_id=job_id, attempt=row.attempt or None, data=data)
     return job_of(row), closed
 
 

@@ -24,7 +24,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job
-from gpu_platform.store.models import job, leader, reservation
+from gpu_platform.store.models import JobRecord, job, leader, reservation
 from gpu_platform.store.reservations.attempts import set_running
 from gpu_platform.store.reservations.releasing import close_reservation
 from gpu_platform.store.reservations.reserving import announce, take_gpus, take_job
@@ -188,7 +188,7 @@ def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
         row = lock_job(session, found.job_id)
         if not _is_behind(session, row, found):
             return False
-        if JobState(row["state"]).holds_gpus and row["attempt"] == progress.attempt and found.state.holds_gpus:
+        if JobState(row.state).holds_gpus and row.attempt == progress.attempt and found.state.holds_gpus:
             set_running(session, AttemptKey(job_id=found.job_id, attempt=progress.attempt), now)
             return True
         raise_attempt(session, row, over, now, **counters)
@@ -233,12 +233,12 @@ def _insert(session: Session, found: RememberedJob, attempt: int, counters: dict
     return True
 
 
-def _is_behind(session: Session, row: dict[str, object], found: RememberedJob) -> bool:
+def _is_behind(session: Session, row: JobRecord, found: RememberedJob) -> bool:
     """Does the workflow know more than the row? A healthy row is written before its workflow goes on, so it never is.
 
     The row was read after the workflow was asked: what it says of this attempt, or of a later one, is newer.
     """
-    state, attempt = JobState(str(row["state"])), int(str(row["attempt"]))
+    state, attempt = JobState(row.state), row.attempt
     wanted = found.progress.attempt
     if state.is_terminal:
         return False
@@ -260,7 +260,7 @@ def _end(session: Session, found: RememberedJob, now: datetime) -> None:
     update = JobUpdate(failure=found.failure, exit_code=found.exit_code, attempt=found.progress.attempt)
     if found.state is JobState.COMPLETED:
         steps = [JobState.ALLOCATED, JobState.RUNNING]  # COMPLETED may follow no other
-        pass_through(session, found.job_id, JobState(row["state"]), steps)
+        pass_through(session, found.job_id, JobState(row.state), steps)
         row = lock_job(session, found.job_id)
     data = update.event_data() | {"reason": "Temporal knew its end"}
     change_job(session, row, found.state, now, "scheduler", update.columns(), data)
