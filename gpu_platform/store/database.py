@@ -88,6 +88,7 @@ class Store:
 
     @staticmethod
     def is_sqlite(url: URL) -> bool:
+        """Whether ``url`` is an address of SQLite."""
         return url.get_backend_name() == "sqlite"
 
     def migrate(self) -> None:
@@ -100,6 +101,7 @@ class Store:
             self._group_commit.wait()
 
     def close(self) -> None:
+        """Close all connections. The store cannot be used afterwards."""
         self._token.close()
         if self._group_commit is not None:
             self._group_commit.close()
@@ -136,6 +138,7 @@ class Store:
             self._group_commit.wait()  # nobody waits for the lock meanwhile
 
     def change_token(self) -> int:
+        """See :func:`gpu_platform.store.events.change_token`."""
         return self._token.read()
 
     @contextmanager
@@ -183,7 +186,10 @@ def _transaction(function: Callable[Concatenate[Session, P], R], *, synced: bool
 
 
 def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concatenate[Store | Session, P], R]:
-    """Make a function of a session, which only reads, one of the store too. Given a session it reads inside it."""
+    """Make a function of a session, which only reads, a function of the store too.
+
+    Given a session, the function reads inside that transaction.
+    """
 
     @functools.wraps(function)
     def transaction(store: Store | Session, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -196,7 +202,10 @@ def reading(function: Callable[Concatenate[Session, P], R]) -> Callable[Concaten
 
 
 def insert_new(session: Session, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert the row unless its key exists; did it? On PostgreSQL it waits for who is just inserting that key."""
+    """Insert the row unless its key exists. Returns whether it was inserted.
+
+    On PostgreSQL it waits for a transaction that is just inserting the same key.
+    """
     statement = _INSERT_NEW[session.get_bind().dialect.name](table)
     return cast("CursorResult[Any]", session.execute(statement, row)).rowcount == 1
 

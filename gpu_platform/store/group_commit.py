@@ -52,6 +52,7 @@ class GroupCommit:
             self._synced = upto
 
     def close(self) -> None:
+        """Close the file. A later ``wait()`` opens it again."""
         with self._syncing:
             self._close()
 
@@ -73,7 +74,7 @@ class GroupCommit:
         ) from self._failure
 
     def _open(self) -> None:
-        """Have the WAL open that is there now. It is removed, and made anew, when no connection is left."""
+        """Have the WAL open that is there now. It is removed, and made again, when no connection is left."""
         try:
             there = os.stat(self._wal)
         except FileNotFoundError:  # checkpointed and synced by whoever removed it

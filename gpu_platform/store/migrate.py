@@ -23,7 +23,7 @@ _LOCK = 0x6770755F6D696772  # "gpu_migr"
 
 
 def upgrade(engine: Engine) -> None:
-    """Run all missing migrations in one transaction; who comes second finds nothing left to do.
+    """Run all missing migrations in one transaction. A process that comes second finds nothing left to do.
 
     A schema of a newer release stays as it is: while an upgrade rolls, processes of this release may start again beside
     newer ones, and migrations only add.

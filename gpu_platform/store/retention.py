@@ -22,7 +22,7 @@ _ENDED = job.c.state.in_(sorted(TERMINAL_JOB_STATES))
 
 @writing
 def prune(session: Session, before: datetime) -> dict[str, int]:
-    """Forget at most BATCH jobs' worth of each kind; table -> rows that went. Repeat until nothing goes.
+    """Delete old rows: of each kind those of at most BATCH jobs. Table -> rows deleted. Repeat until nothing goes.
 
     A late ``reserve`` of an attempt whose tombstone is gone still loses: its job has ended.
     """

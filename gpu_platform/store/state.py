@@ -31,13 +31,13 @@ from gpu_platform.store.models import allocation, event, host, job
 from gpu_platform.store.reservations.shares import grant_of
 
 PREEMPTING = "job.preempting"
-"""The event that tells that an attempt was asked to make room."""
+"""Kind of the event: an attempt is being preempted."""
 _HOUR_S = 3600.0
 _TELEMETRY = TypeAdapter(list[GpuTelemetry])
 
 
 def read_state(store: Store, now: datetime, use_since: timedelta | None = None) -> ClusterState:
-    """One state of the database. ``use_since``: with what was used in so long, for fair share; None: without."""
+    """One state of the database. ``use_since``: also read what was used in that time, for fair share."""
     with store.read_consistently() as session:
         # The position first: should a row be newer, its change is only read once more, never missed.
         seq = events.last_seq(session)
@@ -56,7 +56,7 @@ def read_state(store: Store, now: datetime, use_since: timedelta | None = None) 
 
 @reading
 def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> list[RunningRow]:
-    """The attempts that hold GPUs or parts of hosts, or those of ``keys`` that do."""
+    """The attempts that hold GPUs, shares, or CPUs and memory of hosts; with ``keys`` only those of them."""
     ours = true() if keys is None else _is_one_of(keys)
     preempting = {(row.job_id, row.attempt) for row in session.execute(_PREEMPTED_HOLDERS.where(ours))}
     found: dict[tuple[str, int], list[Any]] = {}
@@ -71,7 +71,7 @@ def read_running(session: Session, keys: Sequence[AttemptKey] | None = None) -> 
 
 @reading
 def read_telemetry(session: Session) -> dict[str, list[GpuTelemetry]]:
-    """Host -> what its GPUs do, as last reported; only of hosts that report."""
+    """Host -> telemetry of its GPUs, as last reported; LOST hosts are left out."""
     return {name: parse_telemetry(text) for name, (text, _) in read_raw_telemetry(session).items()}
 
 
@@ -83,6 +83,7 @@ def read_raw_telemetry(session: Session) -> dict[str, tuple[str, str]]:
 
 
 def parse_telemetry(text: str) -> list[GpuTelemetry]:
+    """The telemetry in the JSON text of ``HostRecord.telemetry``."""
     return _TELEMETRY.validate_json(text)
 
 
@@ -112,7 +113,7 @@ def read_use(session: Session, since: datetime) -> list[PastUseRow]:
 
 @writing
 def record_preempting(session: Session, victim: AttemptKey, by: str, reason: str, now: datetime) -> None:
-    """The scheduler asks the attempt to make room for the job ``by``."""
+    """Write down that the scheduler preempts the attempt ``victim`` for the job ``by``."""
     append_event(
         session,
         PREEMPTING,
@@ -126,7 +127,7 @@ def record_preempting(session: Session, victim: AttemptKey, by: str, reason: str
 
 @reading
 def read_preempting(session: Session) -> dict[AttemptKey, str]:
-    """Attempts that were asked to make room and still hold GPUs -> why."""
+    """Attempts that are being preempted and still hold GPUs -> why."""
     return {
         AttemptKey(job_id=row.job_id, attempt=row.attempt): json.loads(row.data).get("reason", "")
         for row in session.execute(_PREEMPTED_HOLDERS)

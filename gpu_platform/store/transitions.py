@@ -1,4 +1,4 @@
-"""State changes that a statement makes by itself, without reading the row before."""
+"""State changes that a statement makes by itself, without reading the row first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _State = TypeVar("_State", JobState, GpuState, HostState)
 def next_state(
     column: ColumnElement[str], steps: Mapping[_State, _State], when: ColumnElement[bool] | None = None
 ) -> ColumnElement[str]:
-    """The value for ``column``: after ``steps`` where ``when`` holds, else what it is.
+    """What a statement writes to ``column``: the state after ``steps`` where ``when`` holds, else the one it has.
 
     Raises :class:`IllegalTransition` for a step that the table does not have, when the statement is built.
     """

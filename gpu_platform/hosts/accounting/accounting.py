@@ -31,7 +31,7 @@ class _RankSums(BaseModel):
     peak_memory_mib: int = 0
 
 
-class _UsageRecord(BaseModel):
+class _UsageFile(BaseModel):
     gpus: dict[str, GpuMeter]
     """One for each GPU, by uuid."""
     ranks: dict[int, _RankSums] = {}
@@ -41,7 +41,7 @@ class _UsageRecord(BaseModel):
 class LiveAttempt:
     """An attempt that was prepared here and has not been finished."""
 
-    def __init__(self, plan: HostPlan, directory: Path, record: _UsageRecord) -> None:
+    def __init__(self, plan: HostPlan, directory: Path, record: _UsageFile) -> None:
         self.plan = plan
         self.directory = directory
         self.record = record
@@ -185,19 +185,19 @@ class Accountant(Stage):
 def read_usage(attempt_dir: Path) -> list[RankUsage]:
     """What a finished attempt used. Empty if nobody measured it."""
     record = records.read_record(str(attempt_dir / records.USAGE))
-    return [] if record is None else _UsageRecord.model_validate(record).final or []
+    return [] if record is None else _UsageFile.model_validate(record).final or []
 
 
-def _load(directory: Path, plan: HostPlan) -> _UsageRecord:
+def _load(directory: Path, plan: HostPlan) -> _UsageFile:
     record = records.read_record(str(directory / records.USAGE))
     if record is not None:
-        return _UsageRecord.model_validate(record)
+        return _UsageFile.model_validate(record)
     meters: dict[str, GpuMeter] = {}
     for uuid, share in zip_longest(plan.gpu_uuids, plan.shares):
         fraction = 1.0 if share is None else share.percent / 100
         meter = meters.setdefault(uuid, GpuMeter(gpu_fraction=0.0))
         meter.gpu_fraction = min(1.0, meter.gpu_fraction + fraction)  # groups of a gang may have shares of one GPU
-    return _UsageRecord(gpus=meters)
+    return _UsageFile(gpus=meters)
 
 
 def _mean(total: float, seconds: float) -> float | None:

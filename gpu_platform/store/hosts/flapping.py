@@ -26,7 +26,10 @@ ACTOR = "quarantine"
 def note_failure(
     session: Session, kind: FlappingKind, name: str, policy: BackOff, now: datetime
 ) -> tuple[int, datetime | None]:
-    """Inside a transaction: it failed. (Failures in a row, until when it stays out of service or None)."""
+    """Inside a transaction: count a failure of the GPU or host ``name``.
+
+    Returns the failures in a row, and until when it stays out of service (None: it does not).
+    """
     row = read_record(session, _of(kind, name).with_for_update())
     goes_on = row is not None and now - row.last_at <= policy.window
     failures = row.failures + 1 if goes_on and row is not None else 1
@@ -38,11 +41,15 @@ def note_failure(
 
 
 def forget(session: Session, kind: FlappingKind, name: str) -> None:
-    """Inside a transaction: an operator has decided."""
+    """Inside a transaction: forget its failures, because an operator has decided about it."""
     session.execute(delete(flapping).where(flapping.c.kind == kind, flapping.c.name == name))
 
 
 def why_out(failures: int, policy: BackOff, until: datetime, what_ends_it: str) -> str:
+    """The sentence that tells people why it is out of service, until when, and how to end that.
+
+    ``what_ends_it``: the host, or ``host:index`` of the GPU, for the command.
+    """
     hours = policy.window.total_seconds() / 3600
     failed = f"failed {failures} times in a row, each within {hours:g} h"
     ends = f"`gpu-platform online {what_ends_it}` ends that now"
@@ -51,7 +58,10 @@ def why_out(failures: int, policy: BackOff, until: datetime, what_ends_it: str) 
 
 @writing
 def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now: datetime) -> dict[str, datetime]:
-    """These hosts fell silent. Those that do so again and again get no new work for a while once they are back."""
+    """Count that these hosts fell silent. Hosts that do so again and again are cordoned for a while.
+
+    Returns the hosts that are kept out now, and until when.
+    """
     out: dict[str, datetime] = {}
     for name in sorted(names):
         row = read_record(session, _LOCK_HOST, {"host_name": name})
@@ -76,7 +86,7 @@ def note_lost_hosts(session: Session, names: Sequence[str], policy: BackOff, now
 
 
 def due(session: Session, kind: FlappingKind, now: datetime) -> list[str]:
-    """Inside a transaction: whose time is over; it is counted as released."""
+    """Inside a transaction: the names of those whose quarantine is over. From now on they count as released."""
     query = select(flapping.c.name).where(flapping.c.kind == kind, flapping.c.until <= now).order_by(flapping.c.name)
     names = list(session.scalars(query.with_for_update()))
     if names:
@@ -87,7 +97,7 @@ def due(session: Session, kind: FlappingKind, now: datetime) -> list[str]:
 
 @writing
 def release_hosts(session: Session, now: datetime) -> list[str]:
-    """Back into service whose time is over."""
+    """Put hosts back into service whose quarantine is over. Returns their names."""
     names = due(session, "host", now)
     for name in names:
         row = read_record(session, _LOCK_HOST, {"host_name": name})

@@ -32,9 +32,9 @@ def set_gpu_state(
 ) -> Gpu:
     """Take a GPU out of service or put it back, as an operator asks.
 
-    Back in service while a gang still holds it, it is ALLOCATED or IN_USE, as that gang is. DRAINING and DRAINED are
-    one wish: it is DRAINED at once when nobody holds it, else when the last gang is released; one that is faulty is
-    healed first. One that its own host calls unfit (lost, too hot) is DEGRADED until the host does so no more.
+    A GPU that is put back while a gang still holds it becomes ALLOCATED or IN_USE, as that gang is. To ask for DRAINING
+    or DRAINED means the same: the GPU is DRAINED at once when nobody holds it, else when the last gang is released. A
+    faulty GPU is healed first. A GPU that its own host calls unfit (lost, too hot) is DEGRADED as long as it does so.
 
     Raises :class:`NotFound`, :class:`IllegalTransition`, :class:`InvalidRequest` (only reservations allocate; a GPU
     that its host does not report cannot be put back).
@@ -75,9 +75,10 @@ def set_gpu_state(
 
 @writing
 def begin_reset(session: Session, uuid: str, reason: str, now: datetime) -> Gpu:
-    """Hand the GPU to remediation: RESETTING. Whoever holds it still does; reset it only once nobody does.
+    """Hand the GPU to remediation: it is RESETTING. Attempts that hold it go on holding it: reset it after them.
 
-    A GPU that an operator took OFFLINE stays so: it comes back when the operator says so.
+    A GPU that an operator took OFFLINE stays OFFLINE until the operator brings it back. Raises :class:`NotFound` and
+    :class:`IllegalTransition`.
     """
     row = lock_gpu(session, uuid)
     if row.state == GpuState.OFFLINE and row.state_source in ("operator", "service"):
@@ -97,10 +98,11 @@ def finish_reset(
     problem: str | None = None,
     back_off: BackOff | None = None,
 ) -> GpuState:
-    """Count the reset; back in service if it succeeded, else DEGRADED, and OFFLINE after ``max_failures`` in a row,
-    with ``problem`` as the last one's.
+    """Count a reset, and write the state that it led to.
 
-    ``back_off``: the failure was the GPU's own doing; should it fail again and again, it stays OFFLINE for a while.
+    The GPU is back in service if the reset succeeded, else DEGRADED. After ``max_failures`` failures in a row it is
+    OFFLINE, with ``problem`` as the reason. ``back_off`` is given if the fault was the GPU's own: then a GPU that fails
+    again and again stays OFFLINE for a while.
 
     A no-op unless the GPU is RESETTING, so that it may be repeated. Returns the state it has now.
     """
@@ -145,9 +147,10 @@ def release_quarantined(session: Session, now: datetime) -> list[str]:
 
 @writing
 def record_fault(session: Session, report: FaultReport, now: datetime) -> bool:
-    """Write the fault to the log, once per ``fault_id``; False if it is known. The event names the job on the GPU.
+    """Write a fault to the log, once per ``fault_id``. False: it is there already.
 
-    What an attempt did (it hangs, it idles) is an event of its job, and does not count against the GPU.
+    The event names the job on the GPU. A fault of an attempt (it hangs, it idles) is an event of its job and does not
+    count against the GPU.
     """
     row = {"fault_id": report.fault_id, "gpu_uuid": report.gpu_uuid, "at": now}
     if not insert_new(session, fault, row):

@@ -103,7 +103,7 @@ def _gpus(session: Session, query: Any) -> list[Gpu]:
 
 
 def find_uuid(session: Session, reference: str) -> str:
-    """The uuid that ``reference`` means."""
+    """The uuid that ``reference`` means. Raises as :func:`get_gpu` does."""
     name, colon, index = reference.rpartition(":")
     condition = gpu.c.uuid.startswith(reference, autoescape=True)
     if colon and index.isdecimal():

@@ -32,6 +32,7 @@ def list_hosts(session: Session, now: datetime) -> list[Host]:
 
 @reading
 def get_host(session: Session, name: str, now: datetime) -> Host:
+    """One host. Raises :class:`NotFound`."""
     return _get_host(session, name, now)
 
 
@@ -90,10 +91,10 @@ def read_host_use(session: Session, hosts: Sequence[str] | None = None) -> list[
 def set_host_state(
     session: Session, name: str, state: HostState, *, reason: str | None, actor: str, now: datetime
 ) -> Host:
-    """What an operator asks for: READY (online), DRAINING or DRAINED (drain), LOST (declare it dead now).
+    """What an operator asks for: READY (online), DRAINING or DRAINED (drain), LOST (declare it lost now).
 
-    A drain is DRAINED at once when nothing is held, else when the last gang is released. A host that is LOST stays
-    so until it reports again; what was asked is remembered. Raises :class:`NotFound`, :class:`IllegalTransition`.
+    A drained host is DRAINED at once when nothing is held there, else when the last gang is released. A LOST host stays
+    LOST until it reports again; then it is as the operator asked. Raises :class:`NotFound`, :class:`IllegalTransition`.
     """
     row = read_record(session, LOCK_HOST, {"host_name": name})
     if row is None:
@@ -129,9 +130,9 @@ def set_host_state(
 
 @writing
 def remove_host(session: Session, name: str, *, reason: str | None, actor: str, now: datetime) -> None:
-    """Forget a host that is LOST or DRAINED, holds nothing and does not report, with its GPUs and who had them when.
+    """Remove a host that is LOST or DRAINED, holds nothing and does not report, with its GPUs and old allocations.
 
-    Usage and the audit log stay. Should its node worker report again, it is a new host. Raises :class:`NotFound` and
+    Usage and the audit log stay. If its node worker reports again, it is a new host. Raises :class:`NotFound` and
     :class:`InUse`.
     """
     row = read_record(session, LOCK_HOST, {"host_name": name})

@@ -29,10 +29,10 @@ _OUT = (GpuState.DEGRADED, GpuState.RESETTING, GpuState.OFFLINE)
 
 @writing
 def hold_gpu(session: Session, uuid: str, reason: str, now: datetime, *, first: bool) -> bool:
-    """OFFLINE while its host is repaired, or waits for that. False: an operator has decided otherwise.
+    """Take a GPU OFFLINE while its host is repaired, or waits for a repair. False: an operator has decided otherwise.
 
-    ``first``: it is still in service, because a fault has only just hit it; else being in service again means that
-    an operator put it online.
+    ``first``: a fault has only just hit the GPU, which is still in service. Later, a GPU in service means that an
+    operator put it online.
     """
     row = lock_gpu(session, uuid)
     if row.state == GpuState.OFFLINE and row.state_source == "operator":
@@ -54,9 +54,9 @@ def begin_repair(
     reboots_per_day: int,
     now: datetime,
 ) -> RepairBegun:
-    """Take the host out of service for ``step``, unless a host of its domain is being repaired. May be repeated.
+    """Take the host out of service for ``step``, unless a host of its failure domain is being repaired.
 
-    ``since``: when the GPU failed. Raises :class:`NotFound`.
+    Repeating it is a no-op. ``since``: when the GPU failed. Raises :class:`NotFound`.
     """
     rows = {row.name: row for row in read_records(session, _HOSTS)}
     if name not in rows:
@@ -98,7 +98,7 @@ def begin_repair(
 
 @writing
 def look_at_repair(session: Session, name: str, gpu_uuid: str, now: datetime) -> RepairView:
-    """How far it is; says as well that whoever repairs is alive. Raises :class:`NotFound`."""
+    """Read how far the repair is. It also notes that whoever repairs is alive. Raises :class:`NotFound`."""
     row = _lock(session, name)
     session.execute(update(repair).where(repair.c.host == name, repair.c.gpu_uuid == gpu_uuid).values(renewed_at=now))
     held = session.execute(_HELD.where(allocation.c.host == name)).all()
@@ -108,7 +108,7 @@ def look_at_repair(session: Session, name: str, gpu_uuid: str, now: datetime) ->
 
 @writing
 def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datetime) -> None:
-    """The host is told to reboot: counted, whatever comes of it. Once per repair. Raises :class:`NotFound`."""
+    """Count a reboot that is asked for now, whatever comes of it; once per repair. Raises :class:`NotFound`."""
     row = read_record(session, select(RepairRecord).where(repair.c.host == name).with_for_update())
     if row is None:
         raise _no_such_host(name)
@@ -122,9 +122,9 @@ def note_reboot(session: Session, name: str, gpu_uuid: str, how: str, now: datet
 
 @writing
 def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, now: datetime) -> None:
-    """Back into service, unless an operator had it out before. A no-op for a repair that has ended.
+    """Put the host back into service, unless an operator had cordoned it before.
 
-    Raises :class:`NotFound`.
+    A no-op for a repair that has ended. Raises :class:`NotFound`.
     """
     row = _lock(session, name)
     which = (repair.c.host == name) & (repair.c.gpu_uuid == gpu_uuid) & repair.c.ended_at.is_(None)
@@ -146,7 +146,10 @@ def end_repair(session: Session, name: str, gpu_uuid: str, problem: str | None, 
 
 @writing
 def open_service_case(session: Session, uuid: str, reason: str, tried: list[str], now: datetime) -> bool:
-    """OFFLINE until an operator brings it back; the record says what was tried. False: an operator was faster."""
+    """Take the GPU OFFLINE until an operator brings it back. The event says what was ``tried``.
+
+    False: an operator took it OFFLINE before, or it has a case already.
+    """
     row = lock_gpu(session, uuid)
     if row.state == GpuState.OFFLINE and row.state_source in ("operator", "service"):
         return False

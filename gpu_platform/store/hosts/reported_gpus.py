@@ -51,7 +51,10 @@ def follow_inventory(session: Session, report: HostReport, now: datetime) -> Non
 def follow_self_reports(
     session: Session, name: str, before: Mapping[str, str], after: Mapping[str, str], now: datetime
 ) -> None:
-    """DEGRADED as long as the host itself says so (too hot, device lost); what others took out stays out."""
+    """Make GPUs DEGRADED that their host calls unfit (too hot, lost), and put them back when it does so no more.
+
+    ``before``, ``after``: uuid -> reason, of the last report and of this one. Only what this made DEGRADED is put back.
+    """
     if not before and not after:
         return
     query = select(GpuRecord).where(gpu.c.host == name, gpu.c.uuid.in_(sorted({*before, *after}))).order_by(gpu.c.uuid)

@@ -31,13 +31,15 @@ _UNKNOWN_JOBS = "it runs attempts that the database, maybe an older one, gives n
 
 @writing_unsynced
 def report_host(session: Session, report: HostReport, *, ttl_s: float, now: datetime) -> LeaseAnswer:
-    """Register the host or renew its lease for ``ttl_s``; the answer names the attempts it must kill.
+    """Register the host or renew its lease for ``ttl_s`` seconds. The answer names the attempts that it must kill.
 
-    Stale is an attempt that holds nothing at this host, or held something when the host was declared LOST: its job
-    was told to run elsewhere. A LOST host is back in service only once it reports no stale attempt. While this database
+    An attempt is stale if it holds nothing at this host, or held something when the host was declared LOST: its job
+    runs elsewhere by now. A LOST host is back in service only once it reports no stale attempt. While this database
     may be an older one, a host with stale attempts is LOST, and those that may be restored are not killed yet (see
-    ``restoring``). Without news a report writes one row and no event. Raises :class:`InvalidRequest` when another
-    living host has the same GPU, and :class:`StaleReport` for one that arrives after a newer one.
+    ``restoring``). A report that changes nothing writes one row and no event.
+
+    Raises :class:`InvalidRequest` when another living host has the same GPU, and :class:`StaleReport` for a report that
+    arrives after a newer one.
     """
     row = read_record(session, LOCK_HOST, {"host_name": report.name})
     if row is None and _register(session, report, ttl_s, now):

@@ -71,12 +71,12 @@ def check_quotas(session: Session, spec: JobSpec) -> None:
 
 
 def hosts_version(session: Session) -> tuple[int, ...]:
-    """Another one whenever a host comes, goes or reports another inventory."""
+    """A value that changes whenever a host comes, goes or reports another inventory."""
     return tuple(session.execute(_VERSION).one())
 
 
 def ever_registered(session: Session) -> dict[str, HostInventory]:
-    """Host -> what it has, with GPUs that vanished."""
+    """Host -> its inventory, with the GPUs that vanished."""
     vanished = vanished_gpus(session)
     inventories: dict[str, HostInventory] = {}
     for row in session.execute(select(host.c.name, host.c.inventory).order_by(host.c.name)):
@@ -88,7 +88,7 @@ def ever_registered(session: Session) -> dict[str, HostInventory]:
 
 
 def vanished_gpus(session: Session) -> dict[str, list[GpuInfo]]:
-    """Host -> GPUs that it reported once and does not any more."""
+    """Host -> the GPUs that it reported once and does not report any more."""
     vanished: dict[str, list[GpuInfo]] = {}
     for row in session.execute(select(gpu.c.host, gpu.c.facts).where(gpu.c.present.is_(False)).order_by(gpu.c.uuid)):
         vanished.setdefault(row.host, []).append(GpuInfo.model_validate_json(row.facts))
@@ -97,5 +97,5 @@ def vanished_gpus(session: Session) -> dict[str, list[GpuInfo]]:
 
 @lru_cache(maxsize=16_384)
 def parse_inventory(text: str) -> HostInventory:
-    """Hosts report the same inventory again and again; every text is parsed once."""
+    """The inventory in its JSON text. Each text is parsed once: hosts report the same one again and again."""
     return HostInventory.model_validate_json(text)

@@ -22,11 +22,15 @@ _CHECKPOINTS = TypeAdapter(list[SavedCheckpoint])
 
 
 def parse_checkpoints(text: str) -> list[SavedCheckpoint]:
+    """The checkpoints in the JSON text of ``HostRecord.checkpoints``."""
     return _CHECKPOINTS.validate_json(text)
 
 
 def saved_at(session: Session, hosts: Collection[str] | None = None) -> dict[AttemptKey, float]:
-    """Attempt -> Unix time of the newest checkpoint that ``hosts`` (None: all) see; a lost host's last word counts."""
+    """Attempt -> Unix time of the newest checkpoint that ``hosts`` (None: all) see.
+
+    The last report of a LOST host counts, too.
+    """
     query = select(host.c.checkpoints).where(host.c.checkpoints != "[]")
     if hosts is not None:
         query = query.where(host.c.name.in_(hosts))
@@ -38,9 +42,9 @@ def saved_at(session: Session, hosts: Collection[str] | None = None) -> dict[Att
 
 
 def remember_checkpoints(session: Session, report: HostReport, before: str) -> None:
-    """Keep what is new since the host's last report (``before``): the host forgets attempts that have ended.
+    """Inside a transaction that locked the host's row: keep the checkpoints that are new in the report.
 
-    The host's row is locked.
+    ``before``: the host's checkpoints so far, as JSON. A host forgets attempts that have ended, the store does not.
     """
     known = parse_checkpoints(before)
     for one in report.checkpoints:
@@ -55,6 +59,8 @@ def remember_checkpoints(session: Session, report: HostReport, before: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class RootOfHost:
+    """Where a host keeps checkpoints. Hosts with the same root see each other's."""
+
     host: str
     root: str | None
     """None: it did not say."""
@@ -78,7 +84,7 @@ def last_known(session: Session, job_id: str) -> list[CheckpointRecord]:
 def note_start(
     session: Session, key: AttemptKey, host_name: str, resumed_from: str | None, note: str | None, now: datetime
 ) -> str | None:
-    """Write down what a later attempt goes on from, or why it starts at zero; returns that for people.
+    """Write down which checkpoint a later attempt resumes from, or why it starts at zero. Returns that for people.
 
     None: nothing was ever saved, and the job does not say that it saves.
     """

@@ -110,7 +110,10 @@ def _admit_job(session: Session, job_id: str, store: Store, now: datetime) -> Jo
 
 @reading
 def get_job(session: Session, job_id: str) -> Job:
-    """The job with, while it is QUEUED, the reason and its place in the queue; while it has GPUs, its checkpoint."""
+    """One job. If it is QUEUED: with the reason and its place in the queue. If it has GPUs: with its checkpoint.
+
+    Raises :class:`NotFound`.
+    """
     row = session.execute(_WITH_REASON.where(job.c.id == job_id)).one_or_none()
     if row is None:
         raise _no_such_job(job_id)
@@ -132,7 +135,10 @@ def list_jobs(
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[Job], str | None]:
-    """One page of jobs, newest first, and the cursor of the next page (None: this is the last)."""
+    """One page of jobs, newest first, and the cursor of the next page (None: this is the last).
+
+    Raises :class:`InvalidRequest` for a wrong cursor.
+    """
     query = _WITH_REASON.order_by(job.c.created_at.desc(), job.c.id.desc())
     if states is not None:
         query = query.where(job.c.state.in_([JobState(state).value for state in states]))
@@ -167,13 +173,15 @@ class JobUpdate:
         return _given(columns)
 
     def event_data(self) -> dict[str, Any]:
-        """The data of the event that tells of the change."""
+        """The data of the event that reports the change."""
         failure = None if self.failure is None else self.failure.model_dump(mode="json", exclude_none=True)
         return _given({"failure": failure, "exit_code": self.exit_code})
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedRun:
+    """A job that completed, for the prediction of how long others take."""
+
     kind: tuple[str, str, str]
     """Namespace, name and shape: runs of one kind should take equally long."""
     hosts: list[str]
@@ -345,5 +353,6 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
         if when.tzinfo is None or not isinstance(job_id, str):
             raise ValueError
     except (ValueError, TypeError, binascii.Error):
-        raise InvalidRequest(f"{cursor[:80]!r} is not a cursor of this list; leave it out to start anew") from None
+        problem = f"{cursor[:80]!r} is not a cursor of this list; leave it out to begin with the first page"
+        raise InvalidRequest(problem) from None
     return when, job_id

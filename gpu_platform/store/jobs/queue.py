@@ -84,7 +84,7 @@ def clear_exclusions(session: Session, gpu_uuid: str, now: datetime) -> None:
 def dequeue(
     session: Session, job_id: str, attempt: int, *, task_token: bytes | None = None, now: datetime | None = None
 ) -> None:
-    """Take the attempt out of the queue, if it is still there; with ``task_token``, only if that still stands there."""
+    """Take the attempt out of the queue, if it is there. With ``task_token``: only if its entry has this token."""
     leave_queue(session, job_id, now or datetime.now(UTC), attempt, task_token)
 
 
@@ -102,9 +102,9 @@ def read_queue(session: Session, job_ids: Sequence[str] | None = None) -> list[P
 
 @reading
 def queued_without_row(session: Session, older_than: datetime) -> list[str]:
-    """Jobs that have been QUEUED since before ``older_than`` and yet are not in the queue: nobody will place them.
+    """Jobs that have been QUEUED since before ``older_than`` but are not in the queue: nobody will place them.
 
-    One that is to be tried again later is not yet missed.
+    A job that waits for its next try (``retry_at``) is left out.
     """
     waits = select(queue_entry.c.job_id).where(queue_entry.c.job_id == job.c.id).exists()
     due = job.c.retry_at.is_(None) | (job.c.retry_at < older_than)
@@ -114,7 +114,7 @@ def queued_without_row(session: Session, older_than: datetime) -> list[str]:
 
 @writing_unsynced
 def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) -> None:
-    """Say, by ``class_key``, why jobs wait."""
+    """Write why jobs wait. ``class_key`` -> reason."""
     for key, reason in sorted(reasons.items()):
         text = reason.model_dump_json(exclude={"position"})
         upsert(session, waiting_reason, {"class_key": key, "reason": text, "at": now})
@@ -124,6 +124,7 @@ def set_reasons(session: Session, reasons: Mapping[str, Reason], now: datetime) 
 
 @reading
 def queue_length(session: Session) -> int:
+    """How many jobs wait for a placement."""
     return session.scalar(select(func.count()).select_from(queue_entry)) or 0
 
 

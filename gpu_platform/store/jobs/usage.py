@@ -47,12 +47,12 @@ _SUMS = (
 def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], now: datetime) -> None:
     """Inside the transaction that has just released the attempt's GPUs. ``ranks``: what hosts measured.
 
-    GPU-seconds are what was held, from the reservation to the release, whether a host told anything or not.
+    GPU-seconds are what was held, from the reservation to the release, whether a host measured anything or not.
     """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     held = session.execute(_HELD, ours).all()
     owner = session.execute(_OWNER, ours).one()
-    told = {rank.host for rank in ranks}
+    measured = {rank.host for rank in ranks}
     insert_new(
         session,
         usage,
@@ -73,7 +73,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
             "peak_memory_mib": max((rank.peak_memory_mib for rank in ranks), default=0),
             "ecc_errors": sum(rank.ecc_errors for rank in ranks),
             "throttled_s": sum(rank.throttled_s for rank in ranks),
-            "unmeasured_hosts": json.dumps(sorted({row.host for row in held} - told)),
+            "unmeasured_hosts": json.dumps(sorted({row.host for row in held} - measured)),
             "ranks": _RANKS.dump_json(sorted(ranks, key=lambda rank: rank.rank)).decode(),
         },
     )
@@ -81,7 +81,7 @@ def record_usage(session: Session, key: AttemptKey, ranks: Sequence[RankUsage], 
 
 @reading
 def usage_of_job(session: Session, job_id: str) -> JobUsage:
-    """The usage of all its attempts that have ended, oldest first. Raises :class:`NotFound`."""
+    """The usage of all attempts of the job that have ended, oldest first. Raises :class:`NotFound`."""
     get_job(session, job_id)
     rows = read_records(session, select(UsageRecord).where(usage.c.job_id == job_id).order_by(usage.c.attempt))
     return JobUsage(

@@ -1,4 +1,4 @@
-"""Hosts that were lost together: what the leader makes one event of, and its record."""
+"""Hosts that were lost together: the leader writes one event for all of them."""
 
 from __future__ import annotations
 
@@ -33,25 +33,28 @@ class NewHostLosses:
 
 @reading
 def read_losses(session: Session, after: int | None) -> NewHostLosses:
-    """Hosts lost after the event ``after`` that no ``domain.lost`` explains yet. None: of the newest events."""
+    """Hosts lost after the event ``after`` that no event ``domain.lost`` explains yet.
+
+    ``after`` None: look at the newest events only.
+    """
     last = session.scalar(select(func.max(event.c.seq))) or 0
     begin = max(0, last - _LOOK_BACK) if after is None else after
-    news = NewHostLosses(last)
+    losses = NewHostLosses(last)
     kinds = event.c.kind.in_((HOST_LOST, DOMAIN_LOST))
     query = select(event.c.kind, event.c.host, event.c.data).where(event.c.seq > begin, event.c.seq <= last, kinds)
     for row in session.execute(query.order_by(event.c.seq)):
         data = json.loads(row.data)
         if row.kind == HOST_LOST:
-            news.hosts[row.host] = list(data.get("attempts", []))
+            losses.hosts[row.host] = list(data.get("attempts", []))
         else:
             for name in data["hosts"]:
-                news.hosts.pop(name, None)
-    return news
+                losses.hosts.pop(name, None)
+    return losses
 
 
 @writing
 def record_domain_loss(session: Session, loss: DomainLoss, attempts: Sequence[str], now: datetime) -> None:
-    """One event for all of it, and each of its hosts that is still LOST says what it was lost with."""
+    """Write one event for all of these hosts. Each that is still LOST gets it as its reason."""
     lost = (host.c.name.in_(loss.hosts)) & (host.c.state == HostState.LOST.value)
     session.execute(update(host).where(lost).values(reason=f"lost with {loss}"))
     data = {

@@ -44,13 +44,13 @@ def begin_epoch(session: Session, holder: str, now: datetime, policy: Mapping[st
 
 @writing
 def change_policy(session: Session, epoch: int, policy: Mapping[str, Any]) -> bool:
-    """The leader of ``epoch`` decides by another policy from now on. False if it leads no longer."""
+    """The leader of ``epoch`` writes down another policy. False: it does not lead any more."""
     return change(session, update(leader).where(leader.c.epoch == epoch).values(policy=json.dumps(policy))) == 1
 
 
 @writing
 def switch_off_plugins(session: Session, epoch: int, faults: Sequence[PluginFault], now: datetime) -> None:
-    """The leader of ``epoch`` decides without these plugins, and with all others that its policy names."""
+    """The leader of ``epoch`` writes down which plugins it has switched off: these, and no others."""
     before = _FAULTS.validate_json(session.scalar(_PLUGIN_FAULTS) or "[]")
     written = _FAULTS.dump_json(list(faults)).decode()
     if not change(session, update(leader).where(leader.c.epoch == epoch).values(plugin_faults=written)):
@@ -74,6 +74,7 @@ def current_policy(session: Session) -> dict[str, Any]:
 
 @reading
 def current_quotas(session: Session) -> Quotas:
+    """The quotas of the policy in force; without limits before the first leader."""
     return _quotas(session.scalar(_POLICY) or "{}")
 
 
@@ -84,7 +85,7 @@ def _quotas(policy: str) -> Quotas:
 
 @reading
 def current_round(session: Session) -> int:
-    """The newest look at the leases that a leader wrote down, at least the Unix time of it; 0: there was none."""
+    """The newest round that a leader wrote down, at least its Unix time; 0 before the first leader."""
     return session.scalar(_ROUND) or 0
 
 

@@ -25,6 +25,8 @@ NO_TERM = -1
 
 @dataclass(frozen=True, slots=True)
 class LostHost:
+    """A host that was declared LOST, and the jobs that must run elsewhere."""
+
     name: str
     jobs: list[AttemptKey] = field(default_factory=list)
     """The attempts that held GPUs there when it was lost, and still do."""
@@ -34,6 +36,8 @@ class LostHost:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
+    """The leases of all hosts, as one read of the database found them."""
+
     rows: dict[str, LeaseRow]
     """The lease of each host that is not LOST."""
     stamps: dict[str, datetime]
@@ -45,7 +49,7 @@ class Leases:
 
 @writing_unsynced
 def begin_round(session: Session, now: datetime) -> int:
-    """A new number, which the answers to hosts carry from now on; 0 before the first leader.
+    """Begin a round: a new number, which the answers to hosts carry from now on; 0 before the first leader.
 
     At least the Unix time: a database that was restored to an older point does not give the same number twice.
     """
@@ -55,6 +59,7 @@ def begin_round(session: Session, now: datetime) -> int:
 
 @reading
 def read_leases(session: Session, ttl_s: float) -> Leases:
+    """Read all leases. ``ttl_s``: seconds that a lease lasts."""
     rows = session.execute(_LEASES).all()
     newest = membership.current_version(session)
     wanted = {row.name: {row.members_known, row.members_sent, newest} for row in rows}
@@ -77,9 +82,9 @@ def read_leases(session: Session, ttl_s: float) -> Leases:
 
 @writing
 def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetime) -> list[LostHost]:
-    """Declare the hosts LOST that still have this lease, so have not reported since it was read.
+    """Declare these hosts LOST unless they have reported since their leases were read.
 
-    Returns them with the attempts to tell.
+    Returns the LOST hosts with the attempts whose jobs must run elsewhere.
     """
     if not leases:
         return []
@@ -92,7 +97,7 @@ def expire_leases(session: Session, leases: Mapping[str, datetime], now: datetim
 
 
 def lose(session: Session, name: str, reason: str, actor: str, now: datetime, *, declared: bool = False) -> LostHost:
-    """Inside a transaction, before :func:`membership.refresh`: the host is LOST, and what it holds is lost with it."""
+    """Inside a transaction, before :func:`membership.refresh`: the host is LOST, and so is what attempts hold there."""
     since = first_term(now)
     term = case((host.c.term >= since, host.c.term + 1), else_=since)
     is_lost = next_state(host.c.state, dict.fromkeys(HostState, HostState.LOST))
@@ -132,7 +137,7 @@ def lost_hosts_with_attempts(session: Session) -> list[LostHost]:
 
 @writing
 def hold_verdict(session: Session, held: VerdictHeld, now: datetime) -> None:
-    """Write down that silent hosts are not declared LOST. The first time it is an event as well."""
+    """Write down that silent hosts are not declared LOST now. The first time, write an event as well."""
     before = session.scalar(_HELD)
     session.execute(update(leader).values(verdict_held=held.model_dump_json()))
     if not before:
@@ -141,6 +146,7 @@ def hold_verdict(session: Session, held: VerdictHeld, now: datetime) -> None:
 
 @writing
 def end_held_verdict(session: Session, now: datetime) -> None:
+    """Silent hosts are declared LOST again. An event, if they were not until now."""
     before = session.scalar(_HELD)
     if before:
         session.execute(update(leader).values(verdict_held=""))
@@ -149,7 +155,7 @@ def end_held_verdict(session: Session, now: datetime) -> None:
 
 @reading
 def held_verdict(session: Session) -> VerdictHeld | None:
-    """Set while the leader does not declare silent hosts LOST, because too many are silent at once."""
+    """Why the leader does not declare silent hosts LOST now: too many are silent at once. None: it does."""
     held = session.scalar(_HELD)
     return VerdictHeld.model_validate_json(held) if held else None
 

@@ -24,7 +24,7 @@ _LOCK = 0x6770755F6D656D62  # "gpu_memb"
 
 
 def refresh(session: Session) -> None:
-    """Inside a transaction that changed hosts: write a new list if the members are others now."""
+    """Inside a transaction that changed hosts: write a new list if the members have changed."""
     if session.get_bind().dialect.name == "postgresql":
         # Two hosts that register at once would each write a list without the other.
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -41,17 +41,18 @@ def refresh(session: Session) -> None:
 
 
 def current_version(session: Session) -> int:
-    """The newest; 0: there is none yet."""
+    """The number of the newest list; 0: there is none yet."""
     return session.scalar(_VERSION) or 0
 
 
 def read_members(session: Session, version: int) -> list[Member]:
+    """The hosts of the list with this number, with the addresses of their node workers; empty if it is gone."""
     members = session.scalar(select(membership.c.members).where(membership.c.version == version))
     return [Member(name=name, url=url) for name, url in json.loads(members or "[]")]
 
 
 def names(session: Session, versions: Iterable[int]) -> dict[int, frozenset[str]]:
-    """The members of ``versions``, and of the newest."""
+    """Number -> the names of the members, for ``versions`` and the newest list."""
     rows = session.execute(
         select(membership).where(membership.c.version.in_(list(versions)) | (membership.c.version == _MAX))
     )

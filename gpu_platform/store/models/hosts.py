@@ -20,6 +20,8 @@ from gpu_platform.store.models.columns import (
 
 
 class HostRecord(Record, table=True):
+    """A host: its lease, what its last report said, its CPUs and memory, and what an operator wants."""
+
     __table_args__ = (
         CheckConstraint("cpus_used BETWEEN 0 AND cpus", name="cpus"),
         CheckConstraint("ram_mib_used BETWEEN 0 AND ram_mib", name="ram"),

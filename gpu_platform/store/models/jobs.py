@@ -17,6 +17,8 @@ from gpu_platform.store.models.columns import (
 
 
 class JobRecord(Record, table=True):
+    """A job: its specification, where it is in its life, and how it ended."""
+
     __table_args__ = (
         Index("ix_job_created_at_id", "created_at", "id"),
         Index("ix_job_state_created_at", "state", "created_at"),
@@ -50,6 +52,8 @@ class JobRecord(Record, table=True):
 
 
 class IdempotencyRecord(Record, table=True):
+    """An idempotency key of a submission, and the job that it made."""
+
     key: str = Field(primary_key=True, sa_type=Text)
     job_id: str = Field(index=True, sa_type=Text)
     created_at: datetime = time_column()
@@ -90,7 +94,7 @@ class WaitingReasonRecord(Record, table=True):
 
 
 class CheckpointRecord(Record, table=True):
-    """The newest checkpoint of an attempt that a host told of, also after the attempt, or the host, is gone."""
+    """The newest checkpoint of an attempt that a host reported. It stays after the attempt, or the host, is gone."""
 
     job_id: str = Field(primary_key=True, sa_type=Text)
     attempt: int = Field(primary_key=True)

@@ -26,7 +26,7 @@ class LeaderRecord(Record, table=True):
     policy: str = Field(default="{}", sa_type=Text)
     """The policy in force, as JSON. The service reads it here."""
     older_seen_at: datetime | None = optional_time_column()
-    """When a host last proved that this database is older than what it had been told."""
+    """When a host last proved that it knows a newer state than this database."""
     restored: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """The last restore, as JSON: when, and how many jobs; empty: there was none."""
     plugin_faults: str = Field(default="[]", sa_type=Text, sa_column_kwargs={"server_default": "[]"})

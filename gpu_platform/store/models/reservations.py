@@ -18,7 +18,10 @@ from gpu_platform.store.models.columns import (
 
 
 class ReservationRecord(Record, table=True):
-    """One attempt's claim. Its row stays when it ends: a late ``reserve`` of a released attempt must lose."""
+    """What one attempt holds, as a whole.
+
+    The row stays when it is released: a late ``reserve`` of the attempt must lose.
+    """
 
     job_id: str = Field(primary_key=True, sa_type=Text)
     attempt: int = Field(primary_key=True)
@@ -31,9 +34,9 @@ class ReservationRecord(Record, table=True):
 
 
 class AllocationRecord(Record, table=True):
-    """A GPU, or a part of it, held by an attempt; with ``released_at`` it is the usage record.
+    """A GPU, or a share of it, held by an attempt. With ``released_at`` it says who held it when.
 
-    A slice without GPUs is one row without ``gpu_uuid``: the host's CPUs and memory are all that it holds.
+    A host slice without GPUs is one row without ``gpu_uuid``: the host's CPUs and memory are all that it holds.
     """
 
     __table_args__ = (

@@ -45,10 +45,11 @@ def hand_over(
     hardware_retries: int,
     usage: Sequence[RankUsage] = (),
 ) -> Taken:
-    """End attempt ``key`` and begin the next on ``placement``, whose GPUs it holds already.
+    """End attempt ``key`` and begin the next one on ``placement``, whose GPUs it holds already.
 
-    Repeating it is a no-op. Raises :class:`ReservationConflict`, with nothing changed, if the attempt does not hold
-    them all, or one of them or its host is in no state to go on.
+    ``parked``: one of the GPUs must be healed first. ``faulty_gpus``: uuid -> why it becomes DEGRADED. Repeating it is
+    a no-op. Raises :class:`ReservationConflict`, with nothing changed, if the attempt does not hold all of them, or if
+    one of them, or its host, cannot be used.
     """
     following = AttemptKey(job_id=key.job_id, attempt=key.attempt + 1)
     if not close_reservation(session, key, now):
@@ -76,6 +77,7 @@ def hand_over(
 
 @reading
 def parked_state(session: Session, key: AttemptKey) -> Parked:
+    """What the attempt's parked reservation is worth now."""
     if not is_held(session, key):
         return Parked.HOPELESS
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
@@ -88,7 +90,10 @@ def parked_state(session: Session, key: AttemptKey) -> Parked:
 
 @writing
 def unpark(session: Session, key: AttemptKey) -> None:
-    """Processes may run on it from now on. Raises :class:`ReservationConflict` unless every GPU of it works."""
+    """From now on processes may run on what the attempt holds.
+
+    Raises :class:`ReservationConflict` unless every GPU of it works.
+    """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     # The lock first: remediation cannot begin to reset a GPU in between.
     rows = session.execute(_OURS_WITH_STATES_LOCKED, ours).all()

@@ -40,7 +40,7 @@ def release_gang(
 
 
 def close_reservation(session: Session, key: AttemptKey, now: datetime) -> bool:
-    """Inside a transaction: the attempt can never reserve again. True if it held GPUs, to :func:`give_back`."""
+    """Inside a transaction: the attempt can never reserve again. True: it held something, to :func:`give_back`."""
     tombstone = {"job_id": key.job_id, "attempt": key.attempt, "reserved_at": None, "released_at": now}
     if insert_new(session, reservation, tombstone):
         return False
@@ -48,7 +48,10 @@ def close_reservation(session: Session, key: AttemptKey, now: datetime) -> bool:
 
 
 def give_back(session: Session, key: AttemptKey, now: datetime, faulty_gpus: Mapping[str, str]) -> None:
-    """Inside a transaction that has just closed the reservation."""
+    """Inside a transaction that has just closed the reservation: free everything that the attempt holds.
+
+    ``faulty_gpus``: as in :func:`release_gang`.
+    """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     draining = session.scalars(_LOCK_DRAINING, ours).all()
     shares.release_host_resources(session, key)

@@ -34,7 +34,7 @@ from gpu_platform.store.transitions import next_state
 
 @dataclass(frozen=True)
 class Taken:
-    """A place that an attempt holds."""
+    """The GPUs and host resources that an attempt holds now."""
 
     terms: dict[str, int]
     """The fencing token of each host, for the launch."""
@@ -64,7 +64,7 @@ def reserve_gang(session: Session, key: AttemptKey, placement: Placement, *, now
 
 
 def announce(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
-    """Inside a transaction: the events of a gang that has its place."""
+    """Inside a transaction: write the events of a gang that has just taken its GPUs."""
     where = {"job_id": key.job_id, "attempt": key.attempt}
     data = {
         "hosts": placement.hosts,
@@ -85,7 +85,10 @@ def announce(session: Session, key: AttemptKey, placement: Placement, now: datet
 
 
 def take_job(session: Session, key: AttemptKey, placement: Placement, now: datetime) -> None:
-    """Inside a transaction: QUEUED -> ALLOCATED, at this attempt and place."""
+    """Inside a transaction: the job goes from QUEUED to ALLOCATED, with this attempt and placement.
+
+    Raises :class:`NotFound`, :class:`IllegalTransition`, and :class:`ReservationConflict` for an older attempt.
+    """
     ours = {"key_job": key.job_id, "key_attempt": key.attempt}
     if change(session, _TAKE_JOB, {**ours, "placed": placement.model_dump_json(), "now": now}):
         return
@@ -100,7 +103,10 @@ def take_job(session: Session, key: AttemptKey, placement: Placement, now: datet
 def take_gpus(
     session: Session, key: AttemptKey, placement: Placement, now: datetime, *, on_lost_hosts: bool = False
 ) -> None:
-    """Inside a transaction: see :func:`reserve_gang`. ``on_lost_hosts``: its ranks run there already."""
+    """Inside a transaction: see :func:`reserve_gang`. Raises :class:`ReservationConflict`.
+
+    ``on_lost_hosts``: also on LOST hosts, where its ranks run already.
+    """
     items = shares.allocation_items(placement)
     uuids = [item.uuid for item in items if item.uuid is not None]
     if len(set(uuids)) != len(uuids) or not items:
@@ -154,7 +160,7 @@ def _mark_taken(session: Session, items: Sequence[shares.AllocationItem], namesp
         if item.grant is None or item.uuid is None:
             continue
         if not shares.take_share(session, item.uuid, first_use(item.grant, namespace)):
-            raise ReservationConflict(f"a part of {item.uuid} was taken meanwhile", gpu_uuid=item.uuid)
+            raise ReservationConflict(f"a share of {item.uuid} was taken meanwhile", gpu_uuid=item.uuid)
 
 
 def _check_place(session: Session, key: AttemptKey, placement: Placement) -> None:

@@ -51,7 +51,7 @@ class RowStanding(StrEnum):
 
 @reading
 def standing(session: Session, key: AttemptKey) -> RowStanding:
-    """Raises :class:`NotFound` for a job without a row: it may be restored."""
+    """How the job's row stands to the attempt ``key``. Raises :class:`NotFound` for a job without a row."""
     row = session.execute(select(job.c.state, job.c.attempt).where(job.c.id == key.job_id)).one_or_none()
     if row is None:
         raise NotFound(f"there is no job {key.job_id!r}", job_id=key.job_id)
@@ -64,7 +64,7 @@ def standing(session: Session, key: AttemptKey) -> RowStanding:
 
 @writing
 def follow(session: Session, key: AttemptKey, now: datetime) -> None:
-    """A workflow that holds nothing asks for a place for ``key``: a row that is BEHIND waits for it, too.
+    """A workflow that holds nothing asks for GPUs for ``key``: a row that is BEHIND becomes QUEUED for that attempt.
 
     Raises :class:`NotFound`.
     """
@@ -76,7 +76,7 @@ def follow(session: Session, key: AttemptKey, now: datetime) -> None:
 
 @writing
 def catch_up_to_end(session: Session, key: AttemptKey, state: JobState, now: datetime) -> bool:
-    """The attempt ran and ends, but the row does not know it: the row is at ``state`` of this attempt now.
+    """The attempt ran and ends, but its row is BEHIND: bring the row to ``state`` of this attempt.
 
     False: the row is not BEHIND. Raises :class:`NotFound`.
     """
@@ -98,9 +98,9 @@ def pass_through(session: Session, job_id: str, current: JobState, states: Seque
 
 
 def raise_attempt(session: Session, row: JobRecord, attempt: int, now: datetime, **columns: object) -> None:
-    """Inside a transaction that locked the row: QUEUED with ``attempt`` as its last, which is over, as are all before.
+    """Inside a transaction that locked the row: the job is QUEUED, and all attempts up to ``attempt`` are over.
 
-    ``columns``: more of the row's, e.g. its counters.
+    ``columns``: further columns of the row, e.g. its counters.
     """
     job_id = row.id
     for over in range(1, attempt + 1):
@@ -116,7 +116,7 @@ def raise_attempt(session: Session, row: JobRecord, attempt: int, now: datetime,
 
 
 def newer(session: Session, attempts: Sequence[AttemptKey]) -> list[AttemptKey]:
-    """Inside a transaction: of attempts that hosts run, those of which only a later state of this database knew."""
+    """Inside a transaction: those of ``attempts``, which hosts run, that only a later state of this database knew."""
     query = select(job.c.id, job.c.state, job.c.attempt).where(job.c.id.in_(sorted({key.job_id for key in attempts})))
     rows = {row.id: row for row in session.execute(query)}
 

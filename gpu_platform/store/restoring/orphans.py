@@ -20,12 +20,12 @@ from gpu_platform.store.models import allocation, job, reservation
 from gpu_platform.store.reservations.releasing import close_reservation, give_back
 
 BEGUN_AGAIN = "job.begun_again"
-"""Kind of the event: Temporal had lost the job's workflow, and it was started anew from the job's row."""
+"""Kind of the event: Temporal had lost the job's workflow, and it was started again from the job's row."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as one look saw it. Two looks that are equal saw a job that nothing happened to in between."""
+    """A job as one look saw it. If two looks are equal, nothing happened to the job between them."""
 
     job_id: str
     state: JobState
@@ -50,6 +50,7 @@ def live_jobs(session: Session) -> dict[str, JobState]:
 
 @reading
 def job_row(session: Session, job_id: str) -> JobRow | None:
+    """The job as it is now; None: there is no row."""
     row = session.execute(_ROW.where(job.c.id == job_id)).one_or_none()
     return None if row is None else _job_row(row)
 
@@ -73,10 +74,10 @@ def held_of_job(session: Session, job_id: str) -> list[HeldAttempt]:
 def end_orphan(
     session: Session, key: AttemptKey, state: JobState, *, actor: str, failure: Failure | None, now: datetime
 ) -> bool:
-    """Release what the attempt held. Its job ends in ``state``, unless it has ended or another attempt is its last.
+    """Release what the attempt held. Its job ends in ``state``, unless it has ended or has a later attempt.
 
-    For a job that no workflow drives. While another attempt holds GPUs the job does not end either: False then, and the
-    caller ends that one. Idempotent.
+    For a job that no workflow drives. While another attempt of the job holds GPUs, the job does not end: False, and the
+    caller ends that attempt first. Repeating it is a no-op.
     """
     if close_reservation(session, key, now):
         give_back(session, key, now, {})
@@ -94,10 +95,10 @@ def end_orphan(
 
 @writing
 def begin_again(session: Session, job_id: str, now: datetime) -> tuple[Job, int]:
-    """The job, and the number of an attempt that is closed for good, as are all before it that hold nothing now.
+    """Prepare a job whose workflow was lost for a new one. Returns the job and the number of its last closed attempt.
 
-    The workflow that was lost may have a step under way: whatever it reserves from now on is refused. The job leaves
-    the queue. Raises :class:`NotFound`.
+    The lost workflow may have a step under way: whatever it reserves from now on is refused. The job leaves the queue.
+    Attempts that hold GPUs go on holding them. Raises :class:`NotFound`.
     """
     row = lock_job(session, job_id)
     state = JobState(row.state)

@@ -55,7 +55,7 @@ class RememberedJob:
 
 
 class RestoreNote(BaseModel):
-    """A restore, as ``/readyz`` and ``status`` tell it."""
+    """A restore, as ``/readyz`` and ``status`` show it."""
 
     since: datetime
     last_at: datetime
@@ -65,6 +65,7 @@ class RestoreNote(BaseModel):
 
     @property
     def message(self) -> str:
+        """What people read of it."""
         count = "1 job was" if self.jobs == 1 else f"{self.jobs} jobs were"
         return (
             f"the database was lost or restored to an older point (noticed {self.since:%Y-%m-%d %H:%M} UTC): {count} "
@@ -75,32 +76,35 @@ class RestoreNote(BaseModel):
 
 @reading
 def rows_of(session: Session, job_ids: Collection[str]) -> dict[str, JobRow]:
-    """The rows of those that are known."""
+    """Job id -> row, for the jobs that have one."""
     return _rows(session, job_ids)
 
 
 @reading
 def older_seen_at(session: Session) -> datetime | None:
-    """When a host, or Temporal, last proved that it had been told more than this database knows."""
+    """When a host, or Temporal, last knew more than this database. None: never."""
     return session.scalar(select(leader.c.older_seen_at))
 
 
 @reading
 def last_restore(session: Session, now: datetime) -> RestoreNote | None:
-    """The restore that is still shown."""
+    """The last restore, as long as it is shown; None: there is none to show."""
     note = _note(session)
     return note if note is not None and note.jobs and now - note.last_at < SHOWN_FOR else None
 
 
 @writing
 def note_older(session: Session, now: datetime) -> None:
-    """Temporal knows more than this database."""
+    """Write down that Temporal knows more than this database."""
     session.execute(update(leader).values(older_seen_at=now))
 
 
 @writing
 def begin_comparing(session: Session, written_until: datetime, now: datetime) -> datetime | None:
-    """A leader's term begins. Returns until when the database was written when a leader began that did not end it."""
+    """A leader begins to compare the database with Temporal. ``written_until``: when the database was last written.
+
+    Returns the ``written_until`` of the first leader that began this and did not come to its end.
+    """
     note = _note(session) or RestoreNote(since=now, last_at=now)
     if note.written_until is None:
         _write_note(session, note.model_copy(update={"written_until": written_until}))
@@ -109,7 +113,7 @@ def begin_comparing(session: Session, written_until: datetime, now: datetime) ->
 
 @writing
 def end_comparing(session: Session) -> None:
-    """Every job that Temporal knew more of has been restored."""
+    """Write down that every job of which Temporal knew more has been restored."""
     note = _note(session)
     if note is not None and note.written_until is not None:
         _write_note(session, note.model_copy(update={"written_until": None}))
@@ -117,7 +121,7 @@ def end_comparing(session: Session) -> None:
 
 @writing
 def note_restored(session: Session, jobs: int, now: datetime) -> None:
-    """Count ``jobs`` more to the restore under way, or begin a new one."""
+    """Add ``jobs`` to the restore under way, or begin a new one."""
     before = _note(session) or RestoreNote(since=now, last_at=now)
     if not before.jobs or now - before.last_at > SPARED_FOR:
         before = before.model_copy(update={"since": now, "jobs": 0})
@@ -169,10 +173,10 @@ def _compares(note: RestoreNote | None) -> bool:
 
 @writing
 def restore_job(session: Session, found: RememberedJob, now: datetime) -> bool:
-    """Write the job's row, or bring it up to date: QUEUED, or where it runs with its reservation, or as it ended.
+    """Write the job's row, or bring it up to date: QUEUED, or RUNNING with its reservation, or as it ended.
 
     False: the row is not behind. Raises :class:`ReservationConflict`, with nothing changed, while its hosts have not
-    registered yet, or when a GPU is somebody else's.
+    registered yet, or when another attempt holds a GPU of it.
     """
     progress = found.progress
     over = progress.attempt if found.displaced or found.state.is_terminal else max(0, progress.attempt - 1)
@@ -268,8 +272,8 @@ def _end(session: Session, found: RememberedJob, now: datetime) -> None:
 
 def _restore_place(session: Session, found: RememberedJob, placement: Placement, now: datetime) -> None:
     key = AttemptKey(job_id=found.job_id, attempt=found.progress.attempt)
-    claim = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
-    insert_new(session, reservation, claim)
+    row = {"job_id": key.job_id, "attempt": key.attempt, "epoch": placement.epoch, "reserved_at": now}
+    insert_new(session, reservation, row)
     take_job(session, key, placement, now)
     take_gpus(session, key, placement, now, on_lost_hosts=True)
     announce(session, key, placement, now)
