@@ -258,8 +258,9 @@ async def main() -> None:
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
     http = NodeHttp(agent, sessions, node, routes)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
-    by_temporal = report_by_temporal(client)
-    lease = LeaseKeeper(settings, agent, make_report, health.forget_resets_before, by_temporal, lease_file)
+    lease = LeaseKeeper(
+        settings, agent, make_report, health.forget_resets_before, report_by_temporal(client), lease_file
+    )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
     watch = NvmlWatch(nvml, node, home, inventory, is_paused=lambda: health.is_paused)

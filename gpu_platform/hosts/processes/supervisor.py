@@ -96,11 +96,31 @@ def supervise(order: RankOrder, reply: Reply) -> None:
     else:
         reply({"status": "started", "pid": child.pid})
 
-    status = _wait_for(child.pid, lease.path if lease is not None and lease.ends_rank else None)
+    code, failure, alone = _run_to_end(order, child.pid, jail, writer, failure)
+    if failure is not None and child.start_error is not None:
+        reply({"status": "failed", "failure": failure, "exit_code": code})
+    if not alone:
+        _end_leftovers(closed, jail)
+    if jail is not None:
+        jail.cgroup.remove()
+    pump.finish(_LOG_PATIENCE_S)
+    os.unlink(os.path.join(rank_dir, records.ORDER))
+    return None
+
+
+def _run_to_end(
+    order: RankOrder, pid: int, jail: RankJail | None, writer: LogWriter, failure: dict[str, Any] | None
+) -> tuple[int, dict[str, Any] | None, bool]:
+    """Wait for the rank's end, by itself or with its lease, and record it.
+
+    Returns its exit code, why it failed if not by its own doing, and whether no other process of it is left.
+    """
+    lease = order.lease
+    status = _wait_for(pid, lease.path if lease is not None and lease.ends_rank else None)
     if status is None:
         failure = _lease_ended(order)
         writer.write(f"gpu-platform: {failure['message']}\n".encode())
-        status = _end_rank(child.pid, jail)
+        status = _end_rank(pid, jail)
     code = exit_code(status)
     if jail is not None and jail.cgroup.out_of_memory_kills():
         writer.write(b"gpu-platform: the kernel ended processes of this rank: it was at its memory limit\n")
@@ -112,16 +132,8 @@ def supervise(order: RankOrder, reply: Reply) -> None:
         "alone": alone,
         "usage": _usage(jail),
     }
-    _record_exit(os.path.join(rank_dir, records.EXIT), record)
-    if failure is not None and child.start_error is not None:
-        reply({"status": "failed", "failure": failure, "exit_code": code})
-    if not alone:
-        _end_leftovers(closed, jail)
-    if jail is not None:
-        jail.cgroup.remove()
-    pump.finish(_LOG_PATIENCE_S)
-    os.unlink(os.path.join(rank_dir, records.ORDER))
-    return None
+    _record_exit(os.path.join(order.rank_dir, records.EXIT), record)
+    return code, failure, alone
 
 
 def become_subreaper() -> None:

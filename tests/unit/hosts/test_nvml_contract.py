@@ -7,84 +7,29 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pynvml
 import pytest
 
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.hosts.share import ShareMode
 from gpu_platform.domain.jobs.attempt import FaultReport
-from gpu_platform.hosts.accounting.gpu_meter import OwnUse
-from gpu_platform.hosts.accounting.gpu_processes import SharedGpuMeter
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.health.fault_policy import FaultPolicy
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml import gpu_signals
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
-from gpu_platform.hosts.nvml.opening import has_gpus, open_nvml
+from gpu_platform.hosts.nvml.opening import open_nvml
 from gpu_platform.hosts.nvml.simulated_nvml import SimulatedNvml
-from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings
-from gpu_platform.topology.description import load_description, machine_ids
+from gpu_platform.topology.description import machine_ids
 from tests.fake_nvml import FakeNvml, has_compiler
-
-
-@pytest.fixture(params=["simulated", "fake", "real"])
-def nvml(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    if request.param == "fake":
-        opened = request.getfixturevalue("fake").load()
-    else:
-        if request.param == "real" and not has_gpus():
-            pytest.skip("NVML finds no GPU on this machine: the contract is checked on the simulated and the fake one")
-        simulate = "dgx-h100" if request.param == "simulated" else None
-        opened = open_nvml(NodeSettings(name="box", simulate=simulate), tmp_path)
-    yield opened
-    opened.nvmlShutdown()
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """The real ``pynvml`` on a library of ours."""
-    if not has_compiler():
-        assert not os.environ.get("CI"), "CI needs a C compiler: apt-get install gcc libc6-dev"
-        pytest.skip("no C compiler (Debian: apt-get install gcc libc6-dev)")
-    library = FakeNvml(tmp_path / "fake")
-    monkeypatch.setenv("FAKE_NVML_STATE", str(library.state_file))
-    return library
-
-
-class Struck(NamedTuple):
-    nvml: Any
-    strike: Callable[..., None]
-
-
-@pytest.fixture(params=["simulated", "fake"])
-def struck(request: pytest.FixtureRequest, tmp_path: Path) -> Struck:
-    """GPUs that something can befall; from any process."""
-    if request.param == "simulated":
-        nvml = request.getfixturevalue("simulated")
-        return Struck(nvml, partial(inject_fault, nvml.control_dir))
-    fake = request.getfixturevalue("fake")
-    return Struck(fake.load(), fake.strike)
-
-
-@pytest.fixture
-def simulated(tmp_path: Path) -> SimulatedNvml:
-    return SimulatedNvml(load_description("dgx-h100"), "box", paths.control_dir(tmp_path))
-
-
-@pytest.fixture
-def sleeping() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process.pid
-        process.kill()
+from tests.unit.hosts.conftest import Struck
 
 
 def test_every_gpu_can_be_read_as_inventory_and_health_do(nvml: Any) -> None:
@@ -390,65 +335,6 @@ def test_nvml_that_goes_away_is_nobodys_fault_and_comes_back(fake: FakeNvml) -> 
 
 def _monitor(nvml: Any, inventory: HostInventory, on_fault: Callable[[FaultReport], None]) -> HealthMonitor:
     return HealthMonitor(nvml, inventory, FaultPolicy.load("platform"), host="box", on_fault=on_fault)
-
-
-def test_what_each_process_uses_of_a_gpu_is_told(nvml: Any) -> None:
-    """Nobody computes on these: neither call fails, whatever NVML raises for an empty answer."""
-    uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0))
-    for mode in (ShareMode.TIME_SLICE, ShareMode.MPS):
-        use = SharedGpuMeter(nvml).read(uuid, mode)
-        assert use.utilization_percent is not None
-        assert use.memory_mib is not None
-        assert os.getpid() not in use.memory_mib
-
-
-def test_a_process_on_a_shared_gpu_has_its_own_figures(simulated: SimulatedNvml, sleeping: int) -> None:
-    uuid = _uuid(simulated, 0)
-    simulated.add_process(uuid, sleeping)
-    simulated.add_process(uuid, os.getpid())
-    use = SharedGpuMeter(simulated).read(uuid, ShareMode.TIME_SLICE)
-    assert use.memory_mib is not None
-    assert use.memory_mib.keys() == {sleeping, os.getpid()}
-    half = use.of({sleeping})
-    assert 40 < (half.utilization_percent or 0) < 50
-    whole = use.of({sleeping, os.getpid()})
-    assert (half.memory_mib or 0) * 2 == whole.memory_mib
-    assert use.of(set()) == OwnUse(0, 0)
-
-
-def test_processes_of_a_shared_gpu_are_told_apart(fake: FakeNvml) -> None:
-    fake.set(gpu__1__process__0="71 2048 30", gpu__1__process__1="72 1024 0", gpu__1__mps_process__0="72 1024 0")
-    use = SharedGpuMeter(fake.load()).read(fake.uuid(1), ShareMode.TIME_SLICE)
-    assert use.of({71}) == OwnUse(30, 2048)
-    assert use.of({72}) == OwnUse(0, 1024)
-    assert use.of({71, 72}) == OwnUse(30, 3072)
-
-
-def test_who_computes_behind_an_mps_server_is_not_guessed(fake: FakeNvml) -> None:
-    fake.set(gpu__1__process__0="70 30 55", gpu__1__mps_process__0="71 2048 0")
-    use = SharedGpuMeter(fake.load()).read(fake.uuid(1), ShareMode.MPS)
-    assert use.of({71}, server={70}) == OwnUse(None, 2048)
-    fake.set(gpu__1__mps_process__0="71 2048 40")
-    assert SharedGpuMeter(fake.load()).read(fake.uuid(1), ShareMode.MPS).of({71}, server={70}) == OwnUse(40, 2048)
-
-
-def test_with_mig_the_memory_of_processes_is_told_and_their_utilisation_is_not(fake: FakeNvml) -> None:
-    fake.set(gpu__1__mig=1, gpu__1__gi__3="9 0 4 0", gpu__1__gi__4="9 4 4 0")
-    fake.set(gpu__1__process__0="71 2048 30 3", gpu__1__process__1="72 1024 90 4")
-    nvml = fake.load()
-    with pytest.raises(nvml.NVMLError_NotSupported):
-        nvml.nvmlDeviceGetProcessUtilization(nvml.nvmlDeviceGetHandleByIndex(1), 0)
-    use = SharedGpuMeter(nvml).read(fake.uuid(1), ShareMode.MIG)
-    assert use.memory_mib == {71: 2048, 72: 1024}
-    assert use.of({72}) == OwnUse(None, 1024)
-
-
-def test_garbage_among_samples_is_no_work_and_a_silent_gpu_says_nothing(fake: FakeNvml) -> None:
-    fake.set(gpu__1__process__0="71 2048 2147483632")
-    nvml = fake.load()
-    assert SharedGpuMeter(nvml).read(fake.uuid(1), ShareMode.TIME_SLICE).of({71}) == OwnUse(0, 2048)
-    fake.strike(1, lost=True)
-    assert SharedGpuMeter(nvml).read(fake.uuid(1), ShareMode.TIME_SLICE).of({71}) == OwnUse(None, None)
 
 
 @pytest.mark.parametrize(
