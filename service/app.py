@@ -43,14 +43,14 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
         async with httpx.AsyncClient(
             timeout=httpx.Timeout(10.0, connect=2.0),
             trust_env=False,
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # agents speak plain HTTP inside the cluster
-        ) as agents:
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # node workers use plain HTTP inside the cluster
+        ) as node_workers:
             context = ServiceContext(
                 settings=settings,
                 store=store,
                 workflows=JobWorkflows(temporal or connect_lazily(settings.temporal)),
                 feed=EventFeed(store),
-                agents=agents,
+                node_workers=node_workers,
             )
             app.state.context = context
             reading = asyncio.create_task(context.feed.run())

@@ -19,13 +19,13 @@ from service.temporal import JobWorkflows
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What every request of the service needs. ``agents``: the HTTP client for node workers."""
+    """What every request of the service needs. ``node_workers``: the HTTP client for node workers."""
 
     settings: Settings
     store: Store
     workflows: JobWorkflows
     feed: EventFeed
-    agents: httpx.AsyncClient
+    node_workers: httpx.AsyncClient
 
     def with_workflow_url(self, job: Job) -> Job:
         """The job with the address of its workflow in the Temporal UI."""

@@ -23,13 +23,13 @@ from tests.temporal_server import client_of_new_namespace, running_temporal
 from workers.local import cluster
 
 FOLDERS = ("chaos", "integration", "workflows", "property", "security", "unit")
-"""In this order workers of pytest-xdist take files: none is left with long tests when the others have ended."""
+"""Workers of pytest-xdist take files in this order, so that no worker is left alone with long tests at the end."""
 SERVERS = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """pytest-xdist is about to start a worker process: all workers use the servers of their parent."""
+    """Called before pytest-xdist starts a worker process. All workers use the servers of their parent."""
     config: pytest.Config = node.config
     if SERVERS not in config.stash:
         stack = ExitStack()
@@ -88,7 +88,7 @@ async def temporal(temporal_address: str) -> Client:
 
 
 def _of_parent(config: pytest.Config, name: str) -> str | None:
-    """What this worker process was told by its parent; None: this process is no worker of pytest-xdist."""
+    """A value that the parent gave to this worker process. None: this process is no worker of pytest-xdist."""
     return getattr(config, "workerinput", {}).get(name)
 
 

@@ -60,7 +60,7 @@ from workers.scheduler import ensure_scheduler_workflow, scheduler_worker
 
 DEADLINE_S = 20.0
 LEASE_TTL_S = 3600.0
-"""Nodes report when a test says so, so that none is lost by itself."""
+"""Nodes report only when a test says so. The lease is so long that none is lost by itself."""
 
 
 async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str, within_s: float = DEADLINE_S) -> Any:
@@ -80,7 +80,7 @@ _FAST: dict[str, Any] = {"health_interval_s": 0.02, "accounting_interval_s": 0.2
 
 
 class SimulatedNode:
-    """What ``workers.node`` wires, with the lease reported straight into the store."""
+    """The parts of a node worker, as ``workers.node`` connects them. Reports go directly to the store."""
 
     def __init__(self, platform: Platform, name: str, machine: str) -> None:
         self.name = name
@@ -132,7 +132,7 @@ class SimulatedNode:
         self._make_report = self._report_maker()
 
     async def reboot(self, of_boot: str | None) -> None:
-        """As ``workers.node.reboot`` does it, but that this process goes on."""
+        """Reboot as ``workers.node.reboot`` does, but in this process."""
         if boot_id(self._home, simulated=True) == of_boot:
             pids = {pid for gpu in self._inventory.gpus for pid in self.agent.attempt_pids(gpu.uuid)}
             await asyncio.to_thread(reboot_simulated, self._home, pids)
@@ -142,6 +142,7 @@ class SimulatedNode:
         return self._make_report()
 
     async def report(self) -> None:
+        """Send a report, and obey the answer."""
         answer = await asyncio.to_thread(
             reports.report_host, self._platform.store, self._make_report(), ttl_s=LEASE_TTL_S, now=datetime.now(UTC)
         )
@@ -149,7 +150,7 @@ class SimulatedNode:
             await self.agent.stop(StopRequest(key=key, host=self.name, grace_s=0, reason="stale"))
 
     async def lose(self) -> None:
-        """What the leader does once the host was silent for a TTL, without the wait."""
+        """Declare the host LOST at once, as the leader does after a silent lease."""
         store = self._platform.store
         lease = leases.read_leases(store, LEASE_TTL_S).stamps[self.name]
         housekeeping = Housekeeping(store, self._platform.client, LEASE_TTL_S)
@@ -157,17 +158,20 @@ class SimulatedNode:
             await housekeeping.signal_jobs(lost)
 
     def strike(self, gpu_index: int, **fault: Any) -> None:
+        """Inject a fault into a GPU."""
         inject_fault(control_dir(self._home), gpu_index, **fault)
 
     @contextmanager
     def held_resets(self) -> Iterator[None]:
-        """No reset of a GPU of this host ends meanwhile. Only faults that change no condition can be injected."""
+        """No reset of a GPU of this host ends in this block. Only faults that change no condition can be injected."""
         with (control_dir(self._home) / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
 class Platform:
+    """The platform of one test."""
+
     def __init__(self, client: Client, store: Store, state_dir: Path) -> None:
         self.client = client
         self.store = store
@@ -239,12 +243,12 @@ class Platform:
                     await client.get_workflow_handle("scheduler").terminate()
 
     def listening(self, name: str) -> Worker:
-        """``async with`` it: the host's activities run."""
+        """``async with`` it: the host runs its activities in the block."""
         node = self.nodes[name]
         return node_worker(self.client, node.agent, node.faults, node.health, node.reboot)
 
     async def change_leader(self) -> None:
-        """The scheduler steps down, and leads again with nothing in its memory."""
+        """Let the scheduler stop, and a new one without memory lead."""
         epoch = leader.current_epoch(self.store)
         await self.client.get_workflow_handle("scheduler").terminate()
         await ensure_scheduler_workflow(self.client, self.settings)
@@ -253,9 +257,11 @@ class Platform:
     # -- verbs ---------------------------------------------------------------------------------
 
     async def submit(self, spec: JobSpec) -> str:
+        """Submit a job as the service does. Returns its id."""
         return await self.begin(await self.record(spec), spec)
 
     async def record(self, spec: JobSpec) -> str:
+        """Write a job to the store, without a workflow."""
         job_id = f"j-{uuid.uuid4().hex[:12]}"
         now = datetime.now(UTC)
         await asyncio.to_thread(
@@ -264,6 +270,7 @@ class Platform:
         return job_id
 
     async def begin(self, job_id: str, spec: JobSpec) -> str:
+        """Start the workflow of a job."""
         await self.client.start_workflow(
             "JobWorkflow",
             JobInput(job_id=job_id, spec=spec),
@@ -277,10 +284,11 @@ class Platform:
         return self.client.get_workflow_handle(job_id)
 
     async def signal(self, job_id: str, name: str) -> None:
+        """Send a signal of a user to the job's workflow."""
         await self.workflow(job_id).signal(name, Interrupt(actor="test", reason="asked"))
 
     async def forgotten(self, job_id: str) -> None:
-        """Temporal knows nothing of the job's workflow any more, as when its database was lost."""
+        """Let Temporal forget the job's workflow, as if its database was lost."""
         execution = WorkflowExecution(workflow_id=job_id)
         await self.client.workflow_service.delete_workflow_execution(
             DeleteWorkflowExecutionRequest(namespace=self.client.namespace, workflow_execution=execution)
@@ -296,6 +304,8 @@ class Platform:
         return jobs.get_job(self.store, job_id)
 
     async def reaches(self, job_id: str, *states: JobState, within_s: float = DEADLINE_S) -> Job:
+        """Wait until the job is in one of these states."""
+
         def there() -> Job | None:
             job = self.job(job_id)
             if job.state.is_terminal and job.state not in states:
@@ -305,7 +315,7 @@ class Platform:
         return await eventually(there, f"{job_id} to be {'/'.join(states)}, is {self.job(job_id).state}", within_s)
 
     async def ends(self, job_id: str, state: JobState, within_s: float = DEADLINE_S) -> Job:
-        """The job is terminal in the store and its workflow is closed."""
+        """Wait until the job is in this terminal state and its workflow is closed."""
         job = await self.reaches(job_id, state, within_s=within_s)
 
         async def closed() -> bool:
@@ -315,7 +325,7 @@ class Platform:
         return job
 
     async def nothing_leaked(self) -> None:
-        """No GPU is held, none is ALLOCATED or IN_USE, nobody waits, and no rank's process is left."""
+        """Check that no GPU is held, ALLOCATED or IN_USE, that no job waits, and that no rank's process is left."""
         held = await eventually(lambda: not allocations.held_attempts(self.store) or None, "every GPU to be released")
         assert held
         states = {gpu.state for gpu in gpus.list_gpus(self.store)}
@@ -325,11 +335,11 @@ class Platform:
                 assert node.agent.gpu_processes(gpu.info.uuid) == []
 
     def events(self, job_id: str, kind: str) -> list[Event]:
-        """Those of one kind, in order."""
+        """The job's events of one kind, in order."""
         return [event for event in events.read_events(self.store, 0, job_id=job_id) if event.kind == kind]
 
     def kinds(self, job_id: str) -> list[str]:
-        """The job's events, in order."""
+        """The kinds of the job's events, in order."""
         return [event.kind for event in events.read_events(self.store, 0, job_id=job_id)]
 
 

@@ -35,7 +35,7 @@ from gpu_platform.hosts.system import paths
 from gpu_platform.settings import NodeSettings, Settings
 
 RESET_FOR_EVER = Path(__file__).parent / "reset_for_ever.yaml"
-"""A fault policy for tests that strike a GPU again and again."""
+"""A fault policy for tests that inject faults into a GPU again and again."""
 
 
 class HostRig:
@@ -52,7 +52,8 @@ class HostRig:
         nvml: NvmlLibrary | None = None,
         **node: Any,
     ) -> None:
-        """``node``: more of its settings; ``dev``: where nodes of its GPUs are; ``nvml``: not a simulated one."""
+        """``node``: more of its settings. ``dev``: where nodes of its GPUs are. ``nvml``: another library than the
+        simulated one."""
         simulate = machine if nvml is None else None
         self.settings = Settings(state_dir=state_dir, node=NodeSettings(name=name, simulate=simulate, **node))
         self._dev = dev
@@ -64,12 +65,14 @@ class HostRig:
         self.keys: list[AttemptKey] = []
 
     def restart(self, stages: Sequence[Stage] | None = None) -> HostAgent:
+        """Make a new agent, as a restarted node worker has. Returns it."""
         self.agent.close()
         self._stages = self._stages if stages is None else stages
         self.agent = HostAgent(self.settings, self.nvml, self.inventory, dev=self._dev, stages=self._stages)
         return self.agent
 
     def key(self, attempt: int = 1, job_id: str | None = None) -> AttemptKey:
+        """The key of a new attempt, which is stopped at the end of the test."""
         key = AttemptKey(job_id=job_id or f"job-{uuid.uuid4().hex[:12]}", attempt=attempt)
         self.keys.append(key)
         return key
@@ -83,6 +86,7 @@ class HostRig:
         workdir: str | None = None,
         **changes: Any,
     ) -> HostPlan:
+        """A host plan that runs ``command`` with one GPU for each rank."""
         if key is not None and key not in self.keys:
             self.keys.append(key)
         gpus = [gpu.uuid for gpu in self.inventory.gpus]
@@ -109,13 +113,16 @@ class HostRig:
         return plan.model_copy(update=changes)
 
     def launch(self, plan: HostPlan) -> Launched:
+        """Launch the ranks of a plan."""
         return self.agent.launch(LaunchRequest(plan=plan))
 
     async def watch(self, plan: HostPlan, timeout_s: float = 20.0) -> HostExits:
+        """Wait for the end of the ranks."""
         request = WatchRequest(key=plan.key, host=plan.host, ranks=[rank.rank for rank in plan.ranks])
         return await asyncio.wait_for(self.agent.watch(request), timeout_s)
 
     async def stop(self, key: AttemptKey, grace_s: float = 0.0, timeout_s: float = 20.0) -> Stopped:
+        """Stop an attempt."""
         request = StopRequest(key=key, host=self.settings.node.name, grace_s=grace_s, reason="test")
         return await asyncio.wait_for(self.agent.stop(request), timeout_s)
 
@@ -125,12 +132,15 @@ class HostRig:
         return {own_pid(process.pid): process.pid for process in attempt_processes(self.home, key, ranks)}
 
     def log(self, plan: HostPlan, rank: int = 0) -> str:
+        """All that a rank has written."""
         return self.agent.read_log(plan.key, rank).data.decode()
 
     def strike(self, gpu: int, **fault: Any) -> None:
+        """Inject a fault into a GPU."""
         inject_fault(paths.control_dir(self.home), gpu, **fault)
 
     def monitor(self, on_fault: Callable[[FaultReport], None], **options: Any) -> HealthMonitor:
+        """A health monitor of this host."""
         return HealthMonitor(
             self.nvml,
             self.inventory,
@@ -141,6 +151,7 @@ class HostRig:
         )
 
     async def aclose(self) -> None:
+        """Stop all attempts, and close the agent."""
         for key in self.keys:
             await self.stop(key)
         self.agent.close()
@@ -156,7 +167,7 @@ async def until(condition: Callable[[], Any], what: str = "", timeout_s: float =
 
 
 def is_running(pid: int) -> bool:
-    """Alive and no zombie."""
+    """True if the process lives and is no zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -165,7 +176,7 @@ def is_running(pid: int) -> bool:
 
 
 def own_pid(pid: int) -> int:
-    """In the innermost PID namespace that it is in."""
+    """The pid of the process in the innermost PID namespace that it is in."""
     with open(f"/proc/{pid}/status") as file:
         [line] = [line for line in file if line.startswith("NSpid:")]
     return int(line.split()[-1])

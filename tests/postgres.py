@@ -110,7 +110,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
 
 
 def die_with_parent() -> list[str]:
-    """A test run that is killed must not leave a server behind."""
+    """The command that ends the server with its parent: a killed test run must not leave a server behind."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "QUIT"] if setpriv else []
 

@@ -33,7 +33,7 @@ class VirtualTime:
         for row, placement in self.last.placements:
             for part in placement.slices:
                 self.machines.busy(part.host, *part.gpu_indices)
-            self._tell(placement)
+            self._apply(placement)
             self.scheduler.confirm(row.job_id, row.attempt)
             self.started[row.job_id], self.running[row.job_id] = self.now, placement
             heapq.heappush(self._ends, (self.now + self.duration(row), row.job_id))
@@ -61,7 +61,7 @@ class VirtualTime:
         self.ended[job_id] = self.now
         for part in placement.slices:
             self.machines.free(part.host, *part.gpu_indices)
-        self._tell(placement)
+        self._apply(placement)
 
-    def _tell(self, placement: Placement) -> None:
+    def _apply(self, placement: Placement) -> None:
         self.scheduler.upsert_gpus([self.machines.gpu_rows[uuid] for uuid in placement.gpu_uuids])

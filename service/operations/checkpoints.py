@@ -197,7 +197,7 @@ async def _call(context: ServiceContext, host: str, method: str, path: str, **op
     url = await run_in_threadpool(hosts.agent_url, context.store, host)
     patience = _HASHING if options.get("params") else _PATIENCE
     try:
-        answer = await context.agents.request(method, url.rstrip("/") + path, timeout=patience, **options)
+        answer = await context.node_workers.request(method, url.rstrip("/") + path, timeout=patience, **options)
     except httpx.TransportError as error:
         raise HostUnavailable(f"host {host} does not answer", host=host) from error
     if not answer.is_success:

@@ -42,13 +42,13 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
     logs.check_rank(job, request.rank)
     if job.state is not JobState.RUNNING:
         raise _not_running(job)
-    agent = await _ExecHost.of(context, job, job.attempt, request.rank)
+    rank_host = await _ExecHost.of(context, job, job.attempt, request.rank)
     # Record it first, then run it: so no command runs without a record.
-    await run_in_threadpool(_record, context.store, job, agent.host, request, actor, now())
+    await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now())
     try:
-        answer = await agent.ask("POST", content=request.model_dump_json())
+        answer = await rank_host.ask("POST", content=request.model_dump_json())
     except PlatformError as error:
-        await run_in_threadpool(_record, context.store, job, agent.host, request, actor, now(), error.message)
+        await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now(), error.message)
         raise
     session = ExecSession.model_validate_json(answer.content)
     return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
@@ -56,8 +56,8 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
 
 async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end."""
-    agent = await _ExecHost.of_session(context, job_id, session_id)
-    async with agent.stream(offset) as answer:
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    async with rank_host.stream(offset) as answer:
         async for line in answer.aiter_lines():
             if context.feed.closed:
                 return
@@ -74,22 +74,22 @@ async def give_input(
 ) -> ExecReceived:
     """Send input to the command; ``offset`` says where it begins in the whole input. Returns how much the command
     has got."""
-    agent = await _ExecHost.of_session(context, job_id, session_id)
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower()}
-    answer = await agent.ask("POST", "/input", params=params, content=data)
+    answer = await rank_host.ask("POST", "/input", params=params, content=data)
     return ExecReceived.model_validate_json(answer.content)
 
 
 async def resize(context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int) -> None:
     """Set the size of the command's terminal."""
-    agent = await _ExecHost.of_session(context, job_id, session_id)
-    await agent.ask("POST", "/size", params={"rows": rows, "columns": columns})
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    await rank_host.ask("POST", "/size", params={"rows": rows, "columns": columns})
 
 
 async def stop(context: ServiceContext, job_id: str, session_id: str) -> None:
     """Kill the command."""
-    agent = await _ExecHost.of_session(context, job_id, session_id)
-    await agent.ask("DELETE")
+    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    await rank_host.ask("DELETE")
 
 
 @writing
@@ -118,8 +118,8 @@ def _not_running(job: Job) -> IllegalTransition:
 class _ExecHost:
     """The node worker of one rank's host."""
 
-    def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
-        self._agents = agents
+    def __init__(self, node_workers: httpx.AsyncClient, host: str, url: str) -> None:
+        self._http = node_workers
         self.host = host
         self._url = url
 
@@ -128,7 +128,7 @@ class _ExecHost:
         host = await run_in_threadpool(logs.host_of, context, job, attempt, rank)
         url = await run_in_threadpool(hosts.agent_url, context.store, host)
         place = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
-        return cls(context.agents, host, url.rstrip("/") + place)
+        return cls(context.node_workers, host, url.rstrip("/") + place)
 
     @classmethod
     async def of_session(cls, context: ServiceContext, job_id: str, session_id: str) -> _ExecHost:
@@ -139,7 +139,7 @@ class _ExecHost:
 
     async def ask(self, method: str, below: str = "", **options: Any) -> httpx.Response:
         try:
-            answer = await self._agents.request(method, self._url + below, timeout=_SILENCE, **options)
+            answer = await self._http.request(method, self._url + below, timeout=_SILENCE, **options)
         except httpx.TransportError as error:
             raise self._away() from error
         if not answer.is_success:
@@ -149,7 +149,7 @@ class _ExecHost:
     @asynccontextmanager
     async def stream(self, offset: int) -> AsyncIterator[httpx.Response]:
         try:
-            async with self._agents.stream("GET", self._url, params={"offset": offset}, timeout=_SILENCE) as answer:
+            async with self._http.stream("GET", self._url, params={"offset": offset}, timeout=_SILENCE) as answer:
                 if not answer.is_success:
                     body = await answer.aread()
                     raise problem_of_response(answer.status_code, answer.headers, body).error()

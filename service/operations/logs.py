@@ -195,14 +195,14 @@ class _LogPiece(NamedTuple):
 
 
 class _LogSource:
-    """One rank's log at the node agent of the host that ran it.
+    """One rank's log at the node worker of the host that ran it.
 
     Raises :class:`NotFound` while there is no log or when it was removed, :class:`HostUnavailable` if the host does
     not answer.
     """
 
-    def __init__(self, agents: httpx.AsyncClient, host: str, url: str) -> None:
-        self._agents = agents
+    def __init__(self, node_workers: httpx.AsyncClient, host: str, url: str) -> None:
+        self._http = node_workers
         self._host = host
         self._url = url
 
@@ -210,7 +210,7 @@ class _LogSource:
     async def find(cls, context: ServiceContext, job: Job, attempt: int, rank: int) -> _LogSource:
         host = await run_in_threadpool(host_of, context, job, attempt, rank)
         agent_url = await run_in_threadpool(hosts.agent_url, context.store, host)
-        return cls(context.agents, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
+        return cls(context.node_workers, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
 
     async def read(self, offset: int) -> _LogPiece:
         """Read at most ``CHUNK_BYTES`` from ``offset`` on."""
@@ -222,7 +222,7 @@ class _LogSource:
         """Stream at most ``limit`` bytes from ``offset`` on."""
         params = {"offset": offset, "limit": limit}
         try:
-            async with self._agents.stream("GET", self._url, params=params) as answer:
+            async with self._http.stream("GET", self._url, params=params) as answer:
                 head = answer.headers
                 if not answer.is_success:
                     await answer.aread()

@@ -56,7 +56,7 @@ async def _ranks(context: ServiceContext, host: str, job: Job) -> list[RankUsage
 async def _ask(context: ServiceContext, host: str, path: str) -> bytes:
     url = await run_in_threadpool(hosts.agent_url, context.store, host)
     try:
-        answer = await context.agents.get(url.rstrip("/") + path, timeout=PATIENCE_S)
+        answer = await context.node_workers.get(url.rstrip("/") + path, timeout=PATIENCE_S)
     except httpx.TransportError as error:
         raise HostUnavailable(
             f"host {host} does not answer, so nobody knows what it measures now; try again when it is back", host=host

@@ -41,7 +41,7 @@ async def read_output(
     offset: Offset = 0,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Server-sent ExecChunks: what it writes, and how it ends. `id` is the offset to go on from."""
+    """The output of the command as server-sent ExecChunks, and how it ends. `id` is the offset to continue from."""
     return stream(service_exec.follow(context, job_id, session_id, resume_seq(last_event_id, offset) or 0))
 
 
@@ -54,7 +54,8 @@ async def give_input(
     offset: Offset = 0,
     eof: Annotated[bool, Query(description="This is the end of the input")] = False,
 ) -> ExecReceived:
-    """Bytes for its stdin, from `offset` of the whole input on. May be repeated; continue at `received`."""
+    """Send bytes to its stdin. `offset` says where they begin in the whole input. May be repeated; continue at
+    `received`."""
     return await service_exec.give_input(context, job_id, session_id, offset, await request.body(), eof)
 
 
@@ -68,5 +69,5 @@ async def resize_terminal(
 
 @router.delete("/{session_id}", status_code=204)
 async def end_command(job_id: JobId, session_id: SessionId, context: ServiceContextDep) -> None:
-    """SIGKILL."""
+    """Kill the command with SIGKILL."""
     await service_exec.stop(context, job_id, session_id)

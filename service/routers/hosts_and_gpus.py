@@ -69,7 +69,7 @@ async def take_host_offline(
 
 @router.post("/hosts/{name}/online", tags=["hosts"])
 def put_host_online(name: HostName, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Host:
-    """Back in service. A LOST host is READY as soon as its node worker reports."""
+    """Put the host back into service. A LOST host is READY as soon as its node worker reports."""
     return hosts_and_gpus.put_host_online(context, name, _actor(actor), _reason(why))
 
 
@@ -81,8 +81,8 @@ async def declare_host_lost(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Also if the host still reports")] = False,
 ) -> Host:
-    """It is dead: what ran there starts elsewhere now, with nothing left to wait for. If the host lives and is only
-    cut off, its ranks may run beside the new ones until it is reached. A 409 while it reports, unless `force`."""
+    """Declare the host dead: what ran there starts elsewhere now. If the host is only cut off, its ranks may run
+    beside the new ones until it is reached. A 409 while it reports, unless `force`."""
     return await run_in_threadpool(
         hosts_and_gpus.declare_host_lost, context, name, _actor(actor), _reason(why), force=force
     )
@@ -156,15 +156,16 @@ async def take_gpu_offline(
     why: ReasonBodyDep = None,
     force: Annotated[bool, Query(description="Kill what runs on it")] = False,
 ) -> Gpu:
-    """Out of service until an operator puts it back. A 409 while jobs run on it, unless `force` kills them."""
+    """Take the GPU out of service until an operator puts it back. A 409 while jobs run on it, unless `force` kills
+    them."""
     return await hosts_and_gpus.take_gpu_offline(context, gpu_id, _actor(actor), _reason(why), force)
 
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
 async def put_gpu_online(gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Gpu:
-    """Back in service, for a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE.
+    """Put a GPU that is DRAINING, DRAINED, DEGRADED or OFFLINE back into service.
 
-    It is DEGRADED as long as its own host calls it unfit. Ends what remediation was about to do, and a quarantine.
+    It is DEGRADED as long as its own host calls it unfit. This ends its remediation, and a quarantine.
     """
     return await hosts_and_gpus.put_gpu_online(context, gpu_id, _actor(actor), _reason(why))
 

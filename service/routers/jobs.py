@@ -105,13 +105,13 @@ async def get_job(
 
 @router.post("/{job_id}/cancel", status_code=202)
 async def cancel_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
-    """SIGTERM, the job's grace, SIGKILL; ends CANCELLED."""
+    """Stop the job with SIGTERM, its grace, SIGKILL. It ends CANCELLED."""
     return await _interrupt(context, job_id, "cancel", actor, body)
 
 
 @router.post("/{job_id}/kill", status_code=202)
 async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
-    """SIGKILL at once; ends CANCELLED."""
+    """Stop the job with SIGKILL at once. It ends CANCELLED."""
     return await _interrupt(context, job_id, "kill", actor, body)
 
 

@@ -46,7 +46,7 @@ class Arena:
     jobs: dict[str, JobPlan] = field(default_factory=dict)
     """Acknowledged submissions."""
     stopped: set[str] = field(default_factory=set)
-    """Jobs that were told, or may have been told, to end."""
+    """Jobs that were ordered, or may have been ordered, to end."""
     database_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     exclusive: dict[str, asyncio.Lock] = field(default_factory=dict)
 

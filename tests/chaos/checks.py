@@ -85,7 +85,7 @@ class Facts:
     plans: dict[str, JobPlan] = field(default_factory=dict)
     """Every acknowledged submission."""
     stopped: set[str] = field(default_factory=set)
-    """Jobs that were told, or may have been told, to end."""
+    """Jobs that were ordered, or may have been ordered, to end."""
     usage: dict[tuple[str, int], AttemptUsage] = field(default_factory=dict)
 
     @property
@@ -188,7 +188,7 @@ def jobs_unknown(facts: Facts) -> list[Violation]:
 
 
 def ends_uncaused(facts: Facts) -> list[Violation]:
-    """A job ends as its program does, or because it was told to."""
+    """A job ends as its program does, or because a user ordered it to."""
     runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in facts.truth.runs:
         runs[run.job, run.attempt].append(run)
@@ -253,7 +253,7 @@ def _nobody_could_tell(facts: Facts, hold: Hold) -> bool:
 
 
 def _was_struck_before(facts: Facts, hold: Hold) -> bool:
-    """Is it told of no more faults of its GPUs than there were? A host that was away notices them when it is back."""
+    """Does it report no more faults of its GPUs than there were? A host that was away notices them when it is back."""
     told = {
         seen.event.data.get("fault_id"): seen.event.gpu_uuid
         for seen in facts.events

@@ -1,4 +1,4 @@
-"""A reboot on real processes: the node worker of a simulated host starts anew, in another boot, and finds its GPU."""
+"""A reboot on real processes: the node worker of a simulated host restarts, in another boot, and finds its GPU."""
 
 from __future__ import annotations
 

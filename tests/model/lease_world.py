@@ -281,7 +281,7 @@ class LeaseRules:
             silent=None if world.silent is None else min(world.silent + leader, int(times.ttl_s)),
             suspected=None if world.suspected is None else min(world.suspected + leader, int(times.kill_s)),
             current=min(world.current + leader, self._old),
-            lists=tuple((version, min(age + leader, int(times.promise_s) + 1)) for version, age in world.lists),
+            lists=tuple((version, min(age + leader, int(times.vote_binds_s) + 1)) for version, age in world.lists),
         )
 
     def _aged_host(self, host: Host, own: int, leader: int, asker: int) -> Host:
@@ -303,7 +303,7 @@ class LeaseRules:
             answered_at=NOW - host.answered,
             run_until=-1.0,
             leased_until=-1.0,
-            promised_until=NOW + host.promised,
+            vote_binds_until=NOW + host.promised,
         )
 
     def _read(self, lease: HostLease, round: int, heard: int, vote: int) -> Host:
@@ -313,7 +313,7 @@ class LeaseRules:
         if round < self._old and leader.look(NOW, 0.0, {"a": row}, {1: frozenset("a")})[1].heard:
             heard = min(heard, round)
         answered = min(NOW - int(lease.answered_at), int(self.times.vote_after_s))
-        return Host(answered, max(0, int(lease.promised_until) - NOW), round, heard, vote)
+        return Host(answered, max(0, int(lease.vote_binds_until) - NOW), round, heard, vote)
 
     def _asker_lease(self, asker: Asker) -> HostLease:
         members = frozenset(self.lists[asker.version - 1] if asker.version else "")

@@ -13,10 +13,12 @@ from tests.model import lease_world
 from tests.model.explore import explore
 from tests.model.lease_world import LeaseRules
 
-TICKS = LeaseTimes(ttl_s=3, run_for_s=3, vote_after_s=2, heard_within_s=2, vote_for_s=2, promise_s=2, end_s=1, kill_s=1)
+TICKS = LeaseTimes(
+    ttl_s=3, run_for_s=3, vote_after_s=2, heard_within_s=2, vote_for_s=2, vote_binds_s=2, end_s=1, kill_s=1
+)
 """The smallest whole numbers in the order that the protocol needs; what may be equal is equal."""
 DRIFTING = LeaseTimes(
-    ttl_s=5, run_for_s=4, vote_after_s=3, heard_within_s=1, vote_for_s=2, promise_s=3, end_s=1, kill_s=2
+    ttl_s=5, run_for_s=4, vote_after_s=3, heard_within_s=1, vote_for_s=2, vote_binds_s=3, end_s=1, kill_s=2
 )
 """With a margin of one tick, for clocks of which one gains or loses a tick."""
 SLOWEST, FASTEST = 0.95, 1.05
@@ -71,7 +73,7 @@ def test_no_attempt_is_replaced_in_larger_worlds(lists: tuple[str, ...], options
 @pytest.mark.parametrize(
     "without",
     [
-        pytest.param({"promise_s": 1}, id="a vote binds for less than it holds"),
+        pytest.param({"vote_binds_s": 1}, id="a vote binds for less than it holds"),
         pytest.param({"run_for_s": 4}, id="ranks run longer than the lease"),
         pytest.param({"heard_within_s": 3, "vote_after_s": 1}, id="members vote while they are heard"),
         pytest.param({"end_s": 2}, id="ranks take longer to end than the leader waits"),
@@ -140,7 +142,7 @@ def test_the_real_times_keep_their_order_on_clocks_that_drift() -> None:
     for longest, shortest in [
         (times.run_for_s, times.ttl_s),
         (times.heard_within_s, times.vote_after_s),
-        (times.vote_for_s, times.promise_s),
+        (times.vote_for_s, times.vote_binds_s),
         (times.end_s, times.kill_s),
     ]:
         assert longest / SLOWEST <= shortest / FASTEST

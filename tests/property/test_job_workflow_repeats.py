@@ -1,4 +1,4 @@
-"""What is true however often a step is tried: a node worker may die after any of them and before it told anybody."""
+"""What is true however often a step is tried: a node worker may die after any of them and before it answers."""
 
 from __future__ import annotations
 

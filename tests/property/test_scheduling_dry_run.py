@@ -27,7 +27,7 @@ LAB = Quotas(
 
 @dataclass
 class Live:
-    """A scheduler with a past, and whoever was told to make room does so at once."""
+    """A scheduler with a past. Jobs that are preempted stop at once."""
 
     play: VirtualTime
 
@@ -39,11 +39,11 @@ class Live:
         for _ in range(40):
             if not self.play.last.preemptions:
                 return
-            self.make_room()
+            self.stop_preempted()
         raise AssertionError(f"they stop each other for ever: {self.play.last.preemptions}")
 
-    def make_room(self) -> None:
-        """The jobs that were just told stop and wait again."""
+    def stop_preempted(self) -> None:
+        """The jobs that were just preempted stop and wait again."""
         keys = [key for preemption in self.play.last.preemptions for key in preemption.victims]
         rows = [self.play.scheduler.running_jobs.get(key) for key in keys]
         for row in rows:
@@ -121,7 +121,7 @@ def test_what_the_dry_run_says_happens(
             live.play.decide()
         [told] = live.play.last.preemptions
         assert (told.job_id, tuple(name for name, _ in told.victims)) == ("probe", said.preempts)
-        live.make_room()
+        live.stop_preempted()
         assert "probe" in live.play.running, "it starts as soon as they have stopped"
     else:
         event("waits")

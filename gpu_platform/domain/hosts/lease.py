@@ -66,7 +66,7 @@ class HostReport(BaseModel):
     round: Annotated[int, Field(ge=0)] = 0
     """The lease round in the newest answer that the host got."""
     voted: bool = False
-    """The host gave a vote and must not be counted as heard for a while: see ``LeaseTimes.promise_s``."""
+    """The host gave a vote and must not be counted as heard for a while: see ``LeaseTimes.vote_binds_s``."""
     members_version: Annotated[int, Field(ge=0)] = 0
     """The version of the newest list of members that the host knows."""
     lease_s: Annotated[float | None, Field(gt=0, le=3600)] = None

@@ -16,7 +16,8 @@ plane is away, ranks must not end. So both sides count hosts:
 * The leader counts a member only by a *round*: a number that the leader wrote to the database, that the member got with
   an answer, and that came back with the member's next report. It proves that the member got an answer after the round
   began, at most ``heard_within_s`` ago. Since ``vote_after_s`` is longer, that member gives no vote now.
-* A vote is a promise. For ``promise_s`` the member's reports say ``voted``, and the leader does not count them.
+* A vote binds the member that gave it. For ``vote_binds_s`` the member's reports say ``voted``, and the leader does not
+  count them.
 
 A host whose reports arrive while their answers are lost ends its ranks, and the leader must notice: a report that
 brings back an old round does not renew the lease (``renews``), so the host becomes silent.
@@ -41,7 +42,7 @@ class LeaseTimes:
 
     Each clock may run 5 % too fast or too slow, so two clocks differ by up to 10.6 %. Where a duration on one process
     must not be shorter than one on another, it is 10.6 % longer (``run_for_s`` < ``ttl_s``, ``heard_within_s`` <
-    ``vote_after_s``, ``vote_for_s`` < ``promise_s``, ``end_s`` < ``kill_s``).
+    ``vote_after_s``, ``vote_for_s`` < ``vote_binds_s``, ``end_s`` < ``kill_s``).
     """
 
     ttl_s: float
@@ -54,7 +55,7 @@ class LeaseTimes:
     """The leader hears a member whose round is younger than this."""
     vote_for_s: float
     """A vote holds for this long, counted from the moment when the other host asked."""
-    promise_s: float
+    vote_binds_s: float
     """A member that voted is not counted by the leader for this long."""
     end_s: float
     """The ranks of a host are dead at most this long after ``run_until``, by the host's clock."""
@@ -70,7 +71,7 @@ class LeaseTimes:
             vote_after_s=0.6 * ttl_s,
             heard_within_s=0.5 * ttl_s,
             vote_for_s=0.4 * ttl_s,
-            promise_s=0.45 * ttl_s,
+            vote_binds_s=0.45 * ttl_s,
             end_s=0.25 * ttl_s,
             kill_s=0.3 * ttl_s,
         )
@@ -113,7 +114,7 @@ class HostLease:
     """When ranks must end. Votes move it back, but only before it has passed."""
     leased_until: float
     """As ``run_until``, but without votes. Nothing is launched after it."""
-    promised_until: float
+    vote_binds_until: float
     """Reports say ``voted`` until then."""
     round: int = 0
     """The newest round that an answer brought."""
@@ -146,7 +147,7 @@ class HostLease:
             answered_at=now,
             run_until=run_until,
             leased_until=leased_until,
-            promised_until=now + times.promise_s,
+            vote_binds_until=now + times.vote_binds_s,
             term=term,
         )
 
@@ -164,7 +165,7 @@ class HostLease:
 
     def voted(self, now: float) -> bool:
         """True while reports must say that this host has voted."""
-        return now < self.promised_until
+        return now < self.vote_binds_until
 
     def answered(
         self,
@@ -206,8 +207,8 @@ class HostLease:
         """
         if not self.must_ask(now):
             return self, 0.0
-        promised = max(self.promised_until, now + self.times.promise_s)
-        return replace(self, promised_until=promised), self.times.vote_for_s
+        until = max(self.vote_binds_until, now + self.times.vote_binds_s)
+        return replace(self, vote_binds_until=until), self.times.vote_for_s
 
     def given(self, asked_at: float, votes: Mapping[str, float]) -> HostLease:
         """The lease after votes arrived (member -> seconds) for a question that was sent at ``asked_at``."""
@@ -336,7 +337,7 @@ class LeaderLeases:
         self, now: float, name: str, row: LeaseRow, members: Mapping[int, frozenset[str]]
     ) -> dict[frozenset[str], float]:
         """Keep older lists: a host that learns a newer list still runs by the votes that it counted by an older one."""
-        recent = {one: at for one, at in self.lists.get(name, {}).items() if now - at <= self.times.promise_s}
+        recent = {one: at for one, at in self.lists.get(name, {}).items() if now - at <= self.times.vote_binds_s}
         return {**recent, **{members[version]: now for version in row.versions}}
 
     def _hears(self, now: float, row: LeaseRow, silent_s: float) -> bool:

@@ -225,7 +225,7 @@ class RegisteredHosts(HostArrays):
         bit = np.uint64(1 << flags.bit)
         for array, on in ((self.working, flags.working), (self.free, flags.free)):
             array[flags.host_index] = array[flags.host_index] | bit if on else array[flags.host_index] & ~bit
-        if flags.use is not None or flags.promised or self.shared.partly[flags.host_index] & bit:
+        if flags.use is not None or flags.proposed or self.shared.partly[flags.host_index] & bit:
             self._show_shares(flags)
 
     def _show_shares(self, flags: GpuFlags) -> None:

@@ -23,7 +23,7 @@ _NO_MODEL = -1
 _T = TypeVar("_T", bound=np.generic)
 
 
-Promised = tuple[tuple[ShareGrant, str], ...]
+ProposedShares = tuple[tuple[ShareGrant, str], ...]
 """Shares of one GPU in proposals, each with the namespace that asks for it."""
 
 
@@ -36,29 +36,29 @@ class GpuFlags:
     host_index: int = -1
     bit: int = 0
     use: GpuUse | None = None
-    promised: Promised = ()
+    proposed: ProposedShares = ()
     """Shares in proposals that are not confirmed yet, with the namespaces that ask for them."""
 
     def forget(self, grant: ShareGrant, namespace: str) -> None:
-        """Remove a promised share."""
-        promised = list(self.promised)
-        promised.remove((grant, namespace))
-        self.promised = tuple(promised)
+        """Remove a proposed share."""
+        proposed = list(self.proposed)
+        proposed.remove((grant, namespace))
+        self.proposed = tuple(proposed)
 
     def without(self, grant: ShareGrant, namespace: str) -> None:
-        """Remove a share, whether it is promised or taken."""
-        if (grant, namespace) in self.promised:
+        """Remove a share, whether it is proposed or taken."""
+        if (grant, namespace) in self.proposed:
             self.forget(grant, namespace)
         elif self.use is not None:
             self.use = self.use.minus(grant)
 
     def total(self, free: bool) -> GpuUse | None:
-        """Return what is taken and promised together, or None if nothing is.
+        """Return what is taken and proposed together, or None if nothing is.
 
-        If the promised shares have another mode or tenant than the taken ones, the GPU counts as full.
+        If the proposed shares have another mode or tenant than the taken ones, the GPU counts as full.
         """
         total = self.use
-        for grant, namespace in self.promised:
+        for grant, namespace in self.proposed:
             added = first_use(grant, namespace)
             if total is None:
                 total = added if free else replace(added, percent=100)

@@ -19,7 +19,7 @@ from gpu_platform.domain.placing.scheduler_input import GpuRow, HostUse, Running
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostIndices
 from gpu_platform.scheduling.cluster.registered_hosts import MAX_GPUS, RegisteredHosts
-from gpu_platform.scheduling.cluster.shared_gpus import GpuFlags, Promised
+from gpu_platform.scheduling.cluster.shared_gpus import GpuFlags, ProposedShares
 from gpu_platform.topology.fabric import FabricConfig
 
 __all__ = ["MAX_GPUS", "ChangeKind", "GpuSets", "HostIndices", "SavedHostState", "Snapshot"]
@@ -32,7 +32,7 @@ _HOST_STATE_ARRAYS = ("free", "held", "uses", "cpus_used", "cpus_held", "ram_mib
 _WORKING = frozenset({GpuState.AVAILABLE, GpuState.ALLOCATED, GpuState.IN_USE})
 
 
-SavedHostState = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, Promised]]]
+SavedHostState = tuple[tuple[np.generic, ...], list[tuple[GpuUse | None, ProposedShares]]]
 """What jobs and proposals have of one host: values of the arrays, and the use of each GPU."""
 
 
@@ -140,7 +140,7 @@ class Snapshot(RegisteredHosts):
         self.held[host_index] |= np.uint64(held)
         for uuid, grant in zip(host_slice.gpu_uuids, host_slice.shares, strict=bool(host_slice.shares)):
             flags = self._gpus[uuid]
-            flags.promised += ((grant, namespace),)
+            flags.proposed += ((grant, namespace),)
             self._show_shares(flags)
         self.uses[host_index] += 1
         self._touch(host_index, ChangeKind.USE)
@@ -155,7 +155,7 @@ class Snapshot(RegisteredHosts):
             self._gpus[uuid].forget(grant, namespace)
         for uuid in host_slice.gpu_uuids:
             flags = self._gpus[uuid]
-            if flags.host_index >= 0 and not flags.promised:
+            if flags.host_index >= 0 and not flags.proposed:
                 self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
             if flags.host_index >= 0 and host_slice.shares:
                 self._show_shares(flags)
@@ -179,7 +179,7 @@ class Snapshot(RegisteredHosts):
             if grant is not None:
                 flags.without(grant, job.namespace)
                 self._show_shares(flags)
-            if not (flags.use or flags.promised):
+            if not (flags.use or flags.proposed):
                 self.free[flags.host_index] |= np.uint64(1 << flags.bit) & self.working[flags.host_index]
                 self.held[flags.host_index] &= ~np.uint64(1 << flags.bit)
         for use in job.host_use:
@@ -200,13 +200,13 @@ class Snapshot(RegisteredHosts):
                 self._arrays[name][host_index] = 0
         self.free[host_index] = self.working[host_index]
         for uuid in self._uuids[host_index]:
-            self._gpus[uuid].use, self._gpus[uuid].promised = None, ()
+            self._gpus[uuid].use, self._gpus[uuid].proposed = None, ()
         self.shared.clear(host_index)
         self._touch(host_index, ChangeKind.USE)
 
     def save_host_state(self, host_index: int) -> SavedHostState:
         """Return a copy of what jobs and proposals have of a host, for :meth:`restore_host_state`."""
-        shares = [(self._gpus[uuid].use, self._gpus[uuid].promised) for uuid in self._uuids[host_index]]
+        shares = [(self._gpus[uuid].use, self._gpus[uuid].proposed) for uuid in self._uuids[host_index]]
         return tuple(self._arrays[name][host_index].copy() for name in _HOST_STATE_ARRAYS), shares
 
     def restore_host_state(self, host_index: int, saved: SavedHostState) -> None:
@@ -217,8 +217,8 @@ class Snapshot(RegisteredHosts):
             self._arrays[name][host_index] = value
         for uuid, shares in zip(self._uuids[host_index], saved[1], strict=True):
             flags = self._gpus[uuid]
-            if (flags.use, flags.promised) != shares:
-                flags.use, flags.promised = shares
+            if (flags.use, flags.proposed) != shares:
+                flags.use, flags.proposed = shares
                 self._show_shares(flags)
         self._touch(host_index, ChangeKind.USE)
 

@@ -112,7 +112,8 @@ def drain(
     reason: session.ReasonOption = "",
     json: session.Json = False,
 ) -> None:
-    """No new work for a host, or a GPU; what runs there goes on. With --force it is preempted and goes on elsewhere."""
+    """Give a host, or a GPU, no new work. What runs there goes on; --force preempts it, so that it goes on
+    elsewhere."""
     name, is_gpu = _meant(target, gpu_id)
     with session.service(session.FOLLOW_PATIENCE_S if wait else 5.0) as client:
         look: Callable[[str], Host | Gpu] = client.gpu if is_gpu else client.host

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 def inject(
     host: Annotated[str, typer.Option(help="A simulated host of this machine.")],
     gpu: Annotated[int, typer.Option(min=0, help="Index of the GPU there.")],
-    xid: Annotated[int | None, typer.Option(min=0, help="The XID that strikes.")] = None,
+    xid: Annotated[int | None, typer.Option(min=0, help="The XID to inject.")] = None,
     temperature: Annotated[int | None, typer.Option(help="Degrees Celsius from now on.")] = None,
     utilization: Annotated[int | None, typer.Option(min=0, max=100, help="Percent from now on.")] = None,
     lost: Annotated[bool, typer.Option("--lost", help="The GPU falls off the bus.")] = False,

@@ -22,7 +22,7 @@ def queue(
     limit: Annotated[int, typer.Option(min=1, help="How many at most, the next one first.")] = 50,
     json: session.Json = False,
 ) -> None:
-    """Who waits, in order: why, for whom, what would help, and when each should start."""
+    """List waiting jobs in order: why each waits, what would help, and when it should start."""
     with session.service() as client:
         found = list(islice(client.queue(namespace=namespace, page_size=min(limit, 1000)), limit))
     if json:
@@ -39,7 +39,7 @@ def queue(
 def snapshot(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: stdout.")] = None,
 ) -> None:
-    """The live state as one JSON document: hosts, GPUs, who runs, who waits, the policy. See simulate --snapshot."""
+    """Write the live state as one JSON document: hosts, GPUs, jobs, the policy. See simulate --snapshot."""
     from gpu_platform.domain.texts import counted
 
     with session.service() as client:

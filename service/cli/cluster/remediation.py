@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(gpu: GpuId, json: session.Json = False) -> None:
-    """How far the repair of a GPU is, and what happened so far."""
+    """Show how far the remediation of a GPU is, and what happened so far."""
     with session.service() as client:
         found = client.remediation(gpu)
     if json:
@@ -38,14 +38,14 @@ def show(gpu: GpuId, json: session.Json = False) -> None:
 
 
 def approve(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
-    """Let the step happen that waits for an operator."""
+    """Approve the step that waits for an operator."""
     with session.service() as client:
         found = client.order_remediation(gpu, "approve", reason)
     session.print_json(found) if json else session.say(f"{gpu}: {found.step or 'the step'} is approved")
 
 
 def veto(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = False) -> None:
-    """Leave out the step that waits for an operator; what comes after it follows."""
+    """Skip the step that waits for an operator. The next one follows."""
     with session.service() as client:
         found = client.order_remediation(gpu, "veto", reason)
     session.print_json(found) if json else session.say(f"{gpu}: {found.step or 'the step'} is left out")
@@ -55,7 +55,7 @@ def service_case(
     gpu: GpuId,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: stdout.")] = None,
 ) -> None:
-    """The record of a GPU for its vendor, as JSON: identity, driver, faults, resets, what was tried, who had it."""
+    """Write a GPU's record for its vendor as JSON: identity, driver, faults, resets, what was tried, who had it."""
     with session.service() as client:
         found = client.service_case(gpu)
     if output is None:

@@ -35,7 +35,7 @@ def status(
     wide: Wide = False,
     json: session.Json = False,
 ) -> None:
-    """The cluster at a glance: hosts, GPUs, jobs that wait or run."""
+    """Show the cluster at a glance: hosts, GPUs, jobs that wait or run."""
     with session.service() as client:
         hosts, gpus, jobs = _look(client)
         warnings = _warnings(client)
@@ -54,7 +54,8 @@ def health(
     wide: Wide = False,
     json: session.Json = False,
 ) -> None:
-    """One GPU: what it is, what its host measures, what happened to it; or all. Returns 1 if one is out of service."""
+    """Show one GPU (what it is, what its host measures, what happened to it), or all. Returns 1 if one is out of
+    service."""
     from gpu_platform.domain.states import GpuState
     from service.cli.show import show_gpu, tables
 
@@ -85,7 +86,7 @@ def watch(
     wide: Wide = False,
     json: session.Json = False,
 ) -> None:
-    """The status again and again, until Ctrl-C. With --json one line each time."""
+    """Show the status again and again, until Ctrl-C. With --json one line each time."""
     pause_s = 2.0 if interval is None else interval
     if pause_s < SHORTEST_S:
         raise typer.BadParameter(f"--interval {pause_s:g}s is too short: at least {SHORTEST_S:g}s")

@@ -54,7 +54,7 @@ def checkpoint(job: JobId, json: session.Json = False) -> None:
 
 
 def checkpoint_roots(json: session.Json = False) -> None:
-    """Which hosts see each other's checkpoints, tried with a file; returns 1 if that is not as they say."""
+    """Test with a file which hosts see each other's checkpoints. Returns 1 if hosts that say so do not."""
     with session.service(60.0) as client:
         roots = client.check_checkpoint_roots()
     if json:
