@@ -23,17 +23,12 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     CursorResult,
     Delete,
     Double,
-    Engine,
-    QueuePool,
     Select,
     Table,
     Update,
-    create_engine,
-    event,
     extract,
     func,
     insert,
@@ -42,20 +37,20 @@ from sqlalchemy import (
 )
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.store import models
+from gpu_platform.store.engines import BUSY_TIMEOUT_S, normalised, postgresql_engine, sqlite_engine
 from gpu_platform.store.group_commit import GroupCommit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Rec = TypeVar("Rec", bound=models.Record)
 
-BUSY_TIMEOUT_S = 30
 MAX_TRIES = 8
 _RETRY_SQLSTATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 _EVENT_LOCK = 0x6770755F6576656E  # "gpu_even": the advisory lock that orders the change feed
@@ -71,15 +66,15 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = _normalised(url)
+        self.url = normalised(url)
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if self.is_sqlite(self.url) else "postgresql"
         if self.dialect == "sqlite":
-            self._engine = _sqlite_engine(self.url, writes=False)
-            self._write_engine = _sqlite_engine(self.url, writes=True)
+            self._engine = sqlite_engine(self.url, writes=False)
+            self._write_engine = sqlite_engine(self.url, writes=True)
             self._turn = threading.Lock()  # threads queue up here, so that only one per process asks for the lock
             self._group_commit = GroupCommit(Path(self.url.database or ""))
         else:
-            self._engine = self._write_engine = _postgresql_engine(self.url)
+            self._engine = self._write_engine = postgresql_engine(self.url)
             self._turn = nullcontext()
             self._group_commit = None
         self._token = _ChangeToken(self)
@@ -294,80 +289,6 @@ def _upserting(dialect_insert: Callable[[Table], Any]) -> Callable[[Table, tuple
 
 _INSERT_NEW = {"postgresql": _inserting_new(postgresql.insert), "sqlite": _inserting_new(sqlite.insert)}
 _UPSERT = {"postgresql": _upserting(postgresql.insert), "sqlite": _upserting(sqlite.insert)}
-
-
-def _normalised(url: str) -> URL:
-    parsed = make_url(url)
-    backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        if parsed.database in (None, "", ":memory:"):
-            raise InvalidRequest("the database must be a file: several processes share it")
-        return parsed
-    if backend in ("postgresql", "postgres"):
-        return parsed.set(drivername="postgresql+psycopg")
-    raise InvalidRequest(f"{backend!r} databases are not supported: use sqlite:///FILE or postgresql://…")
-
-
-def _sqlite_engine(url: URL, *, writes: bool) -> Engine:
-    assert url.database is not None
-    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(
-        url,
-        poolclass=QueuePool,
-        pool_size=1 if writes else 8,
-        max_overflow=-1,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-    )
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions of its own
-        # NORMAL: a commit is not synced under the write lock; see group_commit.
-        for pragma in ("foreign_keys=ON", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-16384"):
-            connection.execute(f"PRAGMA {pragma}")
-        if writes:
-            connection.execute("PRAGMA busy_timeout=0")  # from here on _begin_immediate does the waiting
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        raw = connection.connection.dbapi_connection
-        assert isinstance(raw, sqlite3.Connection)
-        if writes:
-            _begin_immediate(raw)
-        else:
-            raw.execute("BEGIN")
-
-    return engine
-
-
-def _begin_immediate(connection: sqlite3.Connection) -> None:
-    """Take the write lock, asking about every millisecond.
-
-    SQLite's own busy handler sleeps longer each time, up to 100 ms, while others pass: with three busy processes one
-    write in a hundred then took 165 ms.
-    """
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not busy or time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0.0002, 0.001))
-        else:
-            return
-
-
-def _postgresql_engine(url: URL) -> Engine:
-    return create_engine(
-        url,
-        pool_size=10,
-        max_overflow=20,
-        pool_timeout=BUSY_TIMEOUT_S,
-        isolation_level="READ COMMITTED",
-        connect_args={"connect_timeout": 5, "options": "-c timezone=UTC", "application_name": "gpu-platform"},
-    )
 
 
 class _ChangeToken:
