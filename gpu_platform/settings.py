@@ -43,7 +43,7 @@ class JobDefaults(_Section):
     """Values for jobs that do not give their own."""
 
     max_retries: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Attempts after a failure of the user's program; None: the platform's own default."""
+    """Attempts after a failure of the user's program. None: the platform's own default."""
     max_hardware_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Attempts after GPU faults and lost hosts."""
     checkpoint_every_s: Annotated[int, Field(ge=1)] | None = None
@@ -94,7 +94,7 @@ class RemediationSettings(_Section):
     reboot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     """If the host has not reported from a new boot after this time, the reboot has failed."""
     reboots_per_day: Annotated[int, Field(ge=0)] = 2
-    """At most so many reboots of one host within 24 hours."""
+    """The most reboots of one host within 24 hours."""
     power_command: str | None = None
     """Run by a control worker when a host cannot reboot itself, with ``{host}`` replaced by its name, e.g.
     ``ipmitool -I lanplus -H {host}-bmc -U admin -f /etc/bmc chassis power cycle``."""
@@ -168,7 +168,7 @@ class NodeSettings(_Section):
     max_temperature_c: int = 85
     """A hotter GPU gets no new work until it has cooled to 5 degrees below this. The policy may set a lower limit."""
     reset_attempts: int = 3
-    """After so many failed resets in a row a GPU goes OFFLINE."""
+    """A GPU goes OFFLINE after this many failed resets in a row."""
     reset_timeout_s: float = 60.0
     """A reset with ``nvidia-smi --gpu-reset`` that takes longer has failed."""
     reboot_command: str | None = None
@@ -204,8 +204,8 @@ class NodeSettings(_Section):
     checkpoint_surplus_s: Annotated[float, Field(ge=0)] = 600.0
     """How long older checkpoints stay after they were written."""
     checkpoint_hash_mib: Annotated[int, Field(ge=0)] = 2048
-    """Before an attempt goes on from a checkpoint of at most this size, its hashes are verified; of a larger one only
-    the sizes of all files."""
+    """Before an attempt resumes from a checkpoint of at most this size, its hashes are verified. For a larger one
+    only the sizes of all files are."""
     isolation: Literal["auto", "plain", "required"] = "auto"
     """``auto``: ranks are jailed by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
     plain processes, and plain on simulated hosts; ``required``: jailed, or the node worker does not start."""
@@ -229,7 +229,7 @@ class NodeSettings(_Section):
     log_keep_days: Annotated[float, Field(gt=0)] = 14.0
     """Logs of attempts that ended longer ago are removed."""
     log_keep_mib: Annotated[int, Field(ge=1)] = 20_480
-    """Most space for logs of ended attempts on this host; the oldest are removed first."""
+    """The most space for logs of ended attempts on this host. The oldest are removed first."""
     record_keep_hours: Annotated[float, Field(gt=0)] = 24.0
     """Records of attempts that ended longer ago are removed from the host, except for their logs. Choose it longer than
     Temporal is ever away: steps that Temporal repeats are answered from these records."""
@@ -243,8 +243,8 @@ class NodeSettings(_Section):
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
     """How much is read back after a scrub: 1: every window of 32 MiB, 16: one window in sixteen."""
     users: dict[str, str] = {}
-    """Submitting user -> local account that the user's jailed ranks run as; ``*`` is everybody else.
-    Who is not named runs as the node worker's user, without its privileges."""
+    """Submitting user -> local account that the user's jailed ranks run as; ``*`` means everybody else. Other users'
+    ranks run as the node worker's user, without its privileges."""
 
 
 class Settings(BaseSettings):

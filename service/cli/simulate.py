@@ -109,9 +109,9 @@ def simulate(
     failing: _FailureOptions,
     output: _OutputOptions,
 ) -> None:
-    """Run a trace of jobs through the scheduler with a virtual clock: how busy, how long, how fair.
+    """Run a trace of jobs through the scheduler with a virtual clock: utilisation, waiting times, fairness.
 
-    With --snapshot, go on from a live cluster's state: when will what waits now have run?
+    With --snapshot, start from a live cluster's state, e.g. to see when the jobs that wait now will have run.
 
     Formats of files, what the figures mean, and where public traces are: docs/how-to/simulate.md.
     """

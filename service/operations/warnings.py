@@ -1,4 +1,4 @@
-"""Warnings for whoever submits a job: it is accepted, but something may be unsafe or slow."""
+"""Warnings about a job that is accepted although something may be unsafe or slow."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Demo:
         assert placement is not None
         host_slice = placement.slices[-1]
         self._faulty_gpu = host_slice.gpu_uuids[-1]
-        self._console.print(f"[bold red]XID {XID}[/]     strikes GPU {host_slice.gpu_indices[-1]} of {host_slice.host}")
+        self._console.print(f"[bold red]XID {XID}[/]     on GPU {host_slice.gpu_indices[-1]} of {host_slice.host}")
         home = node_dir(self._cluster.config.state_dir, host_slice.host)
         inject_fault(control_dir(home), host_slice.gpu_indices[-1], xid=XID)
         self._struck_at = datetime.now(self._job.created_at.tzinfo)
