@@ -13,7 +13,6 @@ from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind
-from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.placing.framework import Framework, NamedFilter, Score
 from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
@@ -54,6 +53,16 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
 
 NOT_WRITTEN = ("plugins", "site_filters", "plugin_faults")
 """Fields of :class:`Policy` that a policy file does not have, because they follow from ``weights`` and ``filters``."""
+
+
+@dataclass(frozen=True)
+class MoveBudget:
+    """Limits for one plan of moves."""
+
+    jobs: int = 4
+    """The most jobs that may be moved."""
+    lost_gpu_s: float = 8 * 3600.0
+    """The most work that may be lost: GPU-seconds since the last checkpoints of all moved jobs."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.placement import WaitCode
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting.moves import MovePlanner
 from gpu_platform.scheduling.preempting.preemption import PreemptionReason, lost_work
 from gpu_platform.scheduling.scheduler import Decision, Scheduler

@@ -10,7 +10,7 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 
 

@@ -22,11 +22,11 @@ from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.move_budget import MoveBudget
 from gpu_platform.scheduling.placing.candidates import CandidateIndex
 from gpu_platform.scheduling.placing.domains import domains_of
 from gpu_platform.scheduling.placing.framework import Framework
 from gpu_platform.scheduling.placing.gangs import GangPlacer
+from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.move_solver import HostModel, JobModel, MoveModel, cheapest_sets
 from gpu_platform.scheduling.preempting.preemption import lost_work
 from gpu_platform.scheduling.preempting.victim_trials import SliceVictimTrial

@@ -21,7 +21,7 @@ from gpu_platform.scheduling.backfilling.backfill import PlannedReservation, res
 from gpu_platform.scheduling.cluster.proposals import Proposals
 from gpu_platform.scheduling.cluster.running_jobs import AttemptId
 from gpu_platform.scheduling.cluster.statement import Statement
-from gpu_platform.scheduling.move_budget import MoveBudget
+from gpu_platform.scheduling.policy import MoveBudget
 from gpu_platform.scheduling.preempting.defragmentation import defragment
 from gpu_platform.scheduling.preempting.moves import MovePlan, MovePlanner
 from gpu_platform.scheduling.preempting.preemption import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_platform.domain.placing.scheduler_input import RunningRow
-from gpu_platform.scheduling.move_budget import MoveBudget
-from gpu_platform.scheduling.policy import Policy
+from gpu_platform.scheduling.policy import MoveBudget, Policy
 from gpu_platform.scheduling.preempting.preemption_planning import GATHER_S
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
