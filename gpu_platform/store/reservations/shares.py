@@ -1,4 +1,4 @@
-"""Shares of GPUs, and CPUs and memory of hosts: taken and released inside the transactions of ``allocations``.
+"""Shares of GPUs, and CPUs and memory of hosts: taken by ``reserving`` and given back by ``releasing``.
 
 Nothing is given twice. Two things hold that: a conditional update, whose row count is checked, and the CHECK
 constraints of the tables ``gpu`` and ``host``.
