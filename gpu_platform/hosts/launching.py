@@ -163,8 +163,10 @@ class Launcher:
             resume_note=resume.note,
         )
         with self._attempts.writing():
-            records.write_record(str(directory / records.PREPARED), prepared.model_dump(mode="json"), durable=False)
-        self._attempts.remember_port(key, port)
+            # While a node worker restarts, the old one and the new one may both prepare the attempt: one port counts.
+            first = records.write_first_record(str(directory / records.PREPARED), prepared.model_dump(mode="json"))
+        prepared = Prepared.model_validate(first)
+        self._attempts.remember_port(key, prepared.rendezvous_port)
         return prepared
 
     def _check_plan(self, plan: HostPlan) -> None:

@@ -69,7 +69,7 @@ async def test_a_launch_waits_for_the_lease_of_its_host(platform: Platform, monk
     """The control plane is away for a moment just when a gang starts: the attempt goes on."""
     node = platform.nodes["a"]
     lease = platform.state_dir / "lease"
-    monkeypatch.setattr(node.agent, "_lease", str(lease))
+    monkeypatch.setattr(node.agent._launcher, "_lease", str(lease))
     uuid = gpus.list_gpus(platform.store)[0].info.uuid
 
     def plan(job_id: str, term: int) -> HostPlan:

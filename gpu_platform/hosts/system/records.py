@@ -66,15 +66,7 @@ def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int 
     """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        try:
-            left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
-            while left:  # a disk that is nearly full takes only a part, and the next write says so
-                left = left[os.write(fd, left) :]
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        _write_file(partial, record, durable=durable, mode=mode)
         os.rename(partial, path)
     except OSError:
         if os.path.exists(partial):
@@ -86,6 +78,38 @@ def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int 
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the record unless there is one, and return the one that is there: all writers get the same answer.
+
+    Not durable: a power cut may destroy it.
+    """
+    partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
+    try:
+        _write_file(partial, record, durable=False, mode=0o644)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            if (first := read_record(path)) is not None:
+                return first
+            os.rename(partial, path)  # a power cut destroyed the first one
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+    return record
+
+
+def _write_file(path: str, record: dict[str, Any], *, durable: bool, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
+        while left:  # a disk that is nearly full takes only a part, and the next write says so
+            left = left[os.write(fd, left) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read_record(path: str) -> dict[str, Any] | None:
