@@ -9,7 +9,7 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.job_workflows import CleanupInput, InThread, JobWorkflowsView, WorkflowLife
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import JobState

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from temporalio.exceptions import ApplicationError
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound, PlatformError
-from gpu_platform.domain.jobs.attempt import AttemptKey
 
 NOT_OURS = "NotOurs"
 WORKFLOW_IS_OLDER = "WorkflowIsOlder"

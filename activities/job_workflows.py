@@ -13,8 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.job_start import JobStarter
-from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, cleanup_id
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, CONTROL_TASK_QUEUE, AttemptKey, cleanup_id
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.restoring.orphans import HeldAttempt

@@ -11,9 +11,9 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.errors import workflow_is_older
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition
-from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.restoring import older_rows

@@ -11,8 +11,9 @@ from temporalio.exceptions import ApplicationError
 from activities.clock import utc_now
 from activities.errors import host_may_be_removed
 from activities.heartbeat import heartbeating
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.states import GpuState
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.settings import RemediationSettings

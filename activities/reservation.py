@@ -9,6 +9,7 @@ from temporalio import activity
 
 from activities.clock import utc_now
 from activities.errors import job_not_ours, workflow_is_older
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import (
     IllegalTransition,
     NotFound,
@@ -17,10 +18,9 @@ from gpu_platform.domain.errors import (
     Unavailable,
     WorkflowIsOlder,
 )
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Failure, JobProgress, StoppedBy
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import JobState, Parked
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import checkpoints

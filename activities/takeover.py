@@ -8,7 +8,7 @@ from temporalio import activity
 from activities.clock import utc_now
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.jobs.job import Failure, JobProgress
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.restoring import orphans

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import (
-    AttemptKey,
     FaultReport,
     HostExits,
     HostPlan,

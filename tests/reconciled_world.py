@@ -20,8 +20,7 @@ from activities.job_workflows import CleanupInput, WorkflowLife, WorkflowView, c
 from activities.leader.reconciler import Reconciler
 from activities.reservation import EndAttempt, ReservationActivities, ReserveRequest
 from activities.takeover import TakeoverActivities
-from gpu_platform.domain.contracts import cleanup_id
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey, cleanup_id
 from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store

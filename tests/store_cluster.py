@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.share import ShareGrant
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, models
 from gpu_platform.store.database import writing

@@ -34,9 +34,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.admission import AdmissionActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
     from activities.search_attributes import HOSTS, STATE
-    from gpu_platform.domain.jobs.attempt import AttemptKey, GpuFault, HostLost, HostPlan, Prepared
+    from gpu_platform.domain.contracts import AttemptKey
+    from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, HostPlan, Prepared
     from gpu_platform.domain.jobs.job import Interrupt, JobInput, JobProgress
-    from gpu_platform.domain.placing.placement import Placement
+    from gpu_platform.domain.jobs.placement import Placement
     from gpu_platform.domain.states import JobState
     from workflows.attempts.host_plans import plan_hosts
     from workflows.steps import database_step

@@ -20,11 +20,11 @@ from activities.leader.job_restorer import DatabaseDoubt, JobRestorer
 from activities.leader.leases import LeaseWatch
 from activities.leader.reconciler import Reconciler
 from gpu_platform.age_clock import AgeClock
-from gpu_platform.domain.contracts import cleanup_id
+from gpu_platform.domain.contracts import AttemptKey, cleanup_id
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.lease_protocol import LOOK_EVERY_S
 from gpu_platform.domain.hosts.remediation import BackOff
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostLost
+from gpu_platform.domain.jobs.attempt import HostLost
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.store import Store, retention
 from gpu_platform.store.hosts import flapping, gpu_states

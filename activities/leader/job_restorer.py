@@ -29,7 +29,7 @@ from activities.job_workflows import TemporalJobWorkflows
 from activities.leader.metrics import JOBS_RESTORED
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.jobs.job import Failure, JobInput, JobProgress
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

@@ -23,7 +23,7 @@ from activities.leader.job_restorer import LAST_TRY_S, DatabaseDoubt
 from activities.leader.preemptions import PreemptionOrder
 from gpu_platform.domain.hosts.remediation import BackOff
 from gpu_platform.domain.jobs.job import Interrupt
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.settings import SchedulerSettings
 from gpu_platform.store import Store

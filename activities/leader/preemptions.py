@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from activities.clock import utc_now
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.store import Store
 from gpu_platform.store.state import record_preempting
 

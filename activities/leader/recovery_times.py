@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from activities.leader.metrics import RECOVERY_SECONDS
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 
 ENDED = frozenset({"job.completed", "job.failed", "job.cancelled"})

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from temporalio import activity
 
 from activities.heartbeat import heartbeating
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostExits, StopRequest, WatchRequest
+from gpu_platform.domain.jobs.attempt import FaultReport, HostExits, StopRequest, WatchRequest
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.hosts.agent import HostAgent

@@ -33,10 +33,10 @@ from gpu_platform.domain.hosts.remediation import RemediationStatus, ServiceCase
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.domain.jobs.job import Job, QueueEntry
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.domain.states import GpuState, JobState
 
 M = TypeVar("M", bound=BaseModel)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gpu_platform.domain.errors import InvalidRequest, PlatformError, Unavailable
-from gpu_platform.domain.placing.placement import Placement, Reason
+from gpu_platform.domain.jobs.placement import Placement, Reason
 
 PROBLEM_JSON = "application/problem+json"
 USER_HEADER = "X-GPU-Platform-User"

@@ -5,7 +5,20 @@ They are on the wire: workflows under way and processes of another release use t
 
 from __future__ import annotations
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from pydantic import BaseModel, ConfigDict
+
+
+class AttemptKey(BaseModel):
+    """Names one attempt of a job. As text: ``JOB#ATTEMPT``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}#{self.attempt}"
+
 
 CONTROL_TASK_QUEUE = "control"
 SCHEDULER_TASK_QUEUE = "scheduler"

@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.domain.jobs.attempt import (
-    AttemptKey,
     HostExits,
     HostPlan,
     Launched,

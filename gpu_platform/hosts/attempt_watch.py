@@ -11,8 +11,9 @@ from typing import Protocol
 
 import structlog
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.faults import FaultAction
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, Stopped, StopRequest
+from gpu_platform.domain.jobs.attempt import FaultReport, Stopped, StopRequest
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.accounting import Accountant, LiveAttempt
 from gpu_platform.hosts.accounting.counters import ProcessTable

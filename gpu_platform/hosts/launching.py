@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, PreflightFailed
 from gpu_platform.domain.hosts.cuda import newest_cuda
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Launched, LaunchRequest, Prepared
+from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, Prepared
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing

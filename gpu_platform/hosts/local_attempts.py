@@ -7,8 +7,9 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, IllegalTransition
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.accounting.limits import overdue_message
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpu_platform.domain.placing.placement import EstimateBasis, Placement, Reason
+from gpu_platform.domain.jobs.placement import EstimateBasis, Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.preempting.preemption_planning import PREEMPT_AGAIN_S
 from gpu_platform.scheduling.scheduler import Decision, Scheduler

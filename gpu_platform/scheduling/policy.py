@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import PlainValidator
 
-from gpu_platform.domain.placing.placement import ReasonCode
+from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.placing.quota import Quotas
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind

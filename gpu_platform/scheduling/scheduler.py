@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.hosts.share import ShareGrant
+from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.placing.cluster_state import PastUseRow
-from gpu_platform.domain.placing.placement import Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse, RunningRow
 from gpu_platform.domain.states import OUT_OF_SERVICE, GpuState, HostState

@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, Integer, func, select, true, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import GpuTelemetry
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import RankGroup
 from gpu_platform.domain.placing.cluster_state import ClusterState, PastUseRow

@@ -13,7 +13,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from gpu_platform.domain.placing.placement import TopologyLevel
+from gpu_platform.domain.jobs.placement import TopologyLevel
 
 NETWORK_GB_S = 12.0
 """The bandwidth from one rank to another host, GB/s: NCCL's default for a 100 Gbit/s port (``NET_BW`` in

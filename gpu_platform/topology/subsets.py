@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placing.placement import TopologyLevel
+from gpu_platform.domain.jobs.placement import TopologyLevel
 from gpu_platform.topology.machine import Machine, members
 from gpu_platform.topology.rings import greedy_ring_bandwidth, ring_bandwidths
 

@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from activities.leader.job_speeds import learned_speeds
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.errors import NotFound, PlatformError, PluginFailed
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission

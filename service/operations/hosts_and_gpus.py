@@ -8,9 +8,9 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, InUse, NotFound
 from gpu_platform.domain.hosts.gpu import Gpu, Host
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import allocations

@@ -16,8 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.client.wire import PROBLEM_JSON, LogChunk, problem_of_response
 from gpu_platform.domain.errors import HostUnavailable, InvalidRequest, NotFound, PlatformError
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.jobs.ranks import max_ranks, number_ranks
-from gpu_platform.domain.placing.placement import HostSlice
 from gpu_platform.domain.texts import counted
 from gpu_platform.store import events
 from gpu_platform.store.hosts import hosts

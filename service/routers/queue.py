@@ -9,9 +9,9 @@ from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import DryRun, Page
 from gpu_platform.domain.jobs.job import QueueEntry
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.store.jobs import queue_view
 from service.context import ServiceContext, ServiceContextDep
 from service.http.paging import Cursor, offset_of

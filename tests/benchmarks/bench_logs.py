@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.processes import logs, rank_log
 from gpu_platform.hosts.system import paths
 from gpu_platform.store import Store

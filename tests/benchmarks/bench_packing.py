@@ -24,8 +24,8 @@ import numpy as np
 
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.share import GpuUse, Share, first_use
+from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import HostSlice, Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState

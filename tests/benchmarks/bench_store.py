@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.placing.placement import Reason, WaitCode
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import hosts

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, RankLimits, RankSpec
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits, RankSpec
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description

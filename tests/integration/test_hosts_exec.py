@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.processes import exec as host_exec
 from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import boot_id, read_stat
 from tests.hosts_rig import HostRig, is_running

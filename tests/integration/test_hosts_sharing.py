@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, RankSpec
+from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber

@@ -14,9 +14,9 @@ from temporalio.client import Client
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.loading import load_cluster_state
 from gpu_platform.scheduling.scheduler import Scheduler

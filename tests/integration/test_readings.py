@@ -11,7 +11,7 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.hosts.accounting.accounting import Accountant
 from gpu_platform.hosts.accounting.counters import ProcessTable
 from gpu_platform.hosts.health.health import HealthMonitor

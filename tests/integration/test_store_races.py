@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict, StaleEpoch, WorkflowIsOlder
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.hosts import hosts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpu_platform import job
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.checkpoints.pins import pin, unpin
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
 from gpu_platform.hosts.checkpoints.store import CheckpointStore

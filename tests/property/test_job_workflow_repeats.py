@@ -12,8 +12,9 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, LaunchRequest, RankSpec, StopRequest
+from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, RankSpec, StopRequest
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec

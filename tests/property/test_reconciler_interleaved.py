@@ -11,7 +11,7 @@ import pytest
 
 from activities.job_workflows import CleanupInput, WorkflowLife
 from activities.leader.reconciler import Reconciler
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import EstimateBasis
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.dry_run import DryRunResult, simulate_submission

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.jobs.placement import Placement, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import mismatch
-from gpu_platform.domain.placing.placement import Placement, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.domain.states import GpuState, HostState

@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.domain.states import GpuState

@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.jobs.placement import WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import WaitCode
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.statement import Statement
 from gpu_platform.scheduling.policy import MoveBudget, Policy

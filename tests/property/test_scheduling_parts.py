@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.hosts.share import GpuUse, Share, ShareGrant, ShareMode, first_use
-from gpu_platform.domain.placing.placement import HostSlice, Placement
+from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.placing.capacity import mismatch, socket_of
-from gpu_platform.domain.placing.placement import Placement, Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState

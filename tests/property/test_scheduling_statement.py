@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from gpu_platform.domain.placing.placement import HostSlice
+from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
+from gpu_platform.domain.jobs.placement import TopologyLevel, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import largest_gang, socket_of
-from gpu_platform.domain.placing.placement import TopologyLevel, WaitCode
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.scheduler import Scheduler

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, PlatformError, ReservationConflict
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import gpu_states, gpus, hosts

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store import Store, state
 from gpu_platform.store.hosts import gpu_states, gpus, hosts

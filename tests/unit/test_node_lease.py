@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings

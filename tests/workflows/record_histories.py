@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
-from gpu_platform.domain.contracts import cleanup_id, remediation_id
+from gpu_platform.domain.contracts import AttemptKey, cleanup_id, remediation_id
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Job, JobInput
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows
 from activities.leader.reconciler import ENDING_GRACE_S, UNKNOWN_GRACE_S, Reconciler
 from activities.search_attributes import GPUS, NAMESPACE, USER
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.resources import ResourceRequest

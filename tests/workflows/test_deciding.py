@@ -14,12 +14,12 @@ import pytest
 from temporalio.client import Client
 
 from activities.leader import host_telemetry
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import OverQuota
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import JobState
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.settings import SchedulerSettings

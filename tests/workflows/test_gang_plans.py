@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.share import Share
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec, RankGroup
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from workflows.attempts.handover import handover_placement
 from workflows.attempts.host_plans import plan_hosts
 

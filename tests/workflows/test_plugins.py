@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import REGISTRY
 from temporalio.client import Client
 
+from gpu_platform.domain.jobs.placement import Reason, ReasonCode
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import Reason, ReasonCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.events import read_events

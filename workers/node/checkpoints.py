@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import paths

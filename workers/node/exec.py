@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InvalidRequest
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecReceived, ExecRequest, ExecSession
 from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 

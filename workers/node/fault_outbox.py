@@ -12,8 +12,8 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, remediation_id
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, GpuFault
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, AttemptKey, remediation_id
+from gpu_platform.domain.jobs.attempt import FaultReport, GpuFault
 from gpu_platform.hosts.agent import HostAgent
 from workflows.remediation import RemediationInput, RemediationWorkflow
 

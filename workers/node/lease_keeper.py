@@ -16,10 +16,11 @@ import httpx
 import structlog
 from pydantic import ValidationError
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer, Member
 from gpu_platform.domain.hosts.lease_protocol import HostLease, LeaseTimes
-from gpu_platform.domain.jobs.attempt import AttemptKey, StopRequest
+from gpu_platform.domain.jobs.attempt import StopRequest
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.records import boot_clock_s

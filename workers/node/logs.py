@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PlatformError
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
 

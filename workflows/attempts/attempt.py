@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, GpuFault, HostLost, Prepared
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import GpuFault, HostLost, Prepared
 from gpu_platform.domain.jobs.job import Interrupt
+from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import running_slices
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import RankUsage
-from gpu_platform.domain.placing.placement import HostSlice, Placement
 
 
 @dataclass

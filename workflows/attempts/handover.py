@@ -12,9 +12,9 @@ from activities.reservation import HandoverRequest, ReservationActivities, Reser
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import JobProgress
+from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import running_slices, spare_slices
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import HostSlice, Placement
 from gpu_platform.domain.states import JobState, Parked
 from workflows import policies
 from workflows.attempts.attempt import INTERRUPTED, NOT_HEALED, Attempt, Interrupted, NotHealed

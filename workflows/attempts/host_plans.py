@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan, Program, RankLimits, RankSpec
+from gpu_platform.domain.jobs.placement import HostSlice, Placement
 from gpu_platform.domain.jobs.ranks import PlacedRank, number_ranks, running_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import Fencing, JobSpec
-from gpu_platform.domain.placing.placement import HostSlice, Placement
 
 
 def plan_hosts(

@@ -9,7 +9,7 @@ from temporalio import workflow
 from activities.placement import PlacementActivities, PlaceRequest
 from activities.reservation import ReservationActivities, ReserveRequest
 from gpu_platform.domain.jobs.job import JobProgress
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JobState
 from workflows import policies
 from workflows.attempts.attempt import INTERRUPTED, Attempt, Interrupted

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.jobs.attempt import AttemptKey
 
 
 class GpuTelemetry(BaseModel):

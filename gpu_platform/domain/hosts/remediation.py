@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import HostState
 
 

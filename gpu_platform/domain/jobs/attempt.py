@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.jobs.blame import FailureCause, blame
@@ -15,18 +16,6 @@ from gpu_platform.domain.jobs.checkpoint import CheckpointPolicy
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.domain.jobs.usage import RankUsage
-
-
-class AttemptKey(BaseModel):
-    """Names one attempt of a job. As text: ``JOB#ATTEMPT``."""
-
-    model_config = ConfigDict(frozen=True)
-
-    job_id: str
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"{self.job_id}#{self.attempt}"
 
 
 class RankSpec(BaseModel):

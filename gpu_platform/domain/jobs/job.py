@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_platform.domain.jobs.blame import FailureKind
+from gpu_platform.domain.jobs.placement import Placement, Reason
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import Placement, Reason
 from gpu_platform.domain.states import JobState
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.jobs.resources import RankPer
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import HostSlice
 
 
 @dataclass(frozen=True)

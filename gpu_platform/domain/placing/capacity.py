@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from gpu_platform.domain.hosts.cuda import accepts_cuda, cuda_pair, newest_cuda
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
 from gpu_platform.domain.hosts.share import Share, ShareMode
+from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, RankPer, ResourceRequest
-from gpu_platform.domain.placing.placement import ReasonCode
 
 
 class Capacity(BaseModel):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.usage import MIB, RankUsage
 from gpu_platform.hosts.accounting.counters import Counters, ProcessTable, rank_pids, read_counters
 from gpu_platform.hosts.accounting.gpu_meter import GpuMeter, OwnUse

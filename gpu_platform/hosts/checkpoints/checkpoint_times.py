@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.checkpoints.store import CheckpointStore, marked
 from gpu_platform.hosts.system.paths import checkpoint_dir
 

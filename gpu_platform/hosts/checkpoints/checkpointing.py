@@ -9,8 +9,9 @@ from pathlib import Path
 
 import structlog
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock

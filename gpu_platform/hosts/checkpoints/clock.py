@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.accounting import limits
 from gpu_platform.hosts.accounting.accounting import LiveAttempt
 from gpu_platform.hosts.checkpoints.checkpoint_times import newest_mark

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.accounting.limits import handles
 from gpu_platform.hosts.checkpoints.store import marked
 from gpu_platform.hosts.processes.ranks import RankProcess

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import structlog
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import PreflightFailed
 from gpu_platform.domain.hosts.faults import FaultAction
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport, HostPlan
+from gpu_platform.domain.jobs.attempt import FaultReport, HostPlan
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.health.gpu_reset import compute_processes_on
 from gpu_platform.hosts.nvml.gpu_signals import row_remapping

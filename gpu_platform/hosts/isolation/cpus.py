@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, RankSpec
+from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.isolation.cgroup import cpu_list, parse_cpu_list
 from gpu_platform.hosts.stages import Provision, Stage
 from gpu_platform.hosts.system import paths, records

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, Prepared, Program, RankSpec
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSpec
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """A job gets only these of the node worker's environment, which may hold credentials."""

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import gpu_platform
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, InUse, InvalidRequest, NotFound
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
 from gpu_platform.hosts.isolation.orders import ExecOrder
 from gpu_platform.hosts.processes.exec_helper import MESSAGE_BYTES

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import structlog
 
 from gpu_platform.age_clock import AgeClock
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.processes import rank_log
 from gpu_platform.hosts.system import paths, records
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.age_clock import AgeClock
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.processes import rank_log
 from gpu_platform.hosts.system import records
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.hosts.isolation.jail import Jail, jail_lock
 from gpu_platform.hosts.processes.environment import marker
 from gpu_platform.hosts.processes.ranks import RankProcess, wait_all_ended

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.jobs.attempt import AttemptKey
 
 
 def node_dir(state_dir: Path, host: str) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_platform.domain.hosts.lease import GpuTelemetry
 from gpu_platform.domain.hosts.share import GpuUse
-from gpu_platform.domain.placing.placement import HostSlice
+from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostUse, RunningRow
 from gpu_platform.domain.states import GpuState
 from gpu_platform.scheduling.cluster.host_arrays import ChangeKind, GpuSets, HostIndices

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from gpu_platform.domain.placing.placement import HostSlice
+from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.cluster.snapshot import SavedHostState, Snapshot
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_platform.domain.placing.placement import BlockingJob
+from gpu_platform.domain.jobs.placement import BlockingJob
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import RunningRow
 from gpu_platform.scheduling.backfilling.release_forecast import HOLDERS

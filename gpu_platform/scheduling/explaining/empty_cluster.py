@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import describe, largest_gang
-from gpu_platform.domain.placing.placement import Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow
 from gpu_platform.domain.states import GpuState, HostState

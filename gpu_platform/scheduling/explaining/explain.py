@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.hosts.gpu import GpuInfo
+from gpu_platform.domain.jobs.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
 from gpu_platform.domain.placing.capacity import (
     capability,
@@ -20,7 +21,6 @@ from gpu_platform.domain.placing.capacity import (
     describe_share,
     largest_gang,
 )
-from gpu_platform.domain.placing.placement import EstimateBasis, HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import HostState
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.placing.candidates import Candidates

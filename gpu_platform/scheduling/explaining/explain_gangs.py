@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.jobs.resources import INSIDE_ONE_HOST, ResourceRequest
 from gpu_platform.domain.placing.capacity import describe
-from gpu_platform.domain.placing.placement import Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.explaining.explain import BlockedHosts, explain, unknown_level

@@ -17,7 +17,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_platform.domain.placing.placement import EstimateBasis
+from gpu_platform.domain.jobs.placement import EstimateBasis
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast, WhatIf
 from gpu_platform.scheduling.placing.domains import together

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from gpu_platform.domain.placing.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.backfilling.release_forecast import ReleaseForecast
 from gpu_platform.scheduling.explaining.earliest_start import find_earliest_start

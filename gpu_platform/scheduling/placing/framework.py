@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.placement import ReasonCode, TopologyLevel
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import ReasonCode, TopologyLevel
 from gpu_platform.scheduling.cluster.shared_gpus import as_rows
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.topology.machine import Machine

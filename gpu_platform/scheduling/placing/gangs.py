@@ -15,8 +15,8 @@ from itertools import islice, permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.jobs.resources import Strategy
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.scheduling.cluster.snapshot import Snapshot
 from gpu_platform.scheduling.cluster.statement import Statement

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpu_platform.domain.jobs.placement import ScoreRow, ScoreTable
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import ScoreRow, ScoreTable
 from gpu_platform.scheduling.cluster.snapshot import HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import Framework, Offers
 

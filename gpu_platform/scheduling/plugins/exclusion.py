@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_platform.domain.placing.placement import ReasonCode
+from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import HostQuery
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpu_platform.domain.hosts.gpu import GpuInfo
 from gpu_platform.domain.hosts.share import Share, ShareMode
-from gpu_platform.domain.placing.placement import ReasonCode
+from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.scheduling.cluster.shared_gpus import MODES, as_sets
 from gpu_platform.scheduling.cluster.snapshot import ChangeKind, GpuSets, HostIndices, Snapshot
 from gpu_platform.scheduling.placing.framework import HostQuery

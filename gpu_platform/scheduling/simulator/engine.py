@@ -15,9 +15,9 @@ from dataclasses import replace
 from enum import IntEnum
 
 from gpu_platform.domain.errors import InvalidRequest
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.placing.capacity import largest_gang
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import HostRow
 from gpu_platform.scheduling.loading import load_cluster_state

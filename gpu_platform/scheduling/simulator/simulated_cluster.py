@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_platform.domain.hosts.share import GpuUse, ShareGrant, first_use
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.placing.scheduler_input import GpuRow, HostRow, HostUse
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.scheduling.cluster.snapshot import MAX_GPUS

@@ -8,10 +8,11 @@ from datetime import datetime
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest
 from gpu_platform.domain.hosts.gpu import Gpu
 from gpu_platform.domain.hosts.remediation import BackOff, without_next_step
-from gpu_platform.domain.jobs.attempt import AttemptKey, FaultReport
+from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.states import GPU_TRANSITIONS, GpuState, check_transition
 from gpu_platform.store.database import insert_new, read_record, writing
 from gpu_platform.store.events import append_event

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
 from gpu_platform.domain.hosts.remediation import RepairBegun, RepairStep, RepairView
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, check_transition
 from gpu_platform.store.database import read_record, read_records, upsert, writing
 from gpu_platform.store.events import append_event

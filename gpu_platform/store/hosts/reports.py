@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.hosts.lease_protocol import LeaseTimes, renews
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import HostState, check_transition
 from gpu_platform.store.database import insert_new, read_record, writing_unsynced
 from gpu_platform.store.events import append_event

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import HostReport, SavedCheckpoint
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import read_records, reading, writing

@@ -15,9 +15,9 @@ from sqlalchemy import Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.errors import IllegalTransition, NotFound
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.domain.placing.placement_request import PlacementRequest, RankGroupRequests
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState
 from gpu_platform.store.database import reading, upsert, writing, writing_unsynced

@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gpu_platform.domain.jobs.job import QueueEntry
+from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import Reason
 from gpu_platform.store.database import epoch_s, reading
 from gpu_platform.store.leadership.leader import current_policy
 from gpu_platform.store.models import job, queue_entry, waiting_reason

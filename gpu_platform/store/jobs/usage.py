@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Row, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.usage import (
     AttemptUsage,
     JobUsage,

@@ -10,9 +10,9 @@ from datetime import datetime
 from sqlalchemy import bindparam, case, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import VerdictHeld
 from gpu_platform.domain.hosts.lease_protocol import LeaseRow
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import HostState
 from gpu_platform.store.database import change, reading, writing, writing_unsynced
 from gpu_platform.store.events import append_event

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import bindparam, exists, literal, select
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.store.database import reading
 from gpu_platform.store.models import allocation, gpu, reservation
 

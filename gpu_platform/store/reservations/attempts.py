@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, WorkflowIsOlder
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Job, StoppedBy
 from gpu_platform.domain.jobs.usage import RankUsage
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, JobState, check_transition

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import bindparam, insert, literal, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.usage import RankUsage
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked
 from gpu_platform.store.database import change, insert_new, reading, writing
 from gpu_platform.store.jobs.jobs import JobUpdate, change_job, lock_job

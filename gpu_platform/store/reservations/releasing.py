@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, exists, select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState
 from gpu_platform.store.database import change, insert_new, writing
 from gpu_platform.store.events import append_event

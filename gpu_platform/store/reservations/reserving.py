@@ -16,10 +16,10 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch
 from gpu_platform.domain.hosts.share import first_use
-from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import JOB_TRANSITIONS, GpuState, HostState, JobState
 from gpu_platform.store.database import change, insert_new, writing
 from gpu_platform.store.events import append_event

@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Row, bindparam, case, func, literal, null, select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.hosts.share import GpuUse, ShareGrant, ShareMode, first_use
-from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store.database import change
 from gpu_platform.store.models import allocation, gpu, host, job

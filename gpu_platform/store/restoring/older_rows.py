@@ -25,8 +25,8 @@ from enum import StrEnum
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import NotFound
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import JobState, check_transition
 from gpu_platform.store.database import reading, writing
 from gpu_platform.store.events import append_event

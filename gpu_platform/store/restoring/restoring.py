@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.job import Failure, JobProgress
+from gpu_platform.domain.jobs.placement import Placement
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import Placement
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import insert_new, reading, writing
 from gpu_platform.store.events import append_event

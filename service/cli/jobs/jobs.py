@@ -50,7 +50,7 @@ def list_jobs(
 @app.command()
 def describe(job: JobId, json: session.Json = False) -> None:
     """Everything about one job: where and why, attempts, what it waits for, and a timeline in milliseconds."""
-    from gpu_platform.domain.placing.placement import EstimateBasis
+    from gpu_platform.domain.jobs.placement import EstimateBasis
 
     with session.service() as client:
         found = client.get(job)

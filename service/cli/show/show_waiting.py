@@ -11,10 +11,10 @@ from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.jobs.job import QueueEntry
+from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import BlockingJob, EstimateBasis, HostSlice, Reason, ScoreTable, WaitCode
 from gpu_platform.domain.texts import counted
 from service.cli.show.tables import duration, format_indices, plain_table
 

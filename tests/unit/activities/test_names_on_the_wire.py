@@ -8,7 +8,7 @@ from temporalio.activity import _Definition
 
 from activities.remediation import RemediationActivities
 from activities.reservation import EndAttempt
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.job import JobProgress
 from gpu_platform.domain.states import JobState
 

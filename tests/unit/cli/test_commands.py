@@ -21,8 +21,8 @@ from gpu_platform.domain.hosts.lease import SavedCheckpoint
 from gpu_platform.domain.jobs.attempt import FaultReport
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure, Job, StoppedBy
+from gpu_platform.domain.jobs.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.jobs.usage import RankUsage
-from gpu_platform.domain.placing.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.states import JobState
 from gpu_platform.hosts.nvml.fault_injection import events_dir
 from gpu_platform.hosts.nvml.opening import open_nvml

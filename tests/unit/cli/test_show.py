@@ -10,9 +10,9 @@ from rich.console import Console
 from gpu_platform.client.wire import DryRun
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.domain.jobs.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import BlockingJob, EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.states import JobState
 from service.cli.show import show_job, show_waiting, tables
 from tests.store_cluster import NOW, placement

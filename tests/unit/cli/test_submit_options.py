@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpu_platform.domain.jobs.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.domain.placing.cluster_state import ClusterState
-from gpu_platform.domain.placing.placement import HostCount, Reason, ReasonCode, WaitCode
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from tests.store_cluster import NOW, TTL_S, Cluster

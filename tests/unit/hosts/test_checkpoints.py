@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.hosts.lease import SavedCheckpoint
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.hosts.checkpoints import checkpoint_times
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from tests.store_cluster import key

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, RankLimits, RankSpec
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits, RankSpec
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Limits, cpu_list, find_hierarchies, parse_cpu_list
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey, HostPlan, RankSpec
+from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.fault_injection import inject_fault

@@ -8,9 +8,9 @@ import pytest
 
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import Share
+from gpu_platform.domain.jobs.placement import ReasonCode
 from gpu_platform.domain.jobs.resources import ResourceRequest, Strategy
 from gpu_platform.domain.placing.capacity import largest_gang
-from gpu_platform.domain.placing.placement import ReasonCode
 from gpu_platform.scheduling.placing.candidates import shape_of
 from gpu_platform.topology.description import load_description
 from tests.builders import cluster, job

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpu_platform.domain.placing.placement import Reason, ReasonCode
+from gpu_platform.domain.jobs.placement import Reason, ReasonCode
 from gpu_platform.scheduling.scheduler import Scheduler
 from tests.builders import cluster, job
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_platform.domain.errors import InvalidRequest, PluginFailed
-from gpu_platform.domain.placing.placement import Reason, ReasonCode, WaitCode
+from gpu_platform.domain.jobs.placement import Reason, ReasonCode, WaitCode
 from gpu_platform.domain.plugin import PluginFault
 from gpu_platform.scheduling.explaining import explain
 from gpu_platform.scheduling.explaining.empty_cluster import EmptyCluster

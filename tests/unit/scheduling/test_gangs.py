@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.placing.placement import Placement, TopologyLevel, WaitCode
+from gpu_platform.domain.jobs.placement import Placement, TopologyLevel, WaitCode
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler

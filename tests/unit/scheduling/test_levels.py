@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from gpu_platform.domain.jobs.placement import Placement, TopologyLevel
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import Placement, TopologyLevel
 from gpu_platform.scheduling.policy import Policy
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.fabric import FabricConfig, FabricRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.domain.hosts.share import GpuUse, ShareMode
-from gpu_platform.domain.placing.placement import Placement, ReasonCode
+from gpu_platform.domain.jobs.placement import Placement, ReasonCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.scheduler_input import GpuRow
 from gpu_platform.domain.states import GpuState

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_platform.domain.placing.placement import Placement, TopologyLevel
+from gpu_platform.domain.jobs.placement import Placement, TopologyLevel
 from gpu_platform.scheduling.scheduler import Scheduler
 from gpu_platform.topology.description import simulated_uuid
 from tests.builders import cluster, job

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpu_platform.domain.placing.placement import EstimateBasis, WaitCode
+from gpu_platform.domain.jobs.placement import EstimateBasis, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.placing.quota import AllocationPolicy, Namespace, Quotas
 from gpu_platform.scheduling.dry_run import simulate_submission

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_platform.domain.placing.placement import EstimateBasis, Reason, WaitCode
+from gpu_platform.domain.jobs.placement import EstimateBasis, Reason, WaitCode
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.scheduling.explaining.start_estimate import AHEAD
 from gpu_platform.scheduling.explaining.waiting_reasons import IDLE_SLICE, PREEMPTION_FORECAST_LIMIT, SLICE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from gpu_platform.domain.placing.placement import Placement
+from gpu_platform.domain.jobs.placement import Placement
 from tests.builders import cluster, job
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from gpu_platform.domain.jobs.placement import ReasonCode, WaitCode
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
-from gpu_platform.domain.placing.placement import ReasonCode, WaitCode
 from gpu_platform.domain.placing.quota import Namespace, Quotas
 from gpu_platform.domain.placing.scheduler_input import HostUse
 from gpu_platform.scheduling.policy import Policy

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from activities.leader.metrics import RECOVERY_SECONDS
 from activities.leader.recovery_times import RecoveryTimes
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
-from gpu_platform.domain.jobs.attempt import AttemptKey
-from gpu_platform.domain.placing.placement import Reason, WaitCode
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.leadership import leader

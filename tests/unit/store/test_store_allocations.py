@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, ReservationConflict, StaleEpoch, Unavailable
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.states import GpuState, HostState, JobState
 from gpu_platform.store import Store, events, models
 from gpu_platform.store.hosts import gpu_states, gpus, hosts

@@ -8,9 +8,9 @@ import random
 import pytest
 from sqlalchemy import select
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
-from gpu_platform.domain.jobs.attempt import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.states import GpuState, HostState, JobState, Parked

@@ -17,8 +17,8 @@ from gpu_platform.domain.errors import (
 )
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure
+from gpu_platform.domain.jobs.placement import Reason, WaitCode
 from gpu_platform.domain.jobs.resources import ResourceRequest
-from gpu_platform.domain.placing.placement import Reason, WaitCode
 from gpu_platform.domain.placing.placement_request import PlacementRequest
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events

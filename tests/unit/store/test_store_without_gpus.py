@@ -8,7 +8,7 @@ import pytest
 
 from gpu_platform.domain.errors import ReservationConflict
 from gpu_platform.domain.hosts.gpu import HostInventory
-from gpu_platform.domain.placing.placement import HostSlice, Placement, TopologyLevel
+from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLevel
 from gpu_platform.domain.states import HostState, JobState
 from gpu_platform.store import Store, events, state
 from gpu_platform.store.hosts import hosts

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, NvLink
-from gpu_platform.domain.placing.placement import TopologyLevel
+from gpu_platform.domain.jobs.placement import TopologyLevel
 from gpu_platform.topology.description import load_description
 from gpu_platform.topology.machine import Machine, machine_of, members
 from gpu_platform.topology.subsets import Subset, best_subset

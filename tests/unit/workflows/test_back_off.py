@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gpu_platform.domain.jobs.attempt import AttemptKey
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.blame import FailureKind
 from gpu_platform.domain.jobs.job import Failure, JobProgress
 from gpu_platform.domain.jobs.resources import ResourceRequest
