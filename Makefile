@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 # Tests start hundreds of Python processes: without compiled modules each would compile them all anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest
-WORKERS := 2
+WORKERS := 3
 
 .PHONY: help run up setup dev test test-chaos test-scale model check format bench bench-scheduler bench-host lock docs client clean
 

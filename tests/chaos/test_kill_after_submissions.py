@@ -44,8 +44,8 @@ def _config(state_dir: Path, hosts: int) -> ClusterConfig:
 
 
 @pytest.mark.parametrize("victim", ["all"])
-async def test_sixty_jobs(two_hosts: LocalCluster, tmp_path: Path, victim: str) -> None:
-    await submit_kill_and_account(two_hosts, tmp_path, victim, 60)
+async def test_thirty_jobs(two_hosts: LocalCluster, tmp_path: Path, victim: str) -> None:
+    await submit_kill_and_account(two_hosts, tmp_path, victim, 30)
 
 
 @pytest.mark.chaos
