@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -17,7 +17,7 @@ from gpu_platform.domain.jobs.placement import HostSlice, Placement, TopologyLev
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.store import Store, models
+from gpu_platform.store import Store, events, models
 from gpu_platform.store.database import writing
 from gpu_platform.store.hosts import gpus, hosts, reports
 from gpu_platform.store.jobs import jobs, queue
@@ -27,6 +27,8 @@ from gpu_platform.store.reservations import attempts, reserving
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TTL_S = 10.0
+LATER = NOW + timedelta(seconds=TTL_S + 1)
+"""A host that reported at ``NOW`` has no lease any more."""
 
 
 def spec(**fields: Any) -> JobSpec:
@@ -48,6 +50,11 @@ def set_job_state(
         return jobs.job_of(jobs.change_job(session, row, state, now, actor, update.columns(), update.event_data()))
 
     return change(store)
+
+
+def since(store: Store, seq: int) -> list[str]:
+    """The kinds of the events after ``seq``."""
+    return [event.kind for event in events.read_events(store, seq)]
 
 
 def uuid_of(host: str, index: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from gpu_platform.domain.errors import IllegalTransition, InvalidRequest, NotFound
@@ -13,25 +11,20 @@ from gpu_platform.store import Store, events
 from gpu_platform.store.hosts import gpu_states, gpus, hosts
 from gpu_platform.store.reservations import releasing
 from tests.store_cluster import (
+    LATER,
     NOW,
-    TTL_S,
     Cluster,
     check_invariants,
     expire_leases,
     inventory,
+    since,
     uuid_of,
 )
-
-LATER = NOW + timedelta(seconds=TTL_S + 1)
 
 
 @pytest.fixture
 def cluster(store: Store) -> Cluster:
     return Cluster(store).host("a", gpus=2)
-
-
-def since(store: Store, seq: int) -> list[str]:
-    return [event.kind for event in events.read_events(store, seq)]
 
 
 def test_a_gpu_that_vanishes_is_offline_until_it_returns(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from gpu_platform.store.reservations import releasing, reserving
 from gpu_platform.store.restoring import restoring
 from gpu_platform.store.state import read_running, read_state
 from tests.store_cluster import (
+    LATER,
     NOW,
     TTL_S,
     Cluster,
@@ -28,19 +29,14 @@ from tests.store_cluster import (
     key,
     placement,
     read_leases,
+    since,
     uuid_of,
 )
-
-LATER = NOW + timedelta(seconds=TTL_S + 1)
 
 
 @pytest.fixture
 def cluster(store: Store) -> Cluster:
     return Cluster(store).host("a", gpus=2)
-
-
-def since(store: Store, seq: int) -> list[str]:
-    return [event.kind for event in events.read_events(store, seq)]
 
 
 def test_the_first_report_registers_and_later_ones_are_silent(store: Store) -> None:

@@ -1,0 +1,27 @@
+"""Records on disk: who writes first, and what a power cut leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_platform.hosts.system import records
+
+
+def test_the_first_record_counts_and_every_writer_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "prepared.json"
+    assert records.write_first_record(str(path), {"port": 1}) == {"port": 1}
+    again = records.write_first_record(str(path), {"port": 2})
+    stored = records.read_record(str(path))
+    assert stored is not None
+    assert again["port"] == stored["port"] == 1
+    assert list(tmp_path.iterdir()) == [path], "no partial file is left"
+
+
+def test_a_record_that_a_power_cut_destroyed_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "prepared.json"
+    path.write_bytes(b"\0" * 40)
+    assert records.write_first_record(str(path), {"port": 2}) == {"port": 2}
+    stored = records.read_record(str(path))
+    assert stored is not None
+    assert stored["port"] == 2
+    assert list(tmp_path.iterdir()) == [path]
