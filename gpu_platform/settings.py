@@ -256,6 +256,9 @@ class Settings(BaseSettings):
     """Records of ranks, their logs, and the SQLite database."""
     database_url: str | None = None
     """SQLAlchemy address; None: ``<state_dir>/platform.db`` (SQLite, WAL)."""
+    key_ring: Path | None = None
+    """File with the keys that seal secrets and all data in Temporal (``gpu-platform keys create``); a node worker gets
+    a file of its own. None: nothing is sealed. ``gpu-platform up`` makes ``<state_dir>/keys``."""
     api_url: str = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
     api_urls: list[str] = []

@@ -16,8 +16,11 @@ import httpx
 import structlog
 
 from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
+from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
+from gpu_platform.identity import key_ring
+from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.store import Store
 from workers.local.supervision import ChildProcess
 
@@ -87,6 +90,7 @@ class LocalCluster:
             "GPU_PLATFORM_SERVICE__PORT": str(config.port),
             "GPU_PLATFORM_TEMPORAL__ADDRESS": self.temporal_address,
             "GPU_PLATFORM_TEMPORAL__UI_URL": self.ui_url,
+            "GPU_PLATFORM_KEY_RING": str(self.keys),
             **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
             **config.settings,
         }
@@ -122,6 +126,15 @@ class LocalCluster:
         return self.config.database_url or f"sqlite:///{self.config.state_dir / 'platform.db'}"
 
     @property
+    def keys(self) -> Path:
+        """The key ring of the cluster."""
+        return self.config.state_dir / "keys" / "ring.json"
+
+    def node_keys(self, name: str) -> Path:
+        """The keys that a host's node worker gets: they open only what is meant for this host."""
+        return self.keys.with_name(f"node-{name}.json")
+
+    @property
     def children(self) -> list[ChildProcess]:
         """All processes, in the order in which they are started."""
         return [self.temporal, self.service, *self.controls, *self.schedulers, *self.nodes.values()]
@@ -132,6 +145,7 @@ class LocalCluster:
             store = Store(self.database_url)
             await asyncio.to_thread(store.migrate)
             store.close()
+            self._make_keys()
             for child in self.children:
                 await child.start()
             await self.wait_until_ready()
@@ -169,6 +183,12 @@ class LocalCluster:
                     f"choose another with {option} (0: any free one), or stop that program"
                 )
 
+    def _make_keys(self) -> None:
+        key_ring.create(self.keys)
+        ring = KeyRing.load(self.keys)
+        for name in self.nodes:
+            ring.scoped(node_task_queue(name)).export(self.node_keys(name))
+
     def _temporal_argv(self, database: Path) -> list[str]:
         binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
         if not Path(binary).exists():
@@ -189,7 +209,7 @@ class LocalCluster:
         ]  # fmt: skip
 
     def _node(self, node: NodeSpec) -> ChildProcess:
-        env = {"GPU_PLATFORM_NODE__NAME": node.name}
+        env = {"GPU_PLATFORM_NODE__NAME": node.name, "GPU_PLATFORM_KEY_RING": str(self.node_keys(node.name))}
         for key, value in (("SIMULATE", node.simulate), ("LEAF", node.leaf), ("SPINE", node.spine)):
             if value is not None:
                 env[f"GPU_PLATFORM_NODE__{key}"] = value
