@@ -332,7 +332,7 @@ def test_sqlite_agrees_with_the_model(sqlite_template: Path, tmp_path: Path) -> 
         shutil.copy(sqlite_template, path)
         return f"sqlite:///{path}", lambda: None
 
-    run(new_database, examples=40)
+    run(new_database, examples=24)
 
 
 def test_postgresql_agrees_with_the_model(postgres_databases: Databases, postgres_template: str) -> None:

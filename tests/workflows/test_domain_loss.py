@@ -37,11 +37,15 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "per_leaf", [pytest.param(2), pytest.param(16, marks=pytest.mark.scale)], ids=["16-hosts", "128-hosts"]
+    ("leaves", "per_leaf"),
+    [pytest.param(5, 2), pytest.param(8, 16, marks=pytest.mark.scale)],
+    ids=["10-hosts", "128-hosts"],
 )
-async def test_two_lost_leaves_of_eight(temporal: Client, sqlite_store: Store, tmp_path: Path, per_leaf: int) -> None:
-    """Six leaves work, in gangs of a quarter leaf (one host at least); two of them are lost, two are free."""
-    names = [f"l{leaf}-{number:02d}" for leaf in range(8) for number in range(per_leaf)]
+async def test_two_lost_leaves(
+    temporal: Client, sqlite_store: Store, tmp_path: Path, leaves: int, per_leaf: int
+) -> None:
+    """All leaves but two work, in gangs of a quarter leaf (one host at least). Two that work are lost."""
+    names = [f"l{leaf}-{number:02d}" for leaf in range(leaves) for number in range(per_leaf)]
     size = max(1, per_leaf // 4)
 
     def told(name: str) -> dict[str, Any]:
@@ -49,7 +53,7 @@ async def test_two_lost_leaves_of_eight(temporal: Client, sqlite_store: Store, t
 
     machines = dict.fromkeys(names, "dgx-h100")
     async with Platform.start(temporal, sqlite_store, tmp_path, machines, node_fields=told) as platform:
-        specs = [_gang(size, priority) for priority in range(6 * per_leaf // size)]
+        specs = [_gang(size, priority) for priority in range((leaves - 2) * per_leaf // size)]
         ids = await asyncio.gather(*[platform.submit(spec) for spec in specs])
         began = {job_id: await platform.reaches(job_id, JobState.RUNNING, within_s=300) for job_id in ids}
         busy = {leaf: {job_id for job_id, job in began.items() if leaf in _leaves(job)} for leaf in _all_leaves(names)}

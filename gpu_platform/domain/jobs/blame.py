@@ -62,5 +62,15 @@ def blame(cause: FailureCause) -> FailureKind:
             return FailureKind.TIME_LIMIT
         case FailureCause.PROGRAM | FailureCause.REQUEST | FailureCause.PROGRAM_FAULT:
             return FailureKind.USER
-        case _:
+        case (
+            FailureCause.GPU_FAULT
+            | FailureCause.GPU_UNFIT
+            | FailureCause.NO_JAIL
+            | FailureCause.RANK_VANISHED
+            | FailureCause.STOPPED_BY_HOST
+            | FailureCause.HOST_LOST
+            | FailureCause.STEP_FAILED
+            | FailureCause.WORKFLOW_LOST
+            | FailureCause.NOT_HEALED
+        ):
             return FailureKind.HARDWARE

@@ -3,7 +3,8 @@ nothing.
 
 The groups are placed one after another in a :class:`Statement`, the hardest first. If one finds no place, nothing is
 held. The gang is kept together: the nearest level is used at which all groups fit in one domain (one NVLink domain,
-then one leaf, one spine, all hosts). If hardest first fails, other orders are tried.
+then one leaf, one spine, all hosts). If hardest first fails, other orders are tried, and then other hosts for the
+groups that were placed first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_DOMAINS = 16
 """How many domains of each level are tried. Those with the fewest usable hosts come first."""
 MAX_ORDERS = 12
 """How many orders of the groups are tried on all hosts together."""
+MAX_OTHER_HOSTS = 24
+"""How often a group is moved to other hosts because a later group found no place."""
 
 
 class GangPlacer:
@@ -97,6 +100,8 @@ class GangPlacer:
                 placed = self._place_all(order, attempt, lookup, anywhere)
                 if placed is not None:
                     break
+        if placed is None and len(groups) > 1:
+            placed = self._place_with_other_hosts(hardest, attempt, lookup, anywhere)
         return None if placed is None else self._merge_placements(groups, placed)
 
     def usable_hosts(
@@ -136,6 +141,41 @@ class GangPlacer:
                 return None
             placed[group.group] = [self._hold(group, shard, attempt, lookup, hosts) for shard in shards]
         return placed
+
+    def _place_with_other_hosts(
+        self, order: list[PlacementRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]
+    ) -> dict[str | None, list[Placement]] | None:
+        """Place the groups in this order. If a group finds no place, leave out a host of the group before it, and try
+        again; at most ``MAX_OTHER_HOSTS`` times in all.
+        """
+        tries = MAX_OTHER_HOSTS
+        placed: dict[str | None, list[Placement]] = {}
+
+        def place_from(position: int, open_hosts: NDArray[np.bool_]) -> bool:
+            nonlocal tries
+            if position == len(order):
+                return True
+            group = _one_share_per_gpu(order[position], placed)
+            shards = self._host_shards(group, lookup, open_hosts)
+            if shards is None:
+                return False
+            before = attempt.checkpoint()
+            placed[group.group] = [self._hold(group, shard, attempt, lookup, open_hosts) for shard in shards]
+            if place_from(position + 1, hosts):
+                return True
+            attempt.rollback(before)
+            del placed[group.group]
+            for host_index in (index for shard in shards for index in shard.hosts):
+                if tries <= 0:
+                    return False
+                tries -= 1
+                fewer = open_hosts.copy()
+                fewer[host_index] = False
+                if place_from(position, fewer):
+                    return True
+            return False
+
+        return placed if place_from(0, hosts) else None
 
     def _on_one_host(
         self, groups: list[PlacementRequest], attempt: Statement, lookup: CandidateLookup, hosts: NDArray[np.bool_]

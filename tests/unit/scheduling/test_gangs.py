@@ -150,3 +150,13 @@ def test_ranks_get_the_best_connected_hosts_and_the_spare_is_the_left_over() -> 
     scheduler.add(job(gpus=8, hosts=3).across_sockets().row)
     [(_, placement)] = scheduler.decide(0.0).placements
     assert placement.hosts == ["a", "b", "0"], "the other model under another leaf is the spare"
+
+
+def test_an_earlier_group_leaves_a_host_that_a_later_group_needs() -> None:
+    """Hosts of one leaf are taken first. Here that leaves only one host for the other group."""
+    machine = "l40s-4x-dual-socket"
+    machines = cluster().host("h0", machine, leaf="l0").host("h1", machine, leaf="l1").host("h2", machine, leaf="l0")
+    machines.busy("h0", 0, 1).busy("h1", 0).busy("h2", 2, 3)
+    found = placed(machines.scheduler(), job(name="j").groups(a=job(gpus=1, hosts=2), b=job(gpus=2, hosts=2)))
+    assert [slices for slices in sorted(shape(found["j"])) if slices[0] == "h1"] == [("h1", 1), ("h1", 2)]
+    assert sorted(size for _, size in shape(found["j"])) == [1, 1, 2, 2]
