@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
+from gpu_platform.identity.settings import TlsSettings
 
 
 class _Section(BaseModel):
@@ -35,6 +36,16 @@ class TemporalSettings(_Section):
     """Host and port of the Temporal frontend."""
     namespace: str = "default"
     """Temporal's namespace, not that of jobs."""
+    tls: bool = False
+    """true: TLS to Temporal. With ``tls_cert`` also with a certificate of ours (mTLS)."""
+    tls_ca: Path | None = None
+    """The authorities of Temporal's certificate (PEM); None: those of the operating system."""
+    tls_cert: Path | None = None
+    """The certificate that Temporal asks for, with its chain (PEM)."""
+    tls_key: Path | None = None
+    """The key of ``tls_cert``; None: it is in the same file."""
+    tls_server_name: str | None = None
+    """The name in Temporal's certificate, if it is not the host in ``address``."""
     ui_url: str | None = None
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 
@@ -59,6 +70,9 @@ class ServiceSettings(_Section):
     """Address on which the service listens. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     """Port of the REST API."""
+    insecure_http: bool = False
+    """true: the service may listen outside the loopback without TLS. Only where the network itself is private and
+    encrypted: whoever reads it can act as any user and any host."""
     job_defaults: JobDefaults = JobDefaults()
     """Values for jobs that do not give their own."""
 
@@ -137,6 +151,17 @@ class NodeSettings(_Section):
     """Where other hosts' ranks and the service reach this host."""
     agent_port: int = 0
     """HTTP port for logs and metrics of this host; 0: any free one, which the host reports."""
+    insecure_http: bool = False
+    """true: the node worker may listen outside the loopback without TLS, see ``service.insecure_http``."""
+    join_token: str | None = None
+    """For the first certificate of this host: from ``gpu-platform hosts enroll``. Not needed once there is one."""
+    join_token_file: Path | None = None
+    """A file with the join token, instead of ``join_token``."""
+    token: str | None = None
+    """Without TLS: by this the node worker proves which host it is, also from ``gpu-platform hosts enroll``. A node
+    worker with the service's own ``state_dir`` needs none."""
+    token_file: Path | None = None
+    """A file with the token, instead of ``token``."""
     gpus: bool = True
     """false: this host offers CPUs and memory only, and uses nothing from NVIDIA: no NVML, no ``nvidia-smi``, no
     device node, no search for CUDA, no MPS, no health threads."""
@@ -274,6 +299,7 @@ class Settings(BaseSettings):
     """Log one JSON object for each line; false: text for people."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
+    tls: TlsSettings = TlsSettings()
     temporal: TemporalSettings = TemporalSettings()
     service: ServiceSettings = ServiceSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
