@@ -70,11 +70,11 @@ class ServiceSettings(_Section):
     """Address on which the service listens. There is no authentication yet: keep it private."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     """Port of the REST API."""
+    job_defaults: JobDefaults = JobDefaults()
+    """Values for jobs that do not give their own."""
     insecure_http: bool = False
     """true: the service may listen outside the loopback without TLS. Only where the network itself is private and
     encrypted: whoever reads it can act as any user and any host."""
-    job_defaults: JobDefaults = JobDefaults()
-    """Values for jobs that do not give their own."""
 
 
 class SchedulerSettings(_Section):
