@@ -147,6 +147,7 @@ class Launcher:
             records.write_record(str(directory / records.PLAN), plan.model_dump(mode="json"), durable=False)
         self._attempts.opened(key)
         try:
+            self._attempts.check_room(self._node.disk_reserve_mib)
             self.stages.prepare(plan)
             resume = self.checkpointing.resume(plan)
         except Exception:

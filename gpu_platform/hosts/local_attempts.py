@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,20 @@ class LocalAttempts:
         for rank in directory.glob("rank-*"):
             with contextlib.suppress(OSError):  # its log is kept
                 rank.rmdir()
+
+    def check_room(self, reserve_mib: int | None) -> None:
+        """Raise :class:`HostUnavailable` unless the disk of the records has room beyond the reserve.
+
+        What runs already still writes its records then, and its end is known. None: 5 % of the disk, 1 GiB at most.
+        """
+        disk = os.statvfs(self.home)
+        size, free = disk.f_frsize * disk.f_blocks, disk.f_frsize * disk.f_bavail
+        reserve = min(size // 20, 1 << 30) if reserve_mib is None else reserve_mib << 20
+        if free < reserve:
+            raise HostUnavailable(
+                f"{self.host} starts nothing new: {self.home} has {free >> 20} MiB left, and {reserve >> 20} MiB are "
+                "kept for records of what runs (node.disk_reserve_mib); make room there"
+            )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

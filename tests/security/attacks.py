@@ -43,9 +43,9 @@ def open_it(path):
 """What the script of an attack may use."""
 
 
-def attack(host: HostRig, script: str, gpu: int | None = 0) -> HostPlan:
+def attack(host: HostRig, script: str, gpu: int | None = 0, python: str = sys.executable) -> HostPlan:
     """A plan for a Python rank that was given one GPU, or none."""
-    plan = host.plan(sys.executable, "-c", PRELUDE + textwrap.dedent(script))
+    plan = host.plan(python, "-c", PRELUDE + textwrap.dedent(script))
     uuids = [] if gpu is None else [host.inventory.gpus[gpu].uuid]
     return plan.model_copy(
         update={
@@ -55,8 +55,8 @@ def attack(host: HostRig, script: str, gpu: int | None = 0) -> HostPlan:
     )
 
 
-async def run(host: HostRig, script: str, gpu: int | None = 0) -> list[str]:
-    plan = attack(host, script, gpu)
+async def run(host: HostRig, script: str, gpu: int | None = 0, python: str = sys.executable) -> list[str]:
+    plan = attack(host, script, gpu, python)
     host.launch(plan)
     exits = await host.watch(plan)
     lines = host.log(plan).splitlines()

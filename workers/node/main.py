@@ -39,6 +39,7 @@ from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
 from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.rdma import Rdma
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes.exec import ExecSessions
@@ -248,8 +249,8 @@ async def main() -> None:
     scrubber = Scrubber(node, nvml, home, reset=lambda uuid: agent.reset_gpu(uuid), on_failure=fitness.report)
     sharing = Sharing(node, nvml, inventory, home, reset=lambda uuid: agent.reset_gpu(uuid), scrubber=scrubber)
     power_cap = PowerCap(nvml, [gpu.uuid for gpu in inventory.gpus], node.power_limit_w)
-    cpus = CpuBinding(inventory, home)
-    stages = [cuda_stage(settings, inventory), accountant, power_cap, fitness, cpus, sharing]
+    cpus_and_rdma = [CpuBinding(inventory, home), Rdma(inventory, management=node.rdma_management)]
+    stages = [cuda_stage(settings, inventory), accountant, power_cap, fitness, *cpus_and_rdma, sharing]
     agent = HostAgent(settings, nvml, inventory, health, stages=stages, lease_file=lease_file)
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}

@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpu_platform.domain.hosts.gpu import GpuInfo, HostInventory, Nic, NvLink
 from gpu_platform.hosts.inventory import hwloc
 from gpu_platform.hosts.inventory.cuda_driver import find_cuda, runs_on
 from gpu_platform.hosts.inventory.driver_files import read_driver_facts
+from gpu_platform.hosts.isolation import rdma
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.hosts.nvml.gpu_signals import unsupported
 from gpu_platform.hosts.nvml.library import NvmlLibrary
@@ -50,6 +51,7 @@ def read_inventory(nvml: NvmlLibrary, node: NodeSettings, sysfs: Sysfs | None = 
     gpus = [info.model_copy(update={"pcie_switch": switches.get(info.index)}) for _, info in found]
     links, generation = _nvlinks(nvml, found)
     cuda = _cuda_version(nvml)
+    nics = _nics(gpus, sysfs)
     inventory = HostInventory(
         machine=sysfs.product_name() or _machine(gpus),
         driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion),
@@ -59,9 +61,9 @@ def read_inventory(nvml: NvmlLibrary, node: NodeSettings, sysfs: Sysfs | None = 
         nvlink_generation=generation,
         nvlink_domain=_fabric_domain(nvml, [handle for handle, _ in found]),
         nvswitches=sysfs.nvswitches(),
-        nics=_nics(gpus, sysfs),
+        nics=nics,
     )
-    return inventory.model_copy(update=_host_facts(node, gpus, cuda))
+    return inventory.model_copy(update=_host_facts(node, gpus, cuda, rdma.lacks(nics, sysfs=sysfs)))
 
 
 def read_inventory_without_nvml(
@@ -89,8 +91,13 @@ def read_inventory_without_gpus(node: NodeSettings, sysfs: Sysfs | None = None) 
     return inventory.model_copy(update=_host_facts(node, [], None))
 
 
-def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None) -> dict[str, Any]:
-    """Facts of the host that are not read from its GPUs: CPUs, memory, network cards, CUDA, isolation."""
+def _host_facts(
+    node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None, lacks: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Facts of the host that are not read from its GPUs: CPUs, memory, network cards, CUDA, isolation.
+
+    ``lacks``: what jailed ranks miss here.
+    """
     isolation = choose_isolation(node)
     installed = find_cuda(node.cuda_roots) if node.gpus else {}
     usable = {version: path for version, path in installed.items() if runs_on(driver_cuda, version, path)}
@@ -103,7 +110,7 @@ def _host_facts(node: NodeSettings, gpus: list[GpuInfo], driver_cuda: str | None
         "cuda_installations": usable,
         "unusable_cuda": dict.fromkeys(too_new, f"its driver runs CUDA up to {driver_cuda}"),
         "isolation": isolation.kind,
-        "missing_guarantees": isolation.missing,
+        "missing_guarantees": [*isolation.missing, *(lacks if isolation.jailed else ())],
         "mig_profiles": _mig_profiles(gpus),
         "labels": node.labels,
     }

@@ -18,8 +18,13 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-USED = ("memory", "pids", "cpuset", "devices", "freezer")
+USED = ("memory", "pids", "cpuset", "cpu", "io", "devices", "freezer")
 """The controllers that we use. The last two exist only in v1."""
+WEIGHTS = ("cpu", "io")
+"""Controllers that a jail can do without: they share a host out, but keep nobody from anything."""
+
+_V1_NAMES = {"io": "blkio"}
+"""Controllers that cgroup v1 calls otherwise."""
 
 _POLL_S = 0.005
 _GONE = (errno.ENOENT, errno.ESRCH, errno.ENODEV)
@@ -47,18 +52,6 @@ class Hierarchies(NamedTuple):
         return controller in self.v2 or controller in self.v1
 
 
-class Limits(NamedTuple):
-    """The limits of a cgroup. None: no limit."""
-
-    memory_bytes: int | None = None
-    pids: int | None = None
-    """The most tasks. Each thread is a task."""
-    cpus: str | None = None
-    """The CPUs as a kernel list, e.g. ``0-31,64-95``."""
-    mems: str | None = None
-    """The NUMA nodes of the memory, as a kernel list. They belong to ``cpus``."""
-
-
 def find_hierarchies(mountinfo: str = "/proc/self/mountinfo") -> Hierarchies:
     """Find them in mountinfo (proc(5))."""
     unified: str | None = None
@@ -72,13 +65,28 @@ def find_hierarchies(mountinfo: str = "/proc/self/mountinfo") -> Hierarchies:
                 unified = mount_point
             elif kind == "cgroup":
                 for controller in USED:
-                    if controller in options.split(","):
+                    if _V1_NAMES.get(controller, controller) in options.split(","):
                         v1.setdefault(controller, mount_point)
     v2: list[str] = []
     if unified is not None:
         v2 = [name for name in _read(f"{unified}/cgroup.controllers").split() if name in USED]
         v1.pop("freezer", None)  # cgroup.kill and cgroup.freeze are better
     return Hierarchies(unified, v2, v1)
+
+
+def without_unusable(hierarchies: Hierarchies, root: str) -> Hierarchies:
+    """Leave out the controllers of :data:`WEIGHTS` that the v2 tree refuses to hand to cgroups below ``root``.
+
+    The kernel does so, e.g., while a process with real-time priority is outside of the root cgroup.
+    """
+    usable = list(hierarchies.v2)
+    for controller in WEIGHTS:
+        try:
+            if controller in usable:
+                Cgroup(hierarchies._replace(v2=[controller], v1={}), root).create(domain=True)
+        except OSError:
+            usable.remove(controller)
+    return hierarchies._replace(v2=usable)
 
 
 class Cgroup:
@@ -97,7 +105,7 @@ class Cgroup:
         """The cgroup of this name below this one. It need not exist."""
         return Cgroup(self.hierarchies, f"{self.name}/{name}")
 
-    def create(self, limits: Limits | None = None, *, domain: bool = False) -> None:
+    def create(self, *, domain: bool = False) -> None:
         """Make the cgroup and its parents. ``domain``: it will hold cgroups, not processes. It may be repeated."""
         if self.hierarchies.unified is not None:
             self._create_v2(domain)
@@ -105,8 +113,6 @@ class Cgroup:
             os.makedirs(os.path.join(mount_point, self.name), exist_ok=True)
         if "cpuset" in self.hierarchies.v1:
             self._fill_cpuset_v1()
-        if limits is not None:
-            self._limit(limits)
 
     def fork(self) -> int:
         """As ``os.fork()``, but with v2 the child is in this cgroup from its first instruction (clone3(2)).
@@ -122,11 +128,11 @@ class Cgroup:
         finally:
             os.close(fd)
 
-    def enter(self) -> None:
-        """Move the calling process, made by :meth:`fork`, into the v1 trees too."""
+    def enter(self, pid: int = 0) -> None:
+        """Move a process that :meth:`fork` made into the v1 trees too. 0: the calling process."""
         for path in self._paths():
             if path != self.path or self.hierarchies.unified is None:
-                write_control(f"{path}/cgroup.procs", "0")
+                write_control(f"{path}/cgroup.procs", str(pid))
 
     def processes(self) -> set[int]:
         """Pids in the cgroup and in all cgroups below it, zombies included."""
@@ -204,9 +210,16 @@ class Cgroup:
                     gone = False
         return gone
 
+    def path_of(self, controller: str) -> str | None:
+        """Its directory in the tree that has the controller. None: the host does not offer the controller."""
+        mount_point = self.hierarchies.v1.get(controller)
+        if controller in self.hierarchies.v2:
+            mount_point = self.hierarchies.unified
+        return None if mount_point is None else os.path.join(mount_point, self.name)
+
     def out_of_memory_kills(self) -> int:
         """How many of its processes the kernel killed because it was at its memory limit."""
-        path = self._path_of("memory")
+        path = self.path_of("memory")
         name = "memory.events" if "memory" in self.hierarchies.v2 else "memory.oom_control"
         try:
             fields = dict(line.split() for line in _read(f"{path}/{name}").splitlines())
@@ -231,7 +244,7 @@ class Cgroup:
         return self._memory("memory.peak", "memory.max_usage_in_bytes") or self.memory_bytes()
 
     def _memory(self, v2: str, v1: str) -> int:
-        path = self._path_of("memory")
+        path = self.path_of("memory")
         try:
             return int(_read(f"{path}/{v2 if 'memory' in self.hierarchies.v2 else v1}"))
         except OSError:
@@ -259,33 +272,11 @@ class Cgroup:
                 if not _read(f"{directory}/{file}").strip():
                     write_control(f"{directory}/{file}", _read(f"{parent}/{file}").strip())
 
-    def _limit(self, limits: Limits) -> None:
-        if limits.memory_bytes is not None and (path := self._path_of("memory")):
-            if "memory" in self.hierarchies.v2:
-                write_control(f"{path}/memory.max", str(limits.memory_bytes))
-                write_control(f"{path}/memory.oom.group", "1")  # a rank cannot go on with only some of its processes
-                _write_if_there(f"{path}/memory.swap.max", "0")
-            else:
-                write_control(f"{path}/memory.limit_in_bytes", str(limits.memory_bytes))
-                _write_if_there(f"{path}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
-        if limits.pids is not None and (path := self._path_of("pids")):
-            write_control(f"{path}/pids.max", str(limits.pids))
-        if limits.cpus is not None and (path := self._path_of("cpuset")):
-            write_control(f"{path}/cpuset.cpus", limits.cpus)
-            if limits.mems is not None:
-                write_control(f"{path}/cpuset.mems", limits.mems)
-
     def _freeze(self, frozen: bool) -> None:
         if self.hierarchies.unified is not None:
             write_control(f"{self.path}/cgroup.freeze", "1" if frozen else "0")
         else:
             write_control(f"{self.path}/freezer.state", "FROZEN" if frozen else "THAWED")
-
-    def _path_of(self, controller: str) -> str | None:
-        mount_point = self.hierarchies.v1.get(controller)
-        if controller in self.hierarchies.v2:
-            mount_point = self.hierarchies.unified
-        return None if mount_point is None else os.path.join(mount_point, self.name)
 
     def _paths(self) -> list[str]:
         """Its directory in each tree. The tree that tracks processes is last.
@@ -346,13 +337,6 @@ def write_control(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
-
-
-def _write_if_there(path: str, text: str) -> None:
-    try:
-        write_control(path, text)
-    except FileNotFoundError:  # this kernel does not count swap
-        return
 
 
 def parse_cpu_list(text: str) -> set[int]:

@@ -18,8 +18,8 @@ from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.isolation import device_filter, privileges
-from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, Limits, find_hierarchies
+from gpu_platform.hosts.isolation import device_filter, host_limits, privileges
+from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, find_hierarchies, without_unusable
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
 from gpu_platform.hosts.isolation.jail import cgroup_name
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
@@ -40,8 +40,6 @@ _PLAIN_LACKS = [
 _JAIL_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _SECRETS = ("/etc/gpu-platform",)
-_HOST_RESERVE = 0.05
-"""The share of the host's memory that no rank gets, so that a memory bomb ends before the host does."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,7 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     if problems or hierarchies is None:
         return Isolation(False, [*_PLAIN_LACKS, *(f"no jail because: {problem}" for problem in problems)])
     wanted = {"memory": "memory limit", "pids": "process limit", "cpuset": "CPU binding"}
+    weights = {"cpu": "CPU weight", "io": "limit of reading and writing"}
     lacks = [
         f"{what}: the kernel offers no {controller} controller"
         for controller, what in wanted.items()
@@ -79,6 +78,15 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     ]
     if lacks and node.isolation == "required":
         raise _impossible(node, lacks)
+    lacks += [
+        f"{what}: the kernel offers no {controller} controller"
+        for controller, what in weights.items()
+        if not hierarchies.has(controller)
+    ]
+    if (locked := privileges.memlock_bytes()) is not None and node.rank_memlock_mib is None:
+        lacks.append(
+            f"RDMA: ranks may lock only {locked >> 20} MiB of memory (give the node worker LimitMEMLOCK=infinity)"
+        )
     return Isolation(True, [*lacks, *_JAIL_LACKS], hierarchies)
 
 
@@ -93,10 +101,10 @@ def _probe() -> tuple[list[str], Hierarchies | None]:
     """Try everything that a jail needs. Returns why no jail is possible here (empty: it is), and where cgroups are."""
     if os.geteuid() != 0:
         return ["the node worker does not run as root"], None
-    if not privileges.is_supported():
-        return [f"the system call filter does not know {os.uname().machine}"], None
+    if (why := privileges.why_not()) is not None:
+        return [why], None
     try:
-        hierarchies = find_hierarchies()
+        hierarchies = without_unusable(find_hierarchies(), CGROUP_ROOT)
         probe = Cgroup(hierarchies, f"{CGROUP_ROOT}/probe-{os.getpid()}")
         if not device_filter.is_supported(probe):
             return ["the kernel takes no device filter (CONFIG_CGROUP_BPF, or the v1 devices controller)"], None
@@ -114,6 +122,8 @@ def _try_bubblewrap() -> str | None:
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
+    if shutil.which("setpriv") is None:
+        return "setpriv is not installed (apt-get install util-linux)"
     command = [program, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "true"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return f"bubblewrap does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
@@ -135,6 +145,7 @@ class JailPlanner:
         assert isolation.hierarchies is not None
         self._node = settings.node
         self._hierarchies = isolation.hierarchies
+        host_limits.limit_all_jails(settings.node, isolation.hierarchies)
         self._home = home
         self._checkpoints = checkpoints
         self._dev = dev
@@ -166,6 +177,8 @@ class JailPlanner:
             devices=nodes,
             tmp_mib=self._node.rank_tmp_mib,
             shm=provision.shm,
+            tmp_files=self._node.rank_tmp_files,
+            shm_mib=self._node.rank_shm_mib,
         )
         return JailOrder(
             attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
@@ -173,24 +186,19 @@ class JailPlanner:
             cgroup=cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
             devices=[device_filter.device_of(node) for node in nodes],
             mounts=mounts,
-            limits=Limits(memory_bytes=plan.limits.ram_mib << 20 or None),
+            limits=host_limits.of_attempt(self._node, plan),
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
         """The order for the jail of one rank; see :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
         account = account_of(self._node, plan.user)
-        memory = self._node.rank_memory_mib
         bound = provision.rank_cpus.get(spec.rank)
         cpus, mems = bound or nearest(own_gpus(plan, spec, self._gpus), Sysfs())
-        limits = Limits(
-            memory_bytes=_host_memory_bytes() if memory is None else memory << 20,
-            pids=self._node.rank_pids_max,
-            cpus=cpus,
-            mems=mems,
-        )
+        memlock = self._node.rank_memlock_mib
         return RankJailOrder(
             rank=spec.rank,
-            limits=limits,
+            limits=host_limits.of_rank(self._node, plan)._replace(cpus=cpus, mems=mems),
+            memlock_bytes=None if memlock is None else memlock << 20,
             uid=None if account is None else account.pw_uid,
             gid=None if account is None else account.pw_gid,
         )
@@ -204,10 +212,11 @@ class JailPlanner:
 
     def _trees(self, provision: Provision) -> Hierarchies:
         """The trees that the jail uses. Each v1 tree costs time, so cpuset's is left out if there is nothing to bind
-        to."""
-        if provision.rank_cpus or Sysfs().numa_nodes() > 1:
-            return self._hierarchies
-        v1 = {name: path for name, path in self._hierarchies.v1.items() if name != "cpuset"}
+        to, and that of the disks if nothing is limited there."""
+        unused = set() if provision.rank_cpus or Sysfs().numa_nodes() > 1 else {"cpuset"}
+        if self._node.attempt_io_mib_s is None:
+            unused.add("io")
+        v1 = {name: path for name, path in self._hierarchies.v1.items() if name not in unused}
         return self._hierarchies._replace(v1=v1)
 
     def _device_nodes(self, nvml: NvmlLibrary, plan: HostPlan) -> list[str]:
@@ -241,9 +250,3 @@ def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
             f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there",
             kind=blame(FailureCause.REQUEST),
         ) from None
-
-
-@cache
-def _host_memory_bytes() -> int:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(total * (1 - _HOST_RESERVE))

@@ -4,7 +4,7 @@ Made once per attempt by a process that the spawner forks, before any rank start
 supervisor then joins it. ::
 
     <cgroup root>/gpu-platform/<hash of the host's directory>.<host>.<job>.<attempt>/     device filter
-        holder/     bubblewrap, which holds the namespaces
+        holder/     the process that holds the namespaces
         rank-<n>/   limits; a kill of it spares nobody
 
 The record (``records.JAIL``) is written before anything is made, so that whatever was made can be
@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_platform.hosts.isolation import device_filter, privileges, sandbox
+from gpu_platform.hosts.isolation import device_filter, privileges, sandbox, seccomp
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies
+from gpu_platform.hosts.isolation.cgroup_limits import apply_limits
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
@@ -117,7 +118,8 @@ def _create(order: JailOrder) -> None:
     }
     records.write_record(path, record, durable=False)
     cgroup = Cgroup(order.hierarchies, order.cgroup)
-    cgroup.create(order.limits, domain=True)
+    cgroup.create(domain=True)
+    apply_limits(cgroup, order.limits)
     device_filter.admit_only(cgroup, [*device_filter.HARMLESS, *order.devices])
     inside = cgroup.child(_HOLDER)
     inside.create()
@@ -153,9 +155,12 @@ class RankJail:
         self.root = f"/proc/{process.pid}/root"
         """The file system that the rank sees, as a path of the host."""
         self.user: tuple[int | None, int | None] = order.uid, order.gid
+        self._memlock_bytes = order.memlock_bytes
+        seccomp.program()  # compiled here, where nothing of the job has been entered yet
         self.cgroup = jail.cgroup.child(f"rank-{order.rank}")
         if not join:
-            self.cgroup.create(order.limits)
+            self.cgroup.create()
+            apply_limits(self.cgroup, order.limits, ends_together=True)
         sandbox.share_pids(holder)
 
     def fork(self) -> int:
@@ -168,4 +173,5 @@ class RankJail:
     def enter(self) -> None:
         """Enter the jail. The rank itself calls it, just before it executes its program."""
         sandbox.enter(self._holder_fd)
+        privileges.limit_memlock(self._memlock_bytes)
         privileges.drop_privileges(*self.user)

@@ -11,12 +11,16 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from gpu_platform.hosts.isolation.cgroup import Hierarchies, Limits
+from gpu_platform.hosts.isolation.cgroup import Hierarchies
+from gpu_platform.hosts.isolation.cgroup_limits import Limits
 from gpu_platform.hosts.isolation.device_filter import Device
 from gpu_platform.hosts.isolation.sandbox import Mounts
 
 CGROUP_ROOT = "gpu-platform"
 """Every cgroup of ranks is below this one."""
+
+_LIMITS_OF_EARLIER_RELEASES = 4
+"""How many values the limits of a rank have in a record of an earlier release."""
 
 _T = TypeVar("_T")
 _Check = Callable[[object], bool]
@@ -57,6 +61,8 @@ class RankJailOrder(NamedTuple):
     uid: int | None
     """None: the node worker's own account."""
     gid: int | None
+    memlock_bytes: int | None = None
+    """Memory that each process may lock. None: any amount."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -71,6 +77,7 @@ class RankJailOrder(NamedTuple):
             limits=_limits(fields),
             uid=fields.maybe_count("uid"),
             gid=fields.maybe_count("gid"),
+            memlock_bytes=fields.maybe_count("memlock_bytes"),
         )
         fields.refuse_others()
         return order
@@ -180,7 +187,7 @@ class JailOrder(NamedTuple):
             hierarchies=Hierarchies(*fields.take("hierarchies", _is_hierarchies, "[mount point, list, object]")),
             cgroup=cgroup,
             devices=[Device(*device) for device in devices],
-            mounts=Mounts(*fields.take("mounts", _is_mounts, "[4 lists of absolute paths, a number, a path or null]")),
+            mounts=Mounts(*fields.take("mounts", _is_mounts, "[4 lists of absolute paths, a size, a path, 2 sizes]")),
             limits=_limits(fields),
         )
         fields.refuse_others()
@@ -283,7 +290,7 @@ class _Fields:
 
 
 def _limits(fields: _Fields) -> Limits:
-    return Limits(*fields.take("limits", _is_limits, "[bytes, tasks, CPUs, NUMA nodes], each or null"))
+    return Limits(*fields.take("limits", _is_limits, "[bytes, tasks, CPUs, NUMA nodes, weights, rate], each or null"))
 
 
 def _is_int(value: object) -> bool:
@@ -331,11 +338,11 @@ def _is_device(value: object) -> bool:
 
 
 def _is_limits(value: object) -> bool:
-    checks = (_is_count, _is_count, _is_text, _is_text)
+    checks = (_is_count, _is_count, _is_text, _is_text, _is_count, _is_count, _is_count)
     return (
         isinstance(value, list)
-        and len(value) == len(checks)
-        and all(_is_or_null(one, check) for one, check in zip(value, checks, strict=True))
+        and _LIMITS_OF_EARLIER_RELEASES <= len(value) <= len(checks)
+        and all(_is_or_null(one, check) for one, check in zip(value, checks, strict=False))
     )
 
 
@@ -353,8 +360,9 @@ def _is_hierarchies(value: object) -> bool:
 def _is_mounts(value: object) -> bool:
     return (
         isinstance(value, list)
-        and len(value) == 6
+        and len(value) == 8
         and all(_is_list(paths, _is_path) for paths in value[:4])
         and _is_count(value[4])
         and _is_or_null(value[5], _is_path)
+        and all(_is_or_null(size, _is_count) for size in value[6:])
     )

@@ -13,15 +13,30 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
+import time
 from typing import NamedTuple, NoReturn
 
+from gpu_platform.hosts.isolation import seccomp
 from gpu_platform.hosts.isolation.cgroup import Cgroup
-from gpu_platform.hosts.system.process_tree import Process, read_stat
+from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x0002_0000, 0x0800_0000, 0x2000_0000
 _MOUNT_TIMEOUT_S = 20.0
-_CAPABILITIES = "nvidia-caps"
+_HOLDER_TIMEOUT_S = 20.0
+_HOLDER_POLL_S = 0.0002
+_FOLDERS = ("nvidia-caps", "nvidia-caps-imex-channels", "infiniband")
+"""Directories of ``/dev`` in which device nodes lie."""
+_SMALL = ["--size", str(16 << 20)]
+"""Of directories that are only there to hide others."""
+_SYS_FSCONFIG, _SYS_FSPICK = 431, 433
+"""Numbers of fsconfig(2) and fspick(2), the same on every architecture."""
+_AT_FDCWD, _SET_STRING, _RECONFIGURE = -100, 1, 7
+
+HOLDER_UID = 65_533
+"""The uid of the process that holds the namespaces. No rank has it, so no rank may trace or signal that process.
+Debian keeps the number free (Debian Policy 9.2.2), and so does systemd (its "Users, Groups, UIDs and GIDs")."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -37,47 +52,68 @@ class Mounts(NamedTuple):
     readable: list[str]
     """Directories that are shown read-only although they are below a hidden one."""
     devices: list[str]
-    """Device nodes of the attempt's GPUs. Each appears as ``/dev/<its name>``, a capability below ``nvidia-caps``."""
+    """Device nodes of the attempt. Each appears as ``/dev/<its name>``, or in the directory of ``/dev`` that it has."""
     tmp_mib: int
     shm: str | None = None
     """The directory that appears as ``/dev/shm``. None: an empty one of its own."""
+    tmp_files: int | None = None
+    """The most files in each of ``/tmp``, ``/var/tmp`` and ``/dev/shm``. None: what the kernel gives."""
+    shm_mib: int | None = None
+    """Size of ``/dev/shm``. None: half of the host's memory, the kernel's default."""
 
 
-def bwrap_command(program: str, mounts: Mounts, *, info_fd: int, ready_fd: int) -> list[str]:
+class _Descriptors(NamedTuple):
+    """What bubblewrap is told by numbers: where it writes what it did, waits, and reads the system call filter."""
+
+    info: int
+    ready: int
+    seccomp: int
+
+
+def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors) -> list[str]:
     """The command line: all read-only, then the exceptions, outer directories first so that none hides an inner one."""
-    shm = ["--perms", "1777", "--tmpfs", "/dev/shm"] if mounts.shm is None else ["--bind", mounts.shm, "/dev/shm"]
+    size = [] if mounts.shm_mib is None else ["--size", str(mounts.shm_mib << 20)]
+    shm = ["--perms", "1777", *size, "--tmpfs", "/dev/shm"]
+    if mounts.shm is not None:
+        shm = ["--bind", mounts.shm, "/dev/shm"]
     tmp = ["--perms", "1777", "--size", str(mounts.tmp_mib << 20), "--tmpfs"]
     places: list[tuple[str, list[str]]] = [
         ("/tmp", [*tmp, "/tmp"]),
         ("/var/tmp", [*tmp, "/var/tmp"]),
-        ("/run", ["--tmpfs", "/run"]),
+        ("/run", [*_SMALL, "--tmpfs", "/run"]),
         ("/run/systemd/resolve", ["--ro-bind-try", "/run/systemd/resolve", "/run/systemd/resolve"]),
         *((path, _bind(path, "--bind-try" if may_be_writable(path) else "--ro-bind-try")) for path in mounts.writable),
-        *((path, ["--tmpfs", path]) for path in mounts.hidden),
+        *((path, [*_SMALL, "--tmpfs", path]) for path in mounts.hidden),
         *((path, _bind(path, "--ro-bind")) for path in mounts.readable),
     ]
     places.sort(key=lambda place: place[0].rstrip("/").count("/"))
     return [
         program,
         *("--unshare-pid", "--unshare-ipc", "--new-session", "--cap-drop", "ALL"),
+        # The holder becomes another user with these, and has none after that.
+        *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"),
+        *("--as-pid-1", "--seccomp", str(fds.seccomp)),
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
         *(
             "--ro-bind",
             "/proc/sys",
             "/proc/sys",
         ),  # bwrap leaves it writable, and uid 0 may write there without any capability
-        *(word for path in mounts.devices for word in ("--dev-bind", path, _place_of_node(path))),
+        *(word for path in mounts.devices for word in _bind_node(path)),
         *(*shm, "--remount-ro", "/dev"),
         *(word for _, words in places for word in words),
-        *("--info-fd", str(info_fd), "--block-fd", str(ready_fd)),
-        *("--", "sleep", "infinity"),
+        *("--info-fd", str(fds.info), "--block-fd", str(fds.ready)),
+        *("--", "setpriv", f"--reuid={HOLDER_UID}", f"--regid={HOLDER_UID}", "--clear-groups"),
+        *("--inh-caps=-all", "--bounding-set=-all", "sleep", "infinity"),
     ]
 
 
-def _place_of_node(path: str) -> str:
+def _bind_node(path: str) -> list[str]:
     directory, name = os.path.split(path)
-    below = _CAPABILITIES if os.path.basename(directory) == _CAPABILITIES else ""
-    return os.path.join("/dev", below, name)
+    folder = os.path.basename(directory)
+    if folder not in _FOLDERS:
+        return ["--dev-bind", path, f"/dev/{name}"]
+    return ["--perms", "0755", "--dir", f"/dev/{folder}", "--dev-bind", path, f"/dev/{folder}/{name}"]
 
 
 def _bind(path: str, option: str) -> list[str]:
@@ -94,6 +130,7 @@ def may_be_writable(path: str) -> bool:
 def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
     """Start the sandbox. Returns the process that holds the namespaces, after all is mounted. It is pid 1 inside.
 
+    It has a uid of its own, no capabilities and the system call filter: whoever gets into it has gained nothing.
     Raises ``OSError`` with the message of bubblewrap. The caller does not wait for the process: it ends with the
     attempt.
     """
@@ -105,15 +142,15 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
     ready, blocks = socket.socketpair()
     info, info_end = os.pipe()
     ready.send(b"1")  # bwrap reads this byte
+    fds = _Descriptors(info_end, blocks.fileno(), seccomp.program_file())
     pid = cgroup.fork()
     if pid == 0:
-        _become_bwrap(
-            bwrap_command(program, mounts, info_fd=info_end, ready_fd=blocks.fileno()), log_path, info_end, blocks
-        )
-    os.close(info_end)
+        _become_bwrap(bwrap_command(program, mounts, fds), log_path, fds)
+    os.close(fds.info)
+    os.close(fds.seccomp)
     blocks.close()
     # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
-    # of the ranks, soon after, take no time. With v2 alone this does nothing.
+    # of the holder and of the ranks, soon after, take no time. With v2 alone this does nothing.
     cgroup.enter()
     with open(info, "rb") as file, ready:
         text = file.read()
@@ -123,22 +160,64 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
         except OSError:  # bwrap ended without reading our byte, or hangs on a dead network file system
             is_ready = False
     holder = read_stat(json.loads(text)["child-pid"]) if text and is_ready else None
-    if holder is None or holder.zombie:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+    is_ready = holder is not None and _has_settled(holder.process, cgroup)
+    # The process that started the holder is outside of the sandbox and only waits for its end.
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    if holder is None or not is_ready:
         with open(log_path) as file:
             raise OSError(5, f"bubblewrap could not make the jail: {file.read()[-400:].strip()}")
+    _limit_files(holder.process, mounts)
     return holder.process
 
 
-def _become_bwrap(command: list[str], log_path: str, info_end: int, blocks: socket.socket) -> NoReturn:
+def _has_settled(holder: Process, cgroup: Cgroup) -> bool:
+    """Wait until the holder has dropped its privileges and does nothing any more. False: it ended, or takes too long.
+
+    The kernel shows its environment as root's until it is another user and has executed its next program (proc(5)).
+    """
+    deadline = time.monotonic() + _HOLDER_TIMEOUT_S
+    try:
+        cgroup.enter(holder.pid)
+        while os.stat(f"/proc/{holder.pid}/environ").st_uid != HOLDER_UID:
+            if time.monotonic() > deadline or not is_alive(holder):
+                return False
+            time.sleep(_HOLDER_POLL_S)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True
+
+
+def _limit_files(holder: Process, mounts: Mounts) -> None:
+    """Limit the number of files in the sandbox's temporary directories: bubblewrap can limit only their size."""
+    if mounts.tmp_files is None:
+        return
+    for path in ("/tmp", "/var/tmp", *(() if mounts.shm else ("/dev/shm",))):
+        place = f"/proc/{holder.pid}/root{path}".encode()
+        fd = _libc.syscall(_SYS_FSPICK, _AT_FDCWD, place, 0)
+        if fd < 0:
+            raise _failed("fspick(2)")
+        try:
+            count = str(mounts.tmp_files).encode()
+            if (
+                _libc.syscall(_SYS_FSCONFIG, fd, _SET_STRING, b"nr_inodes", count, 0) != 0
+                or _libc.syscall(_SYS_FSCONFIG, fd, _RECONFIGURE, None, None, 0) != 0
+            ):
+                raise _failed("fsconfig(2)")
+        finally:
+            os.close(fd)
+
+
+def _become_bwrap(command: list[str], log_path: str, fds: _Descriptors) -> NoReturn:
     try:
         os.setsid()
-        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        # The holder inherits it, and with that the kernel removes each ended process whose parent has ended before it.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
-        for fd in (info_end, blocks.fileno()):
+        for fd in fds:
             os.set_inheritable(fd, True)
         os.chdir("/")
         os.execve(command[0], command, {"PATH": "/usr/bin:/bin"})
@@ -167,5 +246,9 @@ def enter(holder_fd: int) -> None:
 
 def _setns(holder_fd: int, kinds: int) -> None:
     if _libc.setns(holder_fd, kinds) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"setns(2): {os.strerror(code)}")
+        raise _failed("setns(2)")
+
+
+def _failed(call: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{call}: {os.strerror(code)}")

@@ -19,6 +19,7 @@ import termios
 import traceback
 from typing import Any, NamedTuple, NoReturn
 
+from gpu_platform.hosts.isolation import privileges
 from gpu_platform.hosts.isolation.jail import RankJail
 from gpu_platform.hosts.isolation.orders import BadOrder, ExecOrder, RankOrder
 from gpu_platform.hosts.processes.supervisor import (
@@ -41,6 +42,7 @@ def main(control_fd: int) -> None:
     """Take one order from the socket ``control_fd``, run its program, and send what happens."""
     become_subreaper()
     name_process(b"gpu-exec")
+    privileges.hide_memory()
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     message = json.loads(control.recv(MESSAGE_BYTES))

@@ -18,6 +18,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+from gpu_platform.hosts.isolation import privileges, seccomp
 from gpu_platform.hosts.isolation.jail import create_jail
 from gpu_platform.hosts.isolation.orders import BadOrder, JailOrder, RankOrder, parse_order
 from gpu_platform.hosts.processes.supervisor import Reply, name_process, supervise
@@ -33,8 +34,12 @@ def main() -> None:
     """Take orders and fork a process for each, until the node worker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the node worker's terminal is meant for the node worker
     name_process(b"gpu-spawner")
+    privileges.hide_memory()
     os.chdir("/")
     boot_id()  # read once here, so that every fork knows it
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # no libseccomp: then ranks here are plain processes
+            seccomp.program()  # for the same reason
     gc.freeze()  # objects that exist now are never collected, so forks share their pages
     poll = select.poll()
     poll.register(ORDERS, select.POLLIN)

@@ -84,6 +84,15 @@ class Sysfs:
                     found.setdefault(bus_id, (path.name, kind, bus_id))
         return sorted(found.values())
 
+    def rdma_nodes(self) -> dict[str, list[str]]:
+        """RDMA card, e.g. ``mlx5_0`` -> the names of its device nodes below ``/dev/infiniband``."""
+        found: dict[str, list[str]] = {}
+        for kind in ("infiniband_verbs", "infiniband_mad"):
+            for path in sorted((self._root / "class" / kind).glob("*")):
+                if (card := _read(path / "ibdev")) is not None:
+                    found.setdefault(card, []).append(path.name)
+        return found
+
     def nvswitches(self) -> int:
         """How many NVSwitches there are: NVIDIA's PCI functions of the class "bridge, other" (0x0680)."""
         return sum(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, RankLimits, RankSpec
-from gpu_platform.hosts.isolation.cgroup import Cgroup, Limits, cpu_list, find_hierarchies, parse_cpu_list
+from gpu_platform.hosts.isolation.cgroup import Cgroup, cpu_list, find_hierarchies, parse_cpu_list
+from gpu_platform.hosts.isolation.cgroup_limits import Limits, apply_limits
 from gpu_platform.hosts.isolation.cpus import CpuBinding
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.topology.description import load_description
@@ -122,6 +123,7 @@ def test_a_pure_v2_hierarchy_gets_every_limit_where_it_belongs(tmp_path: Path, m
                 "memory.oom.group",
                 "memory.swap.max",
                 "pids.max",
+                "cpu.weight",
                 "cpuset.cpus",
                 "cpuset.mems",
             ):
@@ -133,14 +135,17 @@ def test_a_pure_v2_hierarchy_gets_every_limit_where_it_belongs(tmp_path: Path, m
     mountinfo = tmp_path / "mountinfo"
     mountinfo.write_text(f"30 1 0:26 / {root} rw,nosuid shared:4 - cgroup2 cgroup2 rw\n")
     hierarchies = find_hierarchies(str(mountinfo))
-    assert hierarchies == (str(root), ["cpuset", "memory", "pids"], {})
+    assert hierarchies == (str(root), ["cpuset", "cpu", "memory", "pids"], {})
     attempt = Cgroup(hierarchies, "gpu-platform/attempt")
-    attempt.create(Limits(memory_bytes=1 << 30), domain=True)
+    attempt.create(domain=True)
+    apply_limits(attempt, Limits(memory_bytes=1 << 30, cpu_weight=400))
     rank = attempt.child("rank-0")
-    rank.create(Limits(memory_bytes=1 << 20, pids=100, cpus="0-3", mems="0"))
+    rank.create()
+    apply_limits(rank, Limits(memory_bytes=1 << 20, pids=100, cpus="0-3", mems="0"), ends_together=True)
     for directory in (root, root / "gpu-platform", root / "gpu-platform/attempt"):
-        assert (directory / "cgroup.subtree_control").read_text() == "+cpuset +memory +pids"
+        assert (directory / "cgroup.subtree_control").read_text() == "+cpuset +cpu +memory +pids"
     assert (root / "gpu-platform/attempt/memory.max").read_text() == str(1 << 30)
+    assert (root / "gpu-platform/attempt/cpu.weight").read_text() == "400"
     own = root / "gpu-platform/attempt/rank-0"
     values = ("memory.max", "memory.oom.group", "memory.swap.max", "pids.max", "cpuset.cpus", "cpuset.mems")
     assert [(own / file).read_text() for file in values] == [str(1 << 20), "1", "0", "100", "0-3", "0"]

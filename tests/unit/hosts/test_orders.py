@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpu_platform.hosts.isolation.cgroup import Hierarchies, Limits
+from gpu_platform.hosts.isolation.cgroup import Hierarchies
+from gpu_platform.hosts.isolation.cgroup_limits import Limits
 from gpu_platform.hosts.isolation.device_filter import Device
 from gpu_platform.hosts.isolation.orders import (
     BadOrder,
@@ -33,7 +34,7 @@ RANK = RankOrder(
     log_file_bytes=1 << 20,
     log_files=3,
     lease=LeaseTerms("/state/lease.json", 4, ends_rank=True),
-    jail=RankJailOrder(0, Limits(1 << 30, 100, "0-3", "0"), 1000, None),
+    jail=RankJailOrder(0, Limits(1 << 30, 100, "0-3", "0", 200), 1000, None, 1 << 20),
     cpus=[0, 1],
 )
 JAIL = JailOrder(
@@ -41,7 +42,7 @@ JAIL = JailOrder(
     hierarchies=Hierarchies("/sys/fs/cgroup", ["memory", "pids"], {"devices": "/sys/fs/cgroup/devices"}),
     cgroup="gpu-platform/abc.box.j.1",
     devices=[Device(195, 0), Device(195, None)],
-    mounts=Mounts(["/scratch"], ["/state"], [], ["/dev/nvidia0"], 1024, None),
+    mounts=Mounts(["/scratch"], ["/state"], [], ["/dev/nvidia0"], 1024, None, 1000, 64),
     limits=Limits(),
 )
 EXEC = ExecOrder(
