@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -269,6 +269,10 @@ class NodeSettings(_Section):
     as ``ibdiagnet``. Only where all users are trusted: these nodes can reconfigure the fabric."""
     writable_paths: list[Path] = []
     """What jailed ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
+    workdirs: list[str] = ["~", "/home", "/scratch", "/data"]
+    """Jailed ranks may have their working directory in or below these; ``~`` is the home of the user's own account
+    (``node.users``). What the rank's account may not enter or write there, it cannot. Directories of the system, of
+    root and of the platform are refused, whatever this says."""
     exclusive_process: bool = True
     """A GPU that is not shared takes one process at a time (compute mode EXCLUSIVE_PROCESS), unless the job has more
     ranks than GPUs; false: any number of processes."""
@@ -298,8 +302,31 @@ class NodeSettings(_Section):
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
     """How much is read back after a scrub: 1: every window of 32 MiB, 16: one window in sixteen."""
     users: dict[str, str] = {}
-    """Submitting user -> local account that the user's jailed ranks run as; ``*`` means everybody else. Other users'
-    ranks run as the node worker's user, without its privileges."""
+    """Submitting user -> local account that the user's jailed ranks run as, e.g. ``{alice: alice}``. The ranks of each
+    job of any other user run as an account of the job's own, out of ``attempt_uids``. Never root. ``*``, for all users,
+    is ignored: it would let jobs of different users reach each other."""
+    attempt_uids: str = "1879048192-2147352575"
+    """The user and group ids (first-last) of the accounts that jobs get when their user has none. Nobody else may use
+    them. The same on all hosts, so that the hosts of a gang can write into one checkpoint directory."""
+
+    @field_validator("attempt_uids")
+    @classmethod
+    def _is_a_range(cls, value: str) -> str:
+        first, _, last = value.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and _FIRST_UID <= int(first) < int(last) <= _LAST_UID):
+            raise ValueError(
+                f"{value!r} is no range of ids: write first-last, from {_FIRST_UID} to {_LAST_UID}, e.g. 200000-265535"
+            )
+        return value
+
+    @property
+    def attempt_uid_range(self) -> range:
+        """``attempt_uids`` as numbers."""
+        first, _, last = self.attempt_uids.partition("-")
+        return range(int(first), int(last) + 1)
+
+
+_FIRST_UID, _LAST_UID = 65_536, 4_294_967_293
 
 
 class Settings(BaseSettings):

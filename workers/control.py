@@ -21,6 +21,7 @@ from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
+from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
@@ -104,6 +105,7 @@ async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = Settings()
     configure_logging("control", level=settings.log_level, json=settings.log_json)
+    keep_private(settings.state_dir)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
     client = await connect(settings)

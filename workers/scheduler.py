@@ -17,6 +17,7 @@ from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, SCHEDULER_TASK_QUE
 from gpu_platform.domain.errors import InvalidRequest
 from gpu_platform.observability import configure_logging, serve_metrics
 from gpu_platform.settings import Settings
+from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
 from workers.process import connect, run_process
 from workflows.scheduler import SchedulerInput, SchedulerWorkflow
@@ -51,6 +52,7 @@ async def main() -> None:
     """Run the scheduler worker until it is told to stop."""
     settings = Settings()
     configure_logging("scheduler", level=settings.log_level, json=settings.log_json)
+    keep_private(settings.state_dir)
     if settings.scheduler.metrics_port is not None:
         serve_metrics(settings.scheduler.metrics_port, settings.service.host)
     store = Store(settings.store_url)

@@ -14,9 +14,11 @@ from gpu_platform.domain.errors import HostUnavailable, IllegalTransition, Prefl
 from gpu_platform.domain.hosts.cuda import newest_cuda
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, Launched, LaunchRequest, Prepared
+from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.domain.jobs.job import Failure
 from gpu_platform.domain.jobs.spec import Fencing
 from gpu_platform.hosts.checkpoints.checkpointing import Checkpointing
+from gpu_platform.hosts.checkpoints.directories import make_shown_directory
 from gpu_platform.hosts.health import gpu_reset
 from gpu_platform.hosts.isolation.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
@@ -124,6 +126,9 @@ class Launcher:
             if plan is not None and not finished.exists():
                 self.stages.finish(plan)
                 self.checkpointing.finish(plan)
+                self._attempts.remove_secrets(plan)
+                if self._jail_planner is not None:
+                    self._jail_planner.release(plan)
                 finished.touch()
 
     def forget(self, key: AttemptKey) -> None:
@@ -141,10 +146,11 @@ class Launcher:
         self._check_lease(plan)
         self._check_plan(plan)
         with self._attempts.writing():
-            directory.mkdir(parents=True, exist_ok=True)
-            paths.checkpoint_dir(self._checkpoints, key).mkdir(parents=True, exist_ok=True)
+            directory.mkdir(records.PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            make_shown_directory(paths.checkpoint_dir(self._checkpoints, key))
             # From here on the attempt must be finished, whatever happens.
-            records.write_record(str(directory / records.PLAN), plan.model_dump(mode="json"), durable=False)
+            record = plan.without_environments().model_dump(mode="json")
+            records.write_record(str(directory / records.PLAN), record, durable=False)
         self._attempts.opened(key)
         try:
             self._attempts.check_room(self._node.disk_reserve_mib)
@@ -221,7 +227,7 @@ class Launcher:
                 | provision.environ
                 | provision.of_rank(spec.rank)
                 | account,
-                workdir=plan.workdir,
+                workdir=plan.workdir if self._jail_planner is None else self._jail_planner.workdir(plan),
                 host=plan.host,
                 log_file_bytes=self._node.log_file_bytes,
                 log_files=self._node.log_files,
@@ -234,9 +240,12 @@ class Launcher:
 
     def _make_jail(self, planner: JailPlanner, plan: HostPlan, provision: Provision) -> None:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
+        planner.claim(plan)
         [answer] = self.spawner.start_ranks([planner.jail_order(self._nvml, plan, checkpoint_dir, provision)])
         if answer["status"] == "closed":
             raise _closed(plan.key)
+        if answer["status"] == "refused":
+            raise PreflightFailed(f"{plan.host}: {answer['message']}", kind=blame(FailureCause.REQUEST))
         if answer["status"] == "error":
             raise HostUnavailable(f"{plan.host}: {answer['message']}")
 

@@ -141,6 +141,16 @@ class LocalAttempts:
                 "kept for records of what runs (node.disk_reserve_mib); make room there"
             )
 
+    def remove_secrets(self, plan: HostPlan) -> None:
+        """Remove what the records of an attempt that has ended still hold of its environment: the orders of ranks
+        whose supervisors were killed, and plans of earlier releases. Raises ``OSError``."""
+        for rank in self.ranks(plan.key):
+            (rank.directory / records.ORDER).unlink(missing_ok=True)
+        bare = plan.without_environments()
+        if bare != plan:
+            path = str(self.directory(plan.key) / records.PLAN)
+            records.write_record(path, bare.model_dump(mode="json"), durable=False)
+
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Write records inside the block. Raises :class:`HostUnavailable` if the disk is full or read-only."""

@@ -16,6 +16,7 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import InUse, InvalidRequest, NotFound
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.exec import ExecChunk, ExecRequest
+from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.processes import exec as host_exec
 from gpu_platform.hosts.processes.exec import ExecProcess, ExecSessions
 from tests.hosts_rig import HostRig, is_running, kill, until
@@ -34,7 +35,7 @@ class Ended:
 class ExecRig:
     def __init__(self, rig: HostRig) -> None:
         self.rig = rig
-        self.sessions = ExecSessions(rig.home, rig.settings.node.name)
+        self.sessions = ExecSessions(rig.home, rig.settings.node.name, jailed=rig.inventory.isolation == JAILED)
 
     async def start(self, key: AttemptKey, *command: str, **wanted: Any) -> ExecProcess:
         request = ExecRequest(command=list(command), **wanted)

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import stat
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from gpu_platform.domain.errors import IllegalTransition, NotFound, PreflightFai
 from gpu_platform.domain.jobs.attempt import LaunchRequest, Prepared
 from gpu_platform.domain.jobs.blame import FailureKind
 from tests.hosts_rig import HostRig, is_running, until
+from tests.security.attacks import PYTHON
 
 
 @pytest.fixture(params=["plain", "required"])
@@ -24,9 +23,9 @@ async def host(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     """Everything holds for plain processes and for jailed ones."""
     if request.param == "required":
         request.getfixturevalue("jails")
-    # A jailed rank has a /tmp of its own, and this test run and its Python may well be in the host's.
-    seen = [Path(sys.prefix), tmp_path]
-    rig = HostRig(tmp_path / "state", isolation=request.param, writable_paths=seen)
+    # A jailed rank has a /tmp of its own, and an account of its own.
+    tmp_path.chmod(0o777)
+    rig = HostRig(tmp_path / "state", isolation=request.param, writable_paths=[tmp_path], workdirs=[str(tmp_path)])
     yield rig
     await rig.aclose()
 
@@ -46,7 +45,7 @@ async def test_a_rank_runs_to_its_end_and_its_output_is_in_its_log(host: HostRig
 
 async def test_ranks_find_their_rendezvous_gpus_and_checkpoints_in_the_environment(host: HostRig) -> None:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    plan = host.plan(sys.executable, "-c", script, env={"RANK": "0", "GPU_PLATFORM_HOST": "forged"})
+    plan = host.plan(PYTHON, "-c", script, env={"RANK": "0", "GPU_PLATFORM_HOST": "forged"})
     gang = Prepared(host="other", address="10.0.0.7", rendezvous_port=29500, resume_from="/ckpt/j/1")
     host.agent.launch(LaunchRequest(plan=plan, rendezvous=gang))
     await host.watch(plan)
@@ -162,7 +161,7 @@ async def test_what_only_the_kernel_can_tell_comes_back_as_a_clear_failure(
 ) -> None:
     program = tmp_path / "program"
     program.write_text(content)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program.chmod(0o755)
     plan = host.plan(str(program))
     for _ in range(2):  # the second time from its record
         with pytest.raises(PreflightFailed, match=text) as caught:

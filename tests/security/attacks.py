@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -16,6 +15,9 @@ from tests.hosts_rig import HostRig
 
 STAND_INS = [(10, 229), (10, 237), (10, 234), (10, 183), (10, 235)]
 """/dev/fuse, loop-control, btrfs-control, hwrng, autofs: what this kernel lets root open plays a GPU."""
+
+PYTHON = "/usr/bin/python3"
+"""An interpreter that every account of the machine may run. The tests' own may be in root's home."""
 
 PRELUDE = """
 import ctypes, errno, os, signal, socket, stat, subprocess, sys, time
@@ -43,7 +45,7 @@ def open_it(path):
 """What the script of an attack may use."""
 
 
-def attack(host: HostRig, script: str, gpu: int | None = 0, python: str = sys.executable) -> HostPlan:
+def attack(host: HostRig, script: str, gpu: int | None = 0, python: str = PYTHON) -> HostPlan:
     """A plan for a Python rank that was given one GPU, or none."""
     plan = host.plan(python, "-c", PRELUDE + textwrap.dedent(script))
     uuids = [] if gpu is None else [host.inventory.gpus[gpu].uuid]
@@ -55,7 +57,7 @@ def attack(host: HostRig, script: str, gpu: int | None = 0, python: str = sys.ex
     )
 
 
-async def run(host: HostRig, script: str, gpu: int | None = 0, python: str = sys.executable) -> list[str]:
+async def run(host: HostRig, script: str, gpu: int | None = 0, python: str = PYTHON) -> list[str]:
     plan = attack(host, script, gpu, python)
     host.launch(plan)
     exits = await host.watch(plan)

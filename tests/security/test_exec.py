@@ -14,7 +14,7 @@ from gpu_platform.hosts.isolation.jail import Jail
 from gpu_platform.hosts.system.paths import attempt_dir
 from tests.hosts_rig import HostRig, is_running, until
 from tests.integration.test_hosts_exec import ExecRig, output
-from tests.security.attacks import PRELUDE, attack
+from tests.security.attacks import PRELUDE, PYTHON, attack
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -44,7 +44,7 @@ async def host(tmp_path: Path, dev: Path) -> AsyncIterator[ExecRig]:
 async def python(host: ExecRig, script: str) -> list[str]:
     plan = attack(host.rig, RANK)
     host.rig.launch(plan)
-    ran = await host.run(plan.key, sys.executable, "-c", PRELUDE + script)
+    ran = await host.run(plan.key, PYTHON, "-c", PRELUDE + script)
     assert ran.code == 0, ran
     return ran.out.splitlines()
 
@@ -93,7 +93,7 @@ print(sorted(int(n) for n in os.listdir("/proc/self/fd"))[:3], len(os.listdir("/
 async def test_a_memory_bomb_hits_the_ranks_limit(host: ExecRig) -> None:
     plan = attack(host.rig, RANK)
     host.rig.launch(plan)
-    ran = await host.run(plan.key, sys.executable, "-c", "x = bytearray(300 << 20); print(len(x))")
+    ran = await host.run(plan.key, PYTHON, "-c", "x = bytearray(300 << 20); print(len(x))")
     assert ran.code != 0
     assert "314572800" not in ran.out
 

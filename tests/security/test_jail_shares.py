@@ -26,7 +26,7 @@ from gpu_platform.hosts.system.paths import attempt_dir
 from tests.fake_nvidia import FakeNvidia
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig
-from tests.security.attacks import PRELUDE, STAND_INS, can_open
+from tests.security.attacks import PRELUDE, PYTHON, STAND_INS, can_open
 
 pytestmark = pytest.mark.usefixtures("jails")
 
@@ -111,7 +111,7 @@ async def host(directory: Path, dev: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def job(host: HostRig, script: str, share: ShareGrant, **changes: Any) -> HostPlan:
-    return host.plan(sys.executable, "-c", PRELUDE + script, shares=[share], **changes)
+    return host.plan(PYTHON, "-c", PRELUDE + script, shares=[share], **changes)
 
 
 async def run(host: HostRig, plan: HostPlan) -> list[str]:

@@ -16,6 +16,7 @@ from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.nvml.opening import has_gpus
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
+from gpu_platform.state_dir import keep_private
 from gpu_platform.topology.description import load_description
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.local.demo import run_demo
@@ -82,6 +83,7 @@ async def main(arguments: argparse.Namespace) -> int:
         )
     )
     try:
+        keep_private(cluster.config.state_dir, make=True)
         with console.status("starting: Temporal, service, control worker, schedulers, node workers"):
             await cluster.__aenter__()
         try:

@@ -39,6 +39,7 @@ from gpu_platform.hosts.health.fitness import GpuFitness
 from gpu_platform.hosts.health.health import HealthMonitor
 from gpu_platform.hosts.inventory.cuda_driver import CudaStage
 from gpu_platform.hosts.isolation.cpus import CpuBinding
+from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.rdma import Rdma
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
@@ -50,6 +51,7 @@ from gpu_platform.hosts.system.lease_file import lease_path
 from gpu_platform.hosts.system.paths import node_dir
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
+from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
@@ -255,7 +257,7 @@ async def main() -> None:
     faults = FaultDispatcher(home / "faults", client, agent, node.reset_attempts)
     indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
-    sessions = ExecSessions(home.resolve(), node.name)
+    sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
     http = NodeHttp(agent, sessions, node, routes)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
@@ -284,6 +286,7 @@ async def main() -> None:
 
 async def main_with_restarts() -> None:
     """Run :func:`main`. If the node worker must restart, the process executes its program again and keeps its pid."""
+    keep_private(Settings().state_dir, make=True)
     try:
         await main()
     except* RestartRequired as group:

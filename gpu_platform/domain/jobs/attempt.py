@@ -108,6 +108,11 @@ class HostPlan(BaseModel):
         """All programs that ranks of this plan run."""
         return list(self.groups.values()) or [Program(command=self.command, env=self.env, cuda=self.cuda)]
 
+    def without_environments(self) -> HostPlan:
+        """The plan without the user's environments, which may hold secrets: as it may be written to disk."""
+        groups = {name: program.model_copy(update={"env": {}}) for name, program in self.groups.items()}
+        return self.model_copy(update={"env": {}, "groups": groups})
+
 
 class Prepared(BaseModel):
     """A host's answer that it is ready for the launch. The answer of rank 0's host is the rendezvous of the gang."""

@@ -15,6 +15,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
 from gpu_platform.hosts.checkpoints.checkpoint_times import CheckpointTimes
 from gpu_platform.hosts.checkpoints.clock import CheckpointClock
+from gpu_platform.hosts.checkpoints.directories import make_shown_directory
 from gpu_platform.hosts.checkpoints.requests import USER, CheckpointRequester
 from gpu_platform.hosts.checkpoints.resume_choice import ResumeChoice, choose_resume, release_resume
 from gpu_platform.hosts.checkpoints.retention import CheckpointRetention
@@ -78,7 +79,7 @@ class Checkpointing:
     def write_probe(self) -> str:
         """Write a file with a new name on the root, and return the name; see :meth:`sees_probe`. Raises ``OSError``."""
         name = secrets.token_hex(16)
-        self.store.root.mkdir(parents=True, exist_ok=True)
+        make_shown_directory(self.store.root)
         (self.store.root / f"{_PROBE}{name}").touch(exist_ok=False)
         return name
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo
+from gpu_platform.hosts.checkpoints.directories import make_shown_directory
 
 _PINS = ".pins"
 
@@ -14,7 +15,7 @@ _PINS = ".pins"
 def pin(root: Path, info: CheckpointInfo, by: AttemptKey) -> None:
     """Protect the checkpoint from removal until :func:`unpin`. Check afterwards that it still exists."""
     path = _path(root, info.job_id, info.label, by)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_shown_directory(path.parent)
     path.touch()
 
 

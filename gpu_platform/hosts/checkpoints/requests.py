@@ -21,6 +21,7 @@ import structlog
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.accounting.limits import handles
+from gpu_platform.hosts.checkpoints.directories import SHOWN_FILE
 from gpu_platform.hosts.checkpoints.store import marked
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes
@@ -147,6 +148,7 @@ class CheckpointRequester:
         temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
         try:
             temporary.write_text(json.dumps({"id": secrets.token_hex(8), "why": why, "at": time.time()}))
+            temporary.chmod(SHOWN_FILE)  # the program reads it, as another account
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_platform.domain.jobs.checkpoint import CheckpointInfo, Verified
+from gpu_platform.hosts.checkpoints.directories import SHOWN_FILE, make_shown_directory
 from gpu_platform.job import COMPLETE, MANIFEST
 
 IDENTITY = ".gpu-platform-root"
@@ -53,7 +54,7 @@ class CheckpointStore:
         path = self.root / IDENTITY
         try:
             if not path.exists():
-                self.root.mkdir(parents=True, exist_ok=True)
+                make_shown_directory(self.root)
                 _create_once(path, secrets.token_hex(16))
             return path.read_text().strip()[:64] or None
         except OSError:
@@ -159,6 +160,7 @@ def _create_once(path: Path, text: str) -> None:
     """Write the file whole or not at all. If it exists already, it stays."""
     temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     with open(temporary, "x") as file:
+        os.fchmod(file.fileno(), SHOWN_FILE)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

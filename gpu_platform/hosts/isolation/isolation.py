@@ -7,28 +7,34 @@ Ranks are either **jailed** (``jail``: cgroups, a device filter, namespaces, no 
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import structlog
+
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.isolation import device_filter, host_limits, privileges
+from gpu_platform.hosts.isolation import device_filter, host_limits, privileges, workdirs
+from gpu_platform.hosts.isolation.accounts import EVERYBODY, AccountBook, account_of, configuration_problem, tenant_of
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies, find_hierarchies, without_unusable
 from gpu_platform.hosts.isolation.cpus import nearest, own_gpus
 from gpu_platform.hosts.isolation.jail import cgroup_name
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
+from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.isolation.workdirs import Directory
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
 from gpu_platform.hosts.system import paths
 from gpu_platform.hosts.system.sysfs import Sysfs
 from gpu_platform.settings import NodeSettings, Settings
+
+log = structlog.get_logger(__name__)
 
 JAILED, PLAIN = "fenced", "plain-process"
 
@@ -39,7 +45,7 @@ _PLAIN_LACKS = [
 ]
 _JAIL_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
-_SECRETS = ("/etc/gpu-platform",)
+_SECRETS = ("/etc/gpu-platform", workdirs.HOME_OF_ROOT)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ def choose_isolation(node: NodeSettings) -> Isolation:
     if node.isolation == "plain" or (node.isolation == "auto" and node.simulate is not None):
         return Isolation(False, _PLAIN_LACKS)
     problems, hierarchies = _probe()
+    if not problems and (problem := configuration_problem(node)) is not None:
+        problems = [problem]
     if problems and node.isolation == "required":
         raise _impossible(node, problems)
     if problems or hierarchies is None:
@@ -101,6 +109,8 @@ def _probe() -> tuple[list[str], Hierarchies | None]:
     """Try everything that a jail needs. Returns why no jail is possible here (empty: it is), and where cgroups are."""
     if os.geteuid() != 0:
         return ["the node worker does not run as root"], None
+    if not workdirs.is_supported():
+        return ["the kernel has no openat2(2) and mount_setattr(2): Linux 5.12 has them"], None
     if (why := privileges.why_not()) is not None:
         return [why], None
     try:
@@ -151,29 +161,56 @@ class JailPlanner:
         self._dev = dev
         # The NUMA nodes of a simulated host are not those of this machine.
         self._gpus = {} if inventory.simulated else {gpu.uuid: gpu for gpu in inventory.gpus}
+        self._book = AccountBook()
+        if EVERYBODY in self._node.users:
+            log.warning(
+                "users.one_account_for_all",
+                account=self._node.users[EVERYBODY],
+                hint="node.users '*' is ignored: each job runs as an account of its own (node.attempt_uids); remove it",
+            )
         self._hidden = [str(settings.state_dir.resolve()), str(checkpoints), *_SECRETS]
+        configured = [os.path.realpath(path) for path in self._node.writable_paths]
+        # What is hidden inside a writable directory is mounted on top of it, which only bubblewrap does in order.
+        self._shared = [path for path in configured if self._can_be_shared(path)]
+        self._by_name = [path for path in configured if path not in self._shared]
 
     def check(self, plan: HostPlan) -> None:
         """Raise :class:`PreflightFailed` for a wish that no jail can fulfil."""
-        account_of(self._node, plan.user)
-        if plan.workdir is not None and self._is_hidden(os.path.realpath(plan.workdir)):
-            raise PreflightFailed(
-                f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}: "
-                "name a directory of your own",
-                kind=blame(FailureCause.REQUEST),
-            )
+        self._workdir(plan, account_of(self._node, plan))
+
+    def claim(self, plan: HostPlan) -> None:
+        """Reserve the account of the attempt. Raises :class:`HostUnavailable` if another job uses it."""
+        account = account_of(self._node, plan)
+        if account.is_temporary:
+            attempt_dir = paths.attempt_dir(self._home, plan.key)
+            self._book.claim(account, tenant_of(plan), self._cgroup_name(plan), attempt_dir)
+
+    def release(self, plan: HostPlan) -> None:
+        """Give the account of an attempt back. Nothing of the attempt lives."""
+        try:
+            account = account_of(self._node, plan)
+        except PreflightFailed:  # the user's own account was removed, which nobody has to give back
+            return
+        if account.is_temporary:
+            self._book.release(account, self._cgroup_name(plan))
 
     def jail_order(self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> JailOrder:
         """The order that makes the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
-        if (account := account_of(self._node, plan.user)) is not None:
-            os.chown(checkpoint_dir, account.pw_uid, account.pw_gid)
-        workdirs = [] if plan.workdir is None else [os.path.realpath(plan.workdir)]
-        configured = [str(path) for path in self._node.writable_paths]
+        account = account_of(self._node, plan)
+        checkpoints = str(self._checkpoints)
+        others = [path for path in provision.readable if workdirs.is_below(path, checkpoints)]
+        directories = [
+            Directory(str(checkpoint_dir), checkpoints, workdirs.OWNED),
+            *(Directory(path, checkpoints, workdirs.READ) for path in others),
+            *(Directory(path, path, workdirs.SHARED) for path in self._shared),
+        ]
+        if (workdir := self._workdir(plan, account)) is not None:
+            directories.append(workdir)
         mounts = Mounts(
-            writable=[*workdirs, *configured, str(checkpoint_dir), *provision.writable],
+            writable=[*self._by_name, *provision.writable],
             hidden=[path for path in self._hidden if os.path.isdir(path)],
-            readable=[str(checkpoint_dir.parent), *provision.readable],
+            readable=[str(checkpoint_dir.parent), *(path for path in provision.readable if path not in others)],
             devices=nodes,
             tmp_mib=self._node.rank_tmp_mib,
             shm=provision.shm,
@@ -183,15 +220,17 @@ class JailPlanner:
         return JailOrder(
             attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
             hierarchies=self._trees(provision),
-            cgroup=cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt),
+            cgroup=self._cgroup_name(plan),
             devices=[device_filter.device_of(node) for node in nodes],
             mounts=mounts,
             limits=host_limits.of_attempt(self._node, plan),
+            account=account,
+            directories=directories,
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:
         """The order for the jail of one rank; see :class:`gpu_platform.hosts.isolation.jail.RankJail`."""
-        account = account_of(self._node, plan.user)
+        account = account_of(self._node, plan)
         bound = provision.rank_cpus.get(spec.rank)
         cpus, mems = bound or nearest(own_gpus(plan, spec, self._gpus), Sysfs())
         memlock = self._node.rank_memlock_mib
@@ -199,16 +238,65 @@ class JailPlanner:
             rank=spec.rank,
             limits=host_limits.of_rank(self._node, plan)._replace(cpus=cpus, mems=mems),
             memlock_bytes=None if memlock is None else memlock << 20,
-            uid=None if account is None else account.pw_uid,
-            gid=None if account is None else account.pw_gid,
+            uid=account.uid,
+            gid=account.gid,
         )
 
     def environ(self, plan: HostPlan) -> dict[str, str]:
         """The variables that depend on the account that the ranks run as."""
-        account = account_of(self._node, plan.user)
-        if account is None:
-            return {}
-        return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+        account = account_of(self._node, plan)
+        return {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+
+    def workdir(self, plan: HostPlan) -> str | None:
+        """The working directory by its name without links: the links may not be there inside the jail."""
+        directory = self._workdir(plan, account_of(self._node, plan))
+        return None if directory is None else directory.path
+
+    def _workdir(self, plan: HostPlan, account: Account) -> Directory | None:
+        """The working directory of the plan, as far as it can be judged before it is opened.
+
+        Raises :class:`PreflightFailed` if it is not allowed.
+        """
+        if plan.workdir is None:
+            return None
+        try:
+            path = os.path.realpath(plan.workdir)
+        except OSError as error:
+            raise PreflightFailed(
+                f"the working directory {plan.workdir!r} cannot be found on {plan.host}, or it changes just now: "
+                f"{error.strerror}",
+                kind=blame(FailureCause.REQUEST),
+            ) from error
+        if self._touches_hidden(path):
+            raise PreflightFailed(
+                f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}, or contains its "
+                "files: name a directory of your own",
+                kind=blame(FailureCause.REQUEST),
+            )
+        allowed = self._allowed_workdirs(account)
+        for root in allowed:
+            directory = Directory(path, os.path.realpath(root), workdirs.AS_ACCOUNT)
+            if directory.is_valid:
+                return directory
+        raise PreflightFailed(
+            f"the working directory {plan.workdir!r} is not allowed on {plan.host}: jobs work in or below "
+            f"{', '.join(allowed) or 'no directory'} there (node.workdirs), and never in a directory of the system",
+            kind=blame(FailureCause.REQUEST),
+        )
+
+    def _can_be_shared(self, path: str) -> bool:
+        return os.path.isdir(path) and not self._touches_hidden(path) and not workdirs.is_system(path)
+
+    def _touches_hidden(self, path: str) -> bool:
+        return any(workdirs.is_below(path, own) or workdirs.is_below(own, path) for own in self._hidden)
+
+    def _allowed_workdirs(self, account: Account) -> list[str]:
+        homes = [] if account.is_temporary else [account.home]
+        found = [path for name in self._node.workdirs for path in (homes if name == "~" else [name])]
+        return list(dict.fromkeys(found))
+
+    def _cgroup_name(self, plan: HostPlan) -> str:
+        return cgroup_name(str(self._home), plan.host, plan.key.job_id, plan.key.attempt)
 
     def _trees(self, provision: Provision) -> Hierarchies:
         """The trees that the jail uses. Each v1 tree costs time, so cpuset's is left out if there is nothing to bind
@@ -230,23 +318,3 @@ class JailPlanner:
             raise HostUnavailable(f"{plan.host} has no device node {missing[0]}: run nvidia-modprobe -u -c 0 there")
         nodes = [*wanted, *(self._dev / name for name in _CONTROL_NODES)]
         return [str(path) for path in nodes if path.exists()]
-
-    def _is_hidden(self, path: str) -> bool:
-        return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
-
-
-def account_of(node: NodeSettings, user: str) -> pwd.struct_passwd | None:
-    """The local account that a user's jailed ranks run as. None: the node worker's own.
-
-    Raises :class:`PreflightFailed` if the account does not exist.
-    """
-    name = node.users.get(user, node.users.get("*"))
-    if name is None:
-        return None
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise PreflightFailed(
-            f"user {user!r} runs as the account {name!r} on {node.name}, which does not exist there",
-            kind=blame(FailureCause.REQUEST),
-        ) from None

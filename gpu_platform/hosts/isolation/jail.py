@@ -24,7 +24,10 @@ from typing import Any
 from gpu_platform.hosts.isolation import device_filter, privileges, sandbox, seccomp
 from gpu_platform.hosts.isolation.cgroup import Cgroup, Hierarchies
 from gpu_platform.hosts.isolation.cgroup_limits import apply_limits
+from gpu_platform.hosts.isolation.furnishing import furnish, open_trees
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
+from gpu_platform.hosts.isolation.passwd import Account, account_files
+from gpu_platform.hosts.isolation.workdirs import RefusedDirectory, Tree
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 
@@ -91,7 +94,8 @@ class Jail:
 def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> None:
     """Make the jail unless it exists.
 
-    ``reply`` is called once, with ``{"status": "started" | "closed" | "error"}``.
+    ``reply`` is called once, with ``{"status": "started" | "closed" | "refused" | "error"}``; ``refused``: by the
+    job's own fault.
     """
     os.setsid()
     os.umask(0o022)
@@ -103,12 +107,15 @@ def create_jail(order: JailOrder, reply: Callable[[dict[str, Any]], None]) -> No
             old = Jail.of(attempt_dir)
             if old is None or old.holder is None:
                 _create(order)
+    except RefusedDirectory as error:
+        return reply({"status": "refused", "message": str(error)})
     except OSError as error:
         return reply({"status": "error", "message": f"the jail cannot be made: {error.strerror or error}"})
     return reply({"status": "started"})
 
 
 def _create(order: JailOrder) -> None:
+    trees = open_trees(order.directories, order.account, order.mounts.hidden)
     path = os.path.join(order.attempt_dir, records.JAIL)
     record = {
         "cgroup": order.cgroup,
@@ -123,15 +130,33 @@ def _create(order: JailOrder) -> None:
     device_filter.admit_only(cgroup, [*device_filter.HARMLESS, *order.devices])
     inside = cgroup.child(_HOLDER)
     inside.create()
-    holder = sandbox.start_sandbox(order.mounts, inside, os.path.join(order.attempt_dir, _LOG))
+    extras = sandbox.Extras([tree.directory.path for tree in trees], account_files(order.account))
+    holder = sandbox.start_sandbox(order.mounts, inside, os.path.join(order.attempt_dir, _LOG), extras)
+    try:
+        _furnish(holder, trees, order.account)
+    except (OSError, RefusedDirectory):
+        cgroup.kill()
+        raise
     records.write_record(path, {**record, "holder": list(holder)}, durable=False)
+
+
+def _furnish(holder: Process, trees: list[Tree], account: Account) -> None:
+    fd = open_process(holder)
+    if fd is None:
+        raise OSError(3, "the process that holds the jail has ended")
+    try:
+        furnish(fd, trees, account)
+    finally:
+        for one in (fd, *(tree.fd for tree in trees)):
+            os.close(one)
 
 
 @contextmanager
 def jail_lock(attempt_dir: str) -> Iterator[None]:
     """The lock that is held while the jail of the attempt is made."""
-    os.makedirs(attempt_dir, exist_ok=True)
-    fd = os.open(os.path.join(attempt_dir, records.JAIL_LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.makedirs(attempt_dir, records.PRIVATE_DIRECTORY, exist_ok=True)
+    path = os.path.join(attempt_dir, records.JAIL_LOCK)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, records.PRIVATE_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

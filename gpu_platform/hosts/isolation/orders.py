@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from gpu_platform.hosts.isolation.cgroup import Hierarchies
 from gpu_platform.hosts.isolation.cgroup_limits import Limits
 from gpu_platform.hosts.isolation.device_filter import Device
+from gpu_platform.hosts.isolation.passwd import Account, is_account
 from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.isolation.workdirs import Directory, is_directory
 
 CGROUP_ROOT = "gpu-platform"
 """Every cgroup of ranks is below this one."""
@@ -160,6 +162,10 @@ class JailOrder(NamedTuple):
     mounts: Mounts
     limits: Limits
     """The limits of all ranks together."""
+    account: Account
+    """The account of all ranks. Never root."""
+    directories: list[Directory]
+    """Directories that the job names or writes."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -171,6 +177,8 @@ class JailOrder(NamedTuple):
             "devices": [list(device) for device in self.devices],
             "mounts": list(self.mounts),
             "limits": list(self.limits),
+            "account": list(self.account),
+            "directories": [list(directory) for directory in self.directories],
         }
 
     @classmethod
@@ -189,6 +197,11 @@ class JailOrder(NamedTuple):
             devices=[Device(*device) for device in devices],
             mounts=Mounts(*fields.take("mounts", _is_mounts, "[4 lists of absolute paths, a size, a path, 2 sizes]")),
             limits=_limits(fields),
+            account=Account(*fields.take("account", is_account, "an account other than root's")),
+            directories=[
+                Directory(*one)
+                for one in fields.take("directories", _are_directories, "a list of directories outside the system's")
+            ],
         )
         fields.refuse_others()
         return order
@@ -206,6 +219,8 @@ class ExecOrder(NamedTuple):
     columns: int
     term: str | None
     """The variable ``TERM`` of the program. None: that of the rank."""
+    jailed: bool
+    """This host starts every rank in a jail. Then the program runs in one or not at all, whatever a record says."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -227,6 +242,7 @@ class ExecOrder(NamedTuple):
             rows=fields.count("rows"),
             columns=fields.count("columns"),
             term=fields.maybe("term", fields.text),
+            jailed=fields.flag("jailed"),
         )
         fields.refuse_others()
         return order
@@ -236,7 +252,10 @@ def parse_order(value: object) -> RankOrder | JailOrder:
     """Read an order to the spawner. Raises :class:`BadOrder`."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind == "rank":
-        return RankOrder.parse(value)
+        order = RankOrder.parse(value)
+        if order.jail is not None and not (order.jail.uid and order.jail.gid):
+            raise BadOrder("a rank in a jail runs as an account other than root's: its uid and gid are missing or 0")
+        return order
     if kind == "fence":
         return JailOrder.parse(value)
     raise BadOrder(f"an order is of the kind 'rank' or 'fence', not {kind!r}")
@@ -355,6 +374,10 @@ def _is_hierarchies(value: object) -> bool:
         and isinstance(value[2], dict)
         and all(_is_text(name) and _is_path(path) for name, path in value[2].items())
     )
+
+
+def _are_directories(value: object) -> bool:
+    return _is_list(value, is_directory)
 
 
 def _is_mounts(value: object) -> bool:

@@ -16,10 +16,12 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation import seccomp
 from gpu_platform.hosts.isolation.cgroup import Cgroup
+from gpu_platform.hosts.isolation.workdirs import is_below, is_system
 from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x0002_0000, 0x0800_0000, 0x2000_0000
@@ -39,8 +41,8 @@ HOLDER_UID = 65_533
 Debian keeps the number free (Debian Policy 9.2.2), and so does systemd (its "Users, Groups, UIDs and GIDs")."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
-_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
-"""Directories that are never writable, whatever a job names as its working directory."""
+_EMPTY = ("/tmp", "/var/tmp", "/run")
+"""Directories of the host that every jail has for itself, empty at first."""
 
 
 class Mounts(NamedTuple):
@@ -62,22 +64,42 @@ class Mounts(NamedTuple):
     """Size of ``/dev/shm``. None: half of the host's memory, the kernel's default."""
 
 
+class Extras(NamedTuple):
+    """What a sandbox has besides its mounts."""
+
+    places: Sequence[str] = ()
+    """Directories that are mounted later, by descriptor; see ``furnishing``."""
+    files: Sequence[tuple[str, bytes]] = ()
+    """(path, content) of files that appear instead of the host's."""
+
+
 class _Descriptors(NamedTuple):
     """What bubblewrap is told by numbers: where it writes what it did, waits, and reads the system call filter."""
 
     info: int
     ready: int
     seccomp: int
+    files: Sequence[tuple[str, int]] = ()
+    """(path, descriptor of its content)."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """All descriptors."""
+        return [self.info, self.ready, self.seccomp, *(fd for _, fd in self.files)]
 
 
-def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors) -> list[str]:
-    """The command line: all read-only, then the exceptions, outer directories first so that none hides an inner one."""
+def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Sequence[str] = ()) -> list[str]:
+    """The command line: all read-only, then the exceptions, outer directories first so that none hides an inner one.
+
+    ``places``: see :class:`Extras`.
+    """
     size = [] if mounts.shm_mib is None else ["--size", str(mounts.shm_mib << 20)]
     shm = ["--perms", "1777", *size, "--tmpfs", "/dev/shm"]
     if mounts.shm is not None:
         shm = ["--bind", mounts.shm, "/dev/shm"]
     tmp = ["--perms", "1777", "--size", str(mounts.tmp_mib << 20), "--tmpfs"]
-    places: list[tuple[str, list[str]]] = [
+    emptied = [*_EMPTY, *mounts.hidden]
+    made: list[tuple[str, list[str]]] = [
         ("/tmp", [*tmp, "/tmp"]),
         ("/var/tmp", [*tmp, "/var/tmp"]),
         ("/run", [*_SMALL, "--tmpfs", "/run"]),
@@ -85,8 +107,10 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors) -> list[str]:
         *((path, _bind(path, "--bind-try" if may_be_writable(path) else "--ro-bind-try")) for path in mounts.writable),
         *((path, [*_SMALL, "--tmpfs", path]) for path in mounts.hidden),
         *((path, _bind(path, "--ro-bind")) for path in mounts.readable),
+        # Elsewhere the host's own directory is there already.
+        *((path, ["--perms", "0755", "--dir", path]) for path in places if any(is_below(path, one) for one in emptied)),
     ]
-    places.sort(key=lambda place: place[0].rstrip("/").count("/"))
+    made.sort(key=lambda place: place[0].rstrip("/").count("/"))
     return [
         program,
         *("--unshare-pid", "--unshare-ipc", "--new-session", "--cap-drop", "ALL"),
@@ -101,7 +125,8 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors) -> list[str]:
         ),  # bwrap leaves it writable, and uid 0 may write there without any capability
         *(word for path in mounts.devices for word in _bind_node(path)),
         *(*shm, "--remount-ro", "/dev"),
-        *(word for _, words in places for word in words),
+        *(word for _, words in made for word in words),
+        *(word for path, fd in fds.files for word in ("--perms", "0644", "--ro-bind-data", str(fd), path)),
         *("--info-fd", str(fds.info), "--block-fd", str(fds.ready)),
         *("--", "setpriv", f"--reuid={HOLDER_UID}", f"--regid={HOLDER_UID}", "--clear-groups"),
         *("--inh-caps=-all", "--bounding-set=-all", "sleep", "infinity"),
@@ -123,11 +148,10 @@ def _bind(path: str, option: str) -> list[str]:
 
 def may_be_writable(path: str) -> bool:
     """False for the root directory and the directories of the system: no job may ever write there."""
-    path = os.path.realpath(path)
-    return path != "/" and not any(path == system or path.startswith(f"{system}/") for system in _SYSTEM)
+    return not is_system(os.path.realpath(path))
 
 
-def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
+def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str, extras: Extras = Extras()) -> Process:  # noqa: B008
     """Start the sandbox. Returns the process that holds the namespaces, after all is mounted. It is pid 1 inside.
 
     It has a uid of its own, no capabilities and the system call filter: whoever gets into it has gained nothing.
@@ -142,12 +166,14 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str) -> Process:
     ready, blocks = socket.socketpair()
     info, info_end = os.pipe()
     ready.send(b"1")  # bwrap reads this byte
-    fds = _Descriptors(info_end, blocks.fileno(), seccomp.program_file())
+    files = [(path, _memory_file(content)) for path, content in extras.files]
+    fds = _Descriptors(info_end, blocks.fileno(), seccomp.program_file(), files)
+    command = bwrap_command(program, mounts, fds, extras.places)
     pid = cgroup.fork()
     if pid == 0:
-        _become_bwrap(bwrap_command(program, mounts, fds), log_path, fds)
-    os.close(fds.info)
-    os.close(fds.seccomp)
+        _become_bwrap(command, log_path, fds)
+    for fd in (fds.info, fds.seccomp, *(fd for _, fd in files)):
+        os.close(fd)
     blocks.close()
     # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
     # of the holder and of the ranks, soon after, take no time. With v2 alone this does nothing.
@@ -208,6 +234,13 @@ def _limit_files(holder: Process, mounts: Mounts) -> None:
             os.close(fd)
 
 
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("gpu-platform", os.MFD_CLOEXEC)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 def _become_bwrap(command: list[str], log_path: str, fds: _Descriptors) -> NoReturn:
     try:
         os.setsid()
@@ -217,7 +250,7 @@ def _become_bwrap(command: list[str], log_path: str, fds: _Descriptors) -> NoRet
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
-        for fd in fds:
+        for fd in fds.numbers:
             os.set_inheritable(fd, True)
         os.chdir("/")
         os.execve(command[0], command, {"PATH": "/usr/bin:/bin"})

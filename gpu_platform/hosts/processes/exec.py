@@ -51,11 +51,12 @@ _PROGRAM = (
 
 
 class ExecSessions:
-    """All exec sessions of this host. Use it only from the event loop."""
+    """All exec sessions of this host. Use it only from the event loop. ``jailed``: the host starts ranks in jails."""
 
-    def __init__(self, home: Path, host: str) -> None:
+    def __init__(self, home: Path, host: str, *, jailed: bool) -> None:
         self._home = home
         self._host = host
+        self._jailed = jailed
         self._sessions: dict[str, ExecProcess] = {}
 
     async def start(self, key: AttemptKey, request: ExecRequest) -> str:
@@ -69,7 +70,7 @@ class ExecSessions:
         session = ExecProcess(key, request.rank)
         self._sessions[session.id] = session
         try:
-            await session.start(self._home, request, self._host)
+            await session.start(self._home, request, self._host, jailed=self._jailed)
         except BaseException:
             del self._sessions[session.id]
             session.close()
@@ -132,7 +133,7 @@ class ExecProcess:
         self._why: str | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def start(self, home: Path, request: ExecRequest, host: str) -> None:
+    async def start(self, home: Path, request: ExecRequest, host: str, *, jailed: bool) -> None:
         """Start the helper, send it the order, and wait until the command runs.
 
         Raises :class:`NotFound` when the rank has ended, :class:`InvalidRequest` when the command cannot be executed,
@@ -180,6 +181,7 @@ class ExecProcess:
             rows=request.rows,
             columns=request.columns,
             term=request.term if request.tty else None,
+            jailed=jailed,
         )
         data = json.dumps(order.to_json()).encode()
         if len(data) > MESSAGE_BYTES // 4:

@@ -91,10 +91,10 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     of_rank = records.read_record(os.path.join(rank_dir, records.ORDER))
     # Checked after the lock was taken, as a supervisor does: either stop sees the lock, or we see that it closed.
     closed = os.path.exists(os.path.join(order.attempt_dir, records.CLOSED))
-    if rank is None or of_rank is None or closed:
+    if started is None or rank is None or of_rank is None or closed:
         _send(control, {"status": "ended"})
         return
-    rank_order = RankOrder.read(of_rank)
+    rank_order = _trusted(RankOrder.read(of_rank), order, rank_pid=started["pid"])
     env = {**rank_order.env, **({"TERM": order.term} if order.term else {})}
     wanted = rank_order._replace(argv=order.argv, env=env)
     jail = None if wanted.jail is None else RankJail(wanted.attempt_dir, wanted.jail, join=True)
@@ -119,6 +119,30 @@ def _run(order: ExecOrder, control: socket.socket) -> None:
     code = _wait(program)
     kill_descendants()
     _send(control, {"status": "exited", "exit_code": code, "reason": None})
+
+
+def _trusted(of_rank: RankOrder, order: ExecOrder, *, rank_pid: int) -> RankOrder:
+    """What the rank was started with, as far as the order of the command and the kernel say the same.
+
+    Raises :class:`BadOrder`. A record alone never decides that a program runs outside a jail, in another one, or as
+    another account.
+    """
+    of_rank = of_rank._replace(rank_dir=order.rank_dir, attempt_dir=order.attempt_dir)
+    if not order.jailed:
+        return of_rank
+    if of_rank.jail is None:
+        raise BadOrder("it names no jail, and this host runs every program of a job in one; restart the job")
+    if os.path.basename(order.rank_dir) != f"rank-{of_rank.jail.rank}":
+        raise BadOrder(f"it names rank {of_rank.jail.rank}, not the rank of {order.rank_dir}")
+    with open(f"/proc/{rank_pid}/status") as file:
+        uids = {int(word) for line in file if line.startswith("Uid:") for word in line.split()[1:]}
+    if uids != {of_rank.jail.uid} or 0 in uids:
+        running = ", ".join(map(str, sorted(uids)))
+        raise BadOrder(
+            f"it names the account {of_rank.jail.uid}, and the rank runs as {running}; no program of a job "
+            "runs as root: a rank that an earlier release started must be restarted"
+        )
+    return of_rank
 
 
 class _Terminal(NamedTuple):

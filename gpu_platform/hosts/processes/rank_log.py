@@ -17,7 +17,7 @@ import os
 from _thread import allocate_lock, start_new_thread
 from typing import NamedTuple
 
-from gpu_platform.hosts.system.records import LOG
+from gpu_platform.hosts.system.records import LOG, PRIVATE_FILE
 
 READ_BYTES = 64 * 1024
 """A rank's output is read in pieces of at most this many bytes."""
@@ -160,7 +160,7 @@ class LogWriter:
     def _open(self) -> int:
         name = LOG if self._start == 0 else f"{LOG}.{self._start}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(os.path.join(self._directory, name), flags, 0o644)
+        return os.open(os.path.join(self._directory, name), flags, PRIVATE_FILE)
 
 
 class LogPump:

@@ -121,6 +121,7 @@ def _carry_out(order: RankOrder | JailOrder, reply: Reply) -> NoReturn:
         else:
             supervise(order, reply)
     except BaseException:
+        os.umask(0o077)
         with open(os.path.join(order.attempt_dir, "supervisor-error.txt"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(1)

@@ -48,6 +48,8 @@ _LOG_PATIENCE_S = 10.0
 _LEASE_LOOK_S = 5.0
 """Seconds between two reads of the lease. A planned restart makes it longer, and the new node worker makes it
 shorter."""
+_RANK_UMASK = 0o022
+"""The platform's own umask is stricter: its files are nobody else's business."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,7 +66,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
 
     rank_dir = order.rank_dir
     try:
-        os.makedirs(rank_dir, exist_ok=True)
+        os.makedirs(rank_dir, records.PRIVATE_DIRECTORY, exist_ok=True)
         lock = records.take_lock(rank_dir)
         if lock is None or os.path.exists(os.path.join(rank_dir, records.STARTED)):
             return reply({"status": "taken"})
@@ -79,7 +81,7 @@ def supervise(order: RankOrder, reply: Reply) -> None:
         if lease is not None and (why := lease_file.why_not_start(lease.path, lease.term)) is not None:
             return reply({"status": "error", "message": why})
         # The order holds the job's environment, which may be secret.
-        records.write_record(os.path.join(rank_dir, records.ORDER), order.to_json(), durable=False, mode=0o600)
+        records.write_record(os.path.join(rank_dir, records.ORDER), order.to_json(), durable=False)
         jail = None if order.jail is None else RankJail(order.attempt_dir, order.jail)
         writer = LogWriter(rank_dir, LogBounds(order.log_file_bytes, order.log_files))
         pump = LogPump(writer)
@@ -202,6 +204,7 @@ def execute(order: RankOrder, jail: RankJail | None, stdio: tuple[int, int, int]
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         for target, source in enumerate(stdio):
             os.dup2(source, target)
+        os.umask(_RANK_UMASK)
         if jail is not None:
             jail.enter()
         bind_to(order.cpus)
@@ -240,10 +243,11 @@ def explain(order: RankOrder, step: str, number: int) -> dict[str, Any]:
         message = f"the working directory {order.workdir!r} cannot be entered on {host}{inside}: {reason}"
     else:
         program = order.argv[0]
+        by = "" if order.jail is None else f" by the account {order.jail.uid}, as which this job runs"
         texts = {
             errno.ENOENT: f"the program {program!r}, or the interpreter in its first line, was not found "
             f"on {host}{inside} (PATH is {order.env.get('PATH', '')!r})",
-            errno.EACCES: f"the program {program!r} is not executable on {host}",
+            errno.EACCES: f"the program {program!r} is not executable on {host}{by}",
             errno.ENOEXEC: f"the program {program!r} cannot run on {host}: "
             "it is no binary of this machine and has no '#!' line",
             errno.E2BIG: f"the command and its environment are larger than the kernel of {host} takes: "

@@ -35,8 +35,10 @@ def _node(access: Path, dev: Path, proc: Path) -> str:
         raise HostUnavailable(f"the driver names no device node for the MIG instance in {access}: {error}") from None
     path = dev / DIRECTORY / f"nvidia-cap{minor}"
     if not path.exists():
-        path.parent.mkdir(mode=0o755, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o755)
         os.mknod(path, stat.S_IFCHR | mode, os.makedev(_major(proc), minor))
+        path.chmod(mode)  # ranks open it, and our umask lets nobody
     return str(path)
 
 

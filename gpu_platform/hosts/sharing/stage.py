@@ -15,7 +15,8 @@ from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.share import ShareGrant, ShareMode
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
-from gpu_platform.hosts.isolation.isolation import JAILED, account_of
+from gpu_platform.hosts.isolation.accounts import account_of
+from gpu_platform.hosts.isolation.isolation import JAILED
 from gpu_platform.hosts.isolation.scrub_policy import Scrubber
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.sharing import mig
@@ -184,9 +185,9 @@ class Sharing(Stage):
         instance_records.made(record, mig.create(self._nvml, uuid, profile, start, size).gi)
 
     def _start_daemon(self, uuid: str, plan: HostPlan) -> None:
-        account = account_of(self._node, plan.user) if self._jailed else None
+        account = account_of(self._node, plan) if self._jailed else None
         try:
-            self._daemon(uuid).start(*((None, None) if account is None else (account.pw_uid, account.pw_gid)))
+            self._daemon(uuid).start(*((None, None) if account is None else (account.uid, account.gid)))
         except HostUnavailable as error:  # another host may be able to; trying again here would not help
             raise PreflightFailed(error.message, kind=blame(FailureCause.GPU_UNFIT), gpu_uuid=uuid) from error
 

@@ -6,14 +6,14 @@ In a rank's directory::
                  The lock is what makes a second start of the rank impossible.
     started.json written by the rank before it executes its program. Never removed, so a rank starts once.
     order.json   what it was started with (argv, environment, jail), so that ``exec_helper`` can run
-                 another program in the same place. Readable by the node worker's user only.
+                 another program in the same place. Removed when the rank has ended.
     exec-<id>    the lock of a helper that runs such a program; removed when nothing of it is left.
     exit.json    how it ended, written by the supervisor before it clears up and goes.
     output.log…  stdout and stderr, kept by the supervisor; see ``rank_log``.
 
 In the attempt's directory::
 
-    plan.json prepared.json    what was asked, and what was answered.
+    plan.json prepared.json    what was asked, without environments, and what was answered.
     closed       the attempt was stopped. A supervisor looks for it after it took its lock, and the
                  agent looks for locks after it wrote it: one of the two always sees the other.
     finished     nothing of it lives, and all that the host does after an attempt is done.
@@ -25,9 +25,11 @@ In the attempt's directory::
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import struct
 import time
 from _thread import get_ident
@@ -54,19 +56,30 @@ _FLOCK = "hhqqi4x"
 _WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+"""Modes of records and logs: only the platform's own account reads and writes them."""
+_OTHERS_WRITE = 0o022
+
 FORMAT = 1
 """The format of all records. Older ones must stay readable: ranks outlive the release that started them. Records
 from before this number existed have none."""
 
 
-def write_record(path: str, record: dict[str, Any], *, durable: bool, mode: int = 0o644) -> None:
+class UntrustedRecord(OSError):
+    """A record that another account owns or may write. It is not used, whatever it says."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(errno.EPERM, f"the record is not trusted: {why}", path)
+
+
+def write_record(path: str, record: dict[str, Any], *, durable: bool) -> None:
     """Replace ``path`` at once: readers see the old record or the new one, never half of one.
 
     ``durable``: the record is on disk when this returns.
     """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
-        _write_file(partial, record, durable=durable, mode=mode)
+        _write_file(partial, record, durable=durable)
         os.rename(partial, path)
     except OSError:
         if os.path.exists(partial):
@@ -87,7 +100,7 @@ def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
     """
     partial = f"{path}.{os.getpid()}-{get_ident()}.partial"
     try:
-        _write_file(partial, record, durable=False, mode=0o644)
+        _write_file(partial, record, durable=False)
         try:
             os.link(partial, path)
         except FileExistsError:
@@ -100,8 +113,8 @@ def write_first_record(path: str, record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _write_file(path: str, record: dict[str, Any], *, durable: bool, mode: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+def _write_file(path: str, record: dict[str, Any], *, durable: bool) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         left = memoryview(json.dumps({"format": FORMAT, **record}).encode())
         while left:  # a disk that is nearly full takes only a part, and the next write says so
@@ -114,12 +127,22 @@ def _write_file(path: str, record: dict[str, Any], *, durable: bool, mode: int) 
 
 def read_record(path: str) -> dict[str, Any] | None:
     """Read a record. None: there is none, or a power cut destroyed one that was not durable. Then no rank of it
-    lives."""
+    lives.
+
+    Raises :class:`UntrustedRecord` if another account owns the file or may write it: records decide whom the platform
+    starts, watches and kills.
+    """
     try:
-        with open(path, "rb") as file:
-            text = file.read()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UntrustedRecord(path, "it is a link") from None
+        raise
+    with open(fd, "rb") as file:
+        _check_owner(path, os.fstat(fd))
+        text = file.read()
     try:
         record = json.loads(text)
     except ValueError:  # it is no JSON, or not even text
@@ -131,13 +154,20 @@ def read_record(path: str) -> dict[str, Any] | None:
     return record
 
 
+def _check_owner(path: str, found: os.stat_result) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise UntrustedRecord(path, f"it belongs to the account {found.st_uid}")
+    if not stat.S_ISREG(found.st_mode) or found.st_mode & _OTHERS_WRITE:
+        raise UntrustedRecord(path, f"others may write it (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
 def take_lock(rank_dir: str, name: str = LOCK) -> int | None:
     """Take the lock of a rank. Returns its descriptor. None: a living supervisor (or helper) has it.
 
     No other program may inherit the descriptor: the lock lives as long as any copy of it (open file description locks,
     fcntl(2)).
     """
-    fd = os.open(os.path.join(rank_dir, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(os.path.join(rank_dir, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
     except (BlockingIOError, PermissionError):

@@ -21,7 +21,9 @@ from gpu_platform.hosts.isolation.orders import (
     RankOrder,
     parse_order,
 )
+from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.isolation.workdirs import Directory
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 
 RANK = RankOrder(
@@ -34,7 +36,7 @@ RANK = RankOrder(
     log_file_bytes=1 << 20,
     log_files=3,
     lease=LeaseTerms("/state/lease.json", 4, ends_rank=True),
-    jail=RankJailOrder(0, Limits(1 << 30, 100, "0-3", "0", 200), 1000, None, 1 << 20),
+    jail=RankJailOrder(0, Limits(1 << 30, 100, "0-3", "0", 200), 1000, 1000, 1 << 20),
     cpus=[0, 1],
 )
 JAIL = JailOrder(
@@ -44,9 +46,19 @@ JAIL = JailOrder(
     devices=[Device(195, 0), Device(195, None)],
     mounts=Mounts(["/scratch"], ["/state"], [], ["/dev/nvidia0"], 1024, None, 1000, 64),
     limits=Limits(),
+    account=Account("job-70000", 70_000, 70_000, "/tmp/home", [70_000]),
+    directories=[Directory("/home/ada/x", "/home", "account"), Directory("/state/c/j/1", "/state/c", "owned")],
 )
 EXEC = ExecOrder(
-    "00ff", "/state/jobs/j/1/rank-0", "/state/jobs/j/1", ["sh"], tty=True, rows=24, columns=80, term="xterm"
+    "00ff",
+    "/state/jobs/j/1/rank-0",
+    "/state/jobs/j/1",
+    ["sh"],
+    tty=True,
+    rows=24,
+    columns=80,
+    term="xterm",
+    jailed=True,
 )
 
 
@@ -97,6 +109,20 @@ def test_an_order_arrives_as_it_was_built() -> None:
         (JAIL, {"hierarchies": ["/sys", []]}, "hierarchies .* must be"),
         (JAIL, {"mounts": [["scratch"], [], [], [], 1, None]}, "mounts .* must be"),
         (JAIL, {"limits": ["1G", None, None, None]}, "limits of the order of a jail must be"),
+        (JAIL, {"account": ["root", 0, 0, "/root", []]}, "account .* must be an account other than root's"),
+        (JAIL, {"account": ["ada", 1000, 1000, "/home/ada", [0]]}, "account .* must be an account other than root's"),
+        (JAIL, {"account": ["a:b", 1000, 1000, "/home/ada", []]}, "account .* must be an account other than root's"),
+        (JAIL, {"directories": [["/etc", "/", "account"]]}, "directories .* must be a list of directories outside"),
+        (JAIL, {"directories": [["/root/x", "/root", "account"]]}, "directories .* must be"),
+        (JAIL, {"directories": [["/home/../etc", "/home", "account"]]}, "directories .* must be"),
+        (JAIL, {"directories": [["/scratch/a", "/home", "account"]]}, "directories .* must be"),
+        (JAIL, {"directories": [["/home/ada", "/home", "anyhow"]]}, "directories .* must be"),
+        (
+            RANK,
+            {"fence": {"rank": 0, "limits": [None] * 4, "uid": None, "gid": None}},
+            "a rank in a jail runs as an account other than root's",
+        ),
+        (RANK, {"fence": {"rank": 0, "limits": [None] * 4, "uid": 0, "gid": 5}}, "an account other than root's"),
     ],
 )
 def test_a_bad_order_is_refused_and_says_what_is_wrong(

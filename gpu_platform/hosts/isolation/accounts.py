@@ -1,0 +1,160 @@
+"""Which account the ranks of an attempt run as: the user's own (``node.users``), or one that only their job has.
+
+The number of a temporary account follows from the job's id. So all hosts of a gang, which may write into one checkpoint
+directory, and all attempts of a job, which read each other's checkpoints, agree without asking. That no two jobs on
+this machine have one account at a time is a matter of a book on disk: it is right after a crash too, and every platform
+on this machine uses the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
+from gpu_platform.domain.hosts.share import ShareMode
+from gpu_platform.domain.jobs.attempt import HostPlan
+from gpu_platform.domain.jobs.blame import FailureCause, blame
+from gpu_platform.hosts.isolation.passwd import PRIVATE_HOME, Account
+from gpu_platform.hosts.system import records
+from gpu_platform.settings import NodeSettings
+
+BOOK = Path("/run/gpu-platform/accounts")
+"""One file for each temporary account in use. It ends with the boot, as every process does."""
+EVERYBODY = "*"
+_SUBORDINATE = ("/etc/subuid", "/etc/subgid")
+
+
+def account_of(node: NodeSettings, plan: HostPlan) -> Account:
+    """The account of the plan's jailed ranks. It is never root.
+
+    Raises :class:`PreflightFailed` if the user's own account does not exist here, or is root.
+    """
+    name = node.users.get(plan.user)
+    if name is None:
+        return _temporary(node, tenant_of(plan))
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise PreflightFailed(
+            f"user {plan.user!r} runs as the account {name!r} on {node.name}, which does not exist there",
+            kind=blame(FailureCause.REQUEST),
+        ) from None
+    groups = [group for group in os.getgrouplist(name, found.pw_gid) if group]
+    account = Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, groups)
+    if not account.is_valid():
+        raise PreflightFailed(
+            f"user {plan.user!r} would run as the account {name!r} on {node.name}, which is root or in root's group: "
+            "name another account (node.users)",
+            kind=blame(FailureCause.REQUEST),
+        )
+    return account
+
+
+def tenant_of(plan: HostPlan) -> str:
+    """Who may share a temporary account: the attempts of one job. Jobs that share a GPU by MPS share one for their
+    namespace, because an MPS server serves one account."""
+    if any(grant.mode is ShareMode.MPS for grant in plan.shares):
+        return f"mps/{plan.namespace}"
+    return f"job/{plan.key.job_id}"
+
+
+def configuration_problem(node: NodeSettings) -> str | None:
+    """Why ranks cannot have accounts of their own as this host is configured. None: they can."""
+    uids = node.attempt_uid_range
+    for account in pwd.getpwall():
+        if account.pw_uid in uids:
+            return f"node.attempt_uids ({node.attempt_uids}) contains the account {account.pw_name} ({account.pw_uid})"
+    for path in _SUBORDINATE:
+        for owner, first, count in _subordinate_ids(path):
+            if first < uids.stop and uids.start < first + count:
+                return f"node.attempt_uids ({node.attempt_uids}) overlaps the ids of {owner} in {path}"
+    return None
+
+
+class AccountBook:
+    """The temporary accounts in use on this machine, and which attempts use each of them."""
+
+    def __init__(self, directory: Path = BOOK) -> None:
+        self._directory = directory
+
+    def claim(self, account: Account, tenant: str, name: str, attempt_dir: Path) -> None:
+        """Note that the attempt uses the account, until :meth:`release`. It may be repeated.
+
+        ``name``: the attempt, unique on this machine. Raises :class:`HostUnavailable` if another tenant uses the
+        account.
+        """
+        with self._locked():
+            entry = self._living(account.uid)
+            if entry["attempts"] and entry["tenant"] != tenant:
+                raise HostUnavailable(
+                    f"the account {account.uid} is in use by another job on this host (node.attempt_uids is small)"
+                )
+            attempts = {**entry["attempts"], name: str(attempt_dir)}
+            self._write(account.uid, {"tenant": tenant, "attempts": attempts})
+
+    def release(self, account: Account, name: str) -> None:
+        """Note that nothing of the attempt lives. It may be repeated."""
+        with self._locked():
+            entry = self._living(account.uid)
+            attempts = {other: path for other, path in entry["attempts"].items() if other != name}
+            if attempts:
+                self._write(account.uid, {**entry, "attempts": attempts})
+            else:
+                self._path(account.uid).unlink(missing_ok=True)
+
+    def users(self, uid: int) -> list[str]:
+        """The attempts that use the account now."""
+        with self._locked():
+            return sorted(self._living(uid)["attempts"])
+
+    def _living(self, uid: int) -> dict[str, Any]:
+        entry = records.read_record(str(self._path(uid))) or {"tenant": "", "attempts": {}}
+        living = {name: path for name, path in entry["attempts"].items() if _may_live(Path(path))}
+        return {**entry, "attempts": living}
+
+    def _write(self, uid: int, entry: dict[str, Any]) -> None:
+        records.write_record(str(self._path(uid)), entry, durable=False)
+
+    def _path(self, uid: int) -> Path:
+        return self._directory / str(uid)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._directory.mkdir(records.PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        fd = os.open(self._directory / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, records.PRIVATE_FILE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _may_live(attempt_dir: Path) -> bool:
+    """False for an attempt that is finished, or whose records are gone: its platform did not come back."""
+    return (attempt_dir / records.PLAN).exists() and not (attempt_dir / records.FINISHED).exists()
+
+
+def _temporary(node: NodeSettings, tenant: str) -> Account:
+    uids = node.attempt_uid_range
+    digest = hashlib.sha256(tenant.encode()).digest()
+    uid = uids.start + int.from_bytes(digest[:8]) % len(uids)
+    return Account(f"job-{uid}", uid, uid, PRIVATE_HOME, [uid])
+
+
+def _subordinate_ids(path: str) -> Iterator[tuple[str, int, int]]:
+    """(owner, first id, count) of each line; see subuid(5)."""
+    try:
+        with open(path) as file:
+            lines = [line.strip().split(":") for line in file]
+    except FileNotFoundError:
+        return
+    for fields in lines:
+        if len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal():
+            yield fields[0], int(fields[1]), int(fields[2])
