@@ -63,6 +63,24 @@ class JobDefaults(_Section):
     """How many of the newest complete checkpoints are kept; older ones are removed, even without a manifest."""
 
 
+class RateLimit(_Section):
+    """A token bucket: ``burst`` requests at once, then ``per_s`` a second."""
+
+    per_s: Annotated[float, Field(ge=0.01)]
+    """Requests a second, on average."""
+    burst: Annotated[int, Field(ge=1)]
+    """Requests at once, after a pause."""
+
+
+class RateLimitSettings(_Section):
+    """How often one caller may ask the service; null: as often as it likes."""
+
+    requests: RateLimit | None = RateLimit(per_s=100.0, burst=1000)
+    """All requests but the reports of hosts. Clients wait as long as the answer 429 says, and try again."""
+    planning: RateLimit | None = RateLimit(per_s=5.0, burst=50)
+    """Dry runs, reasons and snapshots: each costs the service up to a second."""
+
+
 class ServiceSettings(_Section):
     """The REST service."""
 
@@ -75,6 +93,12 @@ class ServiceSettings(_Section):
     insecure_http: bool = False
     """true: the service may listen outside the loopback without TLS. Only where the network itself is private and
     encrypted: whoever reads it can act as any user and any host."""
+    allowed_hosts: list[str] = []
+    """More host names under which clients reach the service, besides this machine's own, ``localhost`` and those in
+    ``api_url`` and ``api_urls``; ``.example.org`` means all names below it. Requests for other names are refused, as
+    they may come from a web page that let its name point here. Addresses are always allowed."""
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    """How often one caller may ask."""
 
 
 class SchedulerSettings(_Section):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 import httpx
+from anyio import to_thread
 from fastapi import FastAPI
 
 from gpu_platform.client.wire import LogChunk, Problem
@@ -19,10 +20,16 @@ from service.context import ServiceContext
 from service.feed import EventFeed
 from service.http import problems
 from service.http.body_limit import BodyLimit
+from service.http.browsers import BrowserRules, names_of_this_service
+from service.http.rate_limits import RateLimits, limited
 from service.metrics import RequestTimes
-from service.routers import checkpoints, health, hosts_and_gpus, jobs, queue, remediation, streams, usage
+from service.planning_queue import PlanningQueue
+from service.routers import checkpoints, docs, health, hosts_and_gpus, jobs, queue, remediation, streams, usage
 from service.routers import exec as exec_router
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
+
+REQUEST_THREADS = 20
+"""Threads of requests that use the database. With those of reports they are fewer than its pool has connections."""
 
 DESCRIPTION = """
 Run jobs on your GPU hosts. Every error is problem+json with a stable `code`; lists are pages with `next_cursor`;
@@ -51,11 +58,15 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
                 workflows=JobWorkflows(temporal or connect_lazily(settings.temporal)),
                 feed=EventFeed(store),
                 node_workers=node_workers,
+                rate_limits=RateLimits(settings.service.rate_limits),
+                planning=PlanningQueue(),
             )
             app.state.context = context
+            to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
             reading = asyncio.create_task(context.feed.run())
             yield
             context.feed.close()
+            context.planning.close()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
@@ -67,12 +78,17 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
         responses=problems.RESPONSES,
         separate_input_output_schemas=False,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     problems.install(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(BrowserRules, names=names_of_this_service(settings))
     app.add_middleware(RequestTimes)
-    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage, health):
-        app.include_router(module.router)
+    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage):
+        app.include_router(module.router, dependencies=[limited("requests")])
+    for router in (hosts_and_gpus.node_reports, health.router, docs.router):
+        app.include_router(router)
     _describe(app)
     return app
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, cast
 
@@ -11,21 +11,26 @@ from fastapi import Depends, Header, Request
 
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.jobs.job import Job
-from gpu_platform.settings import Settings
+from gpu_platform.settings import RateLimitSettings, Settings
 from gpu_platform.store import Store
 from service.feed import EventFeed
+from service.http.rate_limits import RateLimits
+from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
 
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What every request of the service needs. ``node_workers``: the HTTP client for node workers."""
+    """What every request of the service needs. ``node_workers``: the HTTP client for node workers; ``planning``: where
+    dry runs are computed."""
 
     settings: Settings
     store: Store
     workflows: JobWorkflows
     feed: EventFeed
     node_workers: httpx.AsyncClient
+    rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
+    planning: PlanningQueue = field(default_factory=PlanningQueue)
 
     def with_workflow_url(self, job: Job) -> Job:
         """The job with the address of its workflow in the Temporal UI."""

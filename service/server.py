@@ -26,6 +26,7 @@ class Server(uvicorn.Server):
                 http=TimeLimitedConnection,
                 log_config=None,
                 access_log=False,
+                server_header=False,
                 timeout_graceful_shutdown=3,
             )
         )

@@ -275,7 +275,8 @@ class Connection:
     def request_options(self, call: Call) -> dict[str, Any]:
         """The arguments for a request of httpx."""
         headers = dict(call.headers)
-        if call.body is not None:
+        if call.body is not None or call.method == "POST":
+            # Without a body, too: it shows that no page of another site sends this.
             headers.setdefault("Content-Type", "application/json")
         timeout = httpx.Timeout(30.0 + call.patience_s, connect=5.0)
         return {"params": call.params, "content": call.body, "headers": headers, "timeout": timeout}

@@ -292,7 +292,9 @@ class Client:
                     return response
                 problem = problem_of_response(response.status_code, response.headers, response.content)
                 delay = calls.retry_after_s(response.headers) or delay
-                if not (problem.retryable and call.repeatable) or time.monotonic() + delay > deadline:
+                # A 429 says that nothing was done.
+                safe = call.repeatable or response.status_code == 429
+                if not (problem.retryable and safe) or time.monotonic() + delay > deadline:
                     raise problem.error()
             time.sleep(delay)
         raise AssertionError("retry_delays has no end")
@@ -338,4 +340,4 @@ class Client:
                 deadline, delays = time.monotonic() + self._connection.retry_for_s, calls.retry_delays()
             elif failure is not None and time.monotonic() > deadline:
                 raise failure
-            time.sleep(next(delays))
+            time.sleep(max(next(delays), failure.retry_after_s if failure is not None else 0.0))

@@ -18,6 +18,7 @@
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
     ├── Unavailable               Temporal or the database is away; try again
+    │   └── TooManyRequests       the caller asks more often than it may; try again later
     └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the
@@ -171,6 +172,18 @@ class Unavailable(PlatformError):
     code = "unavailable"
     retryable = True
     http_status = 503
+
+    @property
+    def retry_after_s(self) -> float:
+        """How long to wait at least before the next try, in seconds."""
+        return float(self.details.get("retry_after_s", 0.0))
+
+
+class TooManyRequests(Unavailable):
+    """The caller asks more often than it may. Nothing was done. ``details["retry_after_s"]``: when it may again."""
+
+    code = "too_many_requests"
+    http_status = 429
 
 
 class CannotStart(PlatformError):

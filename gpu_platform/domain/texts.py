@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 MAX_COMMAND_BYTES = 128 * 1024
 """Linux passes at most 128 KiB in one argument (MAX_ARG_STRLEN, execve(2))."""
@@ -10,6 +11,32 @@ MAX_ENV_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+_CHANGES_A_TERMINAL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories: control characters, invisible ones that change the order of others, surrogates, separators."""
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """``text`` with every character that a terminal would obey shown as an escape, e.g. ``\\x1b`` or ``\\u202e``.
+
+    Texts of jobs and hosts may contain sequences that move the cursor, write the clipboard or reverse the direction of
+    writing. ``keep``: control characters that stay as they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(character if character in keep else _shown(character) for character in text)
+
+
+def one_line(text: str) -> str:
+    """As :func:`printable`, but line ends and tabs are shown as escapes, too: the text cannot look like two lines."""
+    return printable(text, keep="")
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) not in _CHANGES_A_TERMINAL:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def counted(number: int, what: str) -> str:

@@ -89,7 +89,7 @@ def postgresql_engine(url: URL) -> Engine:
     return create_engine(
         url,
         pool_size=10,
-        max_overflow=20,
+        max_overflow=30,  # the service's threads for requests, reports and planning together
         pool_timeout=BUSY_TIMEOUT_S,
         isolation_level="READ COMMITTED",
         connect_args={"connect_timeout": 5, "options": "-c timezone=UTC", "application_name": "gpu-platform"},

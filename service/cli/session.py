@@ -9,7 +9,7 @@ Results go to stdout (with ``--json`` only JSON), messages for people to stderr.
 | 2 | wrong usage, or the request was refused as invalid |
 | 3 | no such job, host or GPU |
 | 4 | conflict: not in this state, in use, or an idempotency key used for something else |
-| 5 | the service (or what it needs) is away |
+| 5 | the service (or what it needs) is away, or was asked too often |
 | 130 | interrupted |
 
 ``submit --wait``, ``submit --follow`` and ``jobs wait`` return the exit code of the job itself.
@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from gpu_platform.domain.texts import printable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -42,6 +44,7 @@ FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="For the audit log.")]
 Yes = Annotated[bool, typer.Option("--force", help="Stop what runs there.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Let the output control the terminal: only if you trust the job.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
 
 
@@ -60,7 +63,7 @@ FOLLOW_PATIENCE_S = 60.0
 
 def exit_code_of(error: PlatformError) -> int:
     """The exit code for an error."""
-    return {404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 503: AWAY}.get(error.http_status, FAILED)
+    return {404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 429: AWAY, 503: AWAY}.get(error.http_status, FAILED)
 
 
 def exit_code_of_job(job: Job) -> int:
@@ -74,16 +77,16 @@ def exit_code_of_job(job: Job) -> int:
 
 def out() -> Console:
     """The console for stdout."""
-    from rich.console import Console
+    from service.cli.terminal import SafeConsole
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    return SafeConsole(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def err() -> Console:
     """The console for stderr."""
-    from rich.console import Console
+    from service.cli.terminal import SafeConsole
 
-    return Console(stderr=True, highlight=False)
+    return SafeConsole(stderr=True)
 
 
 def show(renderable: RenderableType) -> None:
@@ -93,7 +96,12 @@ def show(renderable: RenderableType) -> None:
 
 def say(text: str) -> None:
     """Print to stderr: for people, not for a pipe."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
+
+
+def write(text: str) -> None:
+    """Print lines to stdout that are no table, e.g. an id."""
+    typer.echo(printable(text))
 
 
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:

@@ -220,6 +220,7 @@ def _seconds(text: str | None) -> float | None:
 
 def _table(reports: list[SimulationReport]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     from gpu_platform.scheduling.simulator.reports.page import best_of, metrics_of
 
@@ -231,6 +232,6 @@ def _table(reports: list[SimulationReport]) -> Table:
     for metric in metrics_of(reports):
         best = best_of(metric, reports)
         texts = (metric.text(metric.value(report)) for report in reports)
-        cells = (f"[green]{text}[/]" if i in best else text for i, text in enumerate(texts))
+        cells = (Text(text, style="green" if i in best else "") for i, text in enumerate(texts))
         table.add_row(metric.name, *cells, metric.meaning)
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -48,10 +49,10 @@ def install(app: FastAPI) -> None:
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    """The HTTP answer for a problem. A 503 says when to try again."""
+    """The HTTP answer for a problem. A 429 and a 503 say when to try again."""
     headers = dict(headers or {})
-    if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+    if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        headers.setdefault("Retry-After", str(math.ceil(problem.details.get("retry_after_s", RETRY_AFTER_S))))
     # ASCII, because the refused value may not be valid Unicode.
     content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=True)
     return Response(content, problem.status, headers, media_type=PROBLEM_JSON)

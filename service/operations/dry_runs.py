@@ -44,8 +44,8 @@ PROBE = "this-job"
 
 _EMPTY = "empty cluster"
 
-_one_at_a_time = threading.Lock()
-"""Held during a dry run: each needs its own scheduler core, and a large cluster takes a second."""
+_looking_at_the_empty_cluster = threading.Lock()
+"""Held while a thread asks the kept :class:`EmptyCluster`, or makes it anew."""
 
 _T = TypeVar("_T")
 
@@ -86,19 +86,18 @@ def dry_run(store: Store, spec: JobSpec) -> DryRun:
             admission.check_possible(store, session, spec, admission_refusal(store))
     except PlatformError as refusal:
         return DryRun(accepted=False, message=refusal.message)
-    with _one_at_a_time:
-        cluster = snapshot(store)
-        probe = _as_if_submitted(spec, cluster.at)
+    cluster = snapshot(store)
+    probe = _as_if_submitted(spec, cluster.at)
 
-        def submit(policy: Policy) -> tuple[DryRunResult, int]:
-            core = load_cluster_state(Scheduler(policy, explains=False), cluster)
-            if policy.uses_history and spec.spans_hosts:
-                for hosts, speed in learned_speeds(store):
-                    core.record_speed(hosts, speed)
-            outcome = simulate_submission(core, probe, cluster.at)
-            return outcome, sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
+    def submit(policy: Policy) -> tuple[DryRunResult, int]:
+        core = load_cluster_state(Scheduler(policy, explains=False), cluster)
+        if policy.uses_history and spec.spans_hosts:
+            for hosts, speed in learned_speeds(store):
+                core.record_speed(hosts, speed)
+        outcome = simulate_submission(core, probe, cluster.at)
+        return outcome, sum(core.queue.order(row) < core.queue.order(probe) for row in core.queue)
 
-        found, ahead = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), submit)
+    found, ahead = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), submit)
     if found.placement is not None:
         message = f"would start now: {found.placement.why}"
         return DryRun(accepted=True, message=message, placement=found.placement)
@@ -118,7 +117,7 @@ def admission_refusal(store: Store) -> admission.Refusal:
 
     def refusal(session: Session, spec: JobSpec) -> str | None:
         probe = _as_if_submitted(spec, 0.0)
-        with _one_at_a_time:
+        with _looking_at_the_empty_cluster:
             written, off = leader.current_policy(session), leader.plugin_faults(session)
             stamp = admission.hosts_version(session), written, off
             known: tuple[object, EmptyCluster] | None = store.memo.get(_EMPTY)
@@ -167,15 +166,14 @@ def why(store: Store, job_id: str) -> Reason:
     Raises :class:`NotFound`, also if the job does not wait.
     """
     job = jobs.get_job(store, job_id)
-    with _one_at_a_time:
-        cluster = snapshot(store)
+    cluster = snapshot(store)
 
-        def look(policy: Policy) -> Reason | None:
-            core = load_cluster_state(Scheduler(policy, explains=False), cluster)
-            core.decide(cluster.at)
-            return core.why(job_id, cluster.at)
+    def look(policy: Policy) -> Reason | None:
+        core = load_cluster_state(Scheduler(policy, explains=False), cluster)
+        core.decide(cluster.at)
+        return core.why(job_id, cluster.at)
 
-        reason = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), look)
+    reason = _asked(usable_policy(cluster.policy, leader.plugin_faults(store)), look)
     if reason is not None:
         return reason.for_job(job_id, job.reason.position if job.reason else None)
     if job.reason is not None:

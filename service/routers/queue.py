@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Body, Query, Request
 
 from gpu_platform.client.wire import DryRun, Page
 from gpu_platform.domain.jobs.job import QueueEntry
@@ -15,6 +14,7 @@ from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.store.jobs import queue_view
 from service.context import ServiceContext, ServiceContextDep
 from service.http.paging import Cursor, offset_of
+from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
 from service.operations.job_defaults import with_defaults
 from service.operations.warnings import warnings_of
@@ -36,10 +36,11 @@ def list_queue(
     return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
-@router.post("/jobs:dry-run")
-async def dry_run(spec: Annotated[JobSpec, Body()], context: ServiceContextDep) -> DryRun:
+@router.post("/jobs:dry-run", dependencies=[limited("planning")])
+async def dry_run(spec: Annotated[JobSpec, Body()], request: Request, context: ServiceContextDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
-    return await run_in_threadpool(_dry_run, context, with_defaults(spec, context.settings.service.job_defaults))
+    spec = with_defaults(spec, context.settings.service.job_defaults)
+    return await context.planning.run(caller_of(request), _dry_run, context, spec)
 
 
 def _dry_run(context: ServiceContext, spec: JobSpec) -> DryRun:
@@ -47,13 +48,13 @@ def _dry_run(context: ServiceContext, spec: JobSpec) -> DryRun:
     return answer.model_copy(update={"warnings": warnings_of(context.store, spec)})
 
 
-@router.get("/jobs/{job_id}/reason")
-async def read_reason(job_id: JobId, context: ServiceContextDep) -> Reason:
+@router.get("/jobs/{job_id}/reason", dependencies=[limited("planning")])
+async def read_reason(job_id: JobId, request: Request, context: ServiceContextDep) -> Reason:
     """Why this one job waits, computed for it alone: also estimates for gangs of groups and for shares of GPUs."""
-    return await run_in_threadpool(dry_runs.why, context.store, job_id)
+    return await context.planning.run(caller_of(request), dry_runs.why, context.store, job_id)
 
 
-@router.get("/snapshot")
-async def read_snapshot(context: ServiceContextDep) -> ClusterState:
+@router.get("/snapshot", dependencies=[limited("planning")])
+async def read_snapshot(request: Request, context: ServiceContextDep) -> ClusterState:
     """Hosts, GPUs, running jobs, waiting jobs and the current policy as one document, for `gpu-platform simulate`."""
-    return await run_in_threadpool(dry_runs.snapshot, context.store)
+    return await context.planning.run(caller_of(request), dry_runs.snapshot, context.store)

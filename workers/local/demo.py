@@ -19,6 +19,7 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.domain.texts import printable
 from gpu_platform.hosts.nvml.fault_injection import inject_fault
 from gpu_platform.hosts.system.paths import control_dir, node_dir
 from workers.local.cluster import LocalCluster
@@ -107,7 +108,7 @@ class Demo:
         async for chunk in self._client.follow_logs(self._job.id, rank=0):
             *lines, rest = (rest + chunk.text).split("\n")
             for line in lines:
-                self._console.print(f"            [dim]rank 0 | {escape(line)}[/]")
+                self._console.print(f"            [dim]rank 0 | {escape(printable(line))}[/]")
                 if found := re.match(r"epoch +(\d+)/", line):
                     if int(found[1]) >= EPOCHS // 2 and self._faulty_gpu is None:
                         await self._inject_fault()
@@ -134,12 +135,13 @@ class Demo:
         name = str(state or verb).upper()
         text = describe(event)
         colour = COLOURS.get(name, "yellow" if subject == "gpu" else "cyan")
-        self._console.print(f"[dim]{since_ms:8.0f} ms[/] {subject} [{colour}]{name}[/] {escape(text)}")
+        self._console.print(f"[dim]{since_ms:8.0f} ms[/] {subject} [{colour}]{name}[/] {escape(printable(text))}")
 
     def _conclude(self, job: Job) -> int:
         say = self._console.print
         if job.state is not JobState.COMPLETED or self._accuracy is None:
-            say(f"[bold red]{job.state}[/] {job.failure.message if job.failure else 'without an accuracy'}")
+            why = job.failure.message if job.failure else "without an accuracy"
+            say(f"[bold red]{job.state}[/] {escape(printable(why))}")
             return 1
         assert job.finished_at is not None
         took = (job.finished_at - job.created_at).total_seconds()

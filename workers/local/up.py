@@ -18,6 +18,7 @@ from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.topology.description import load_description
+from service.cli.terminal import safe
 from workers.local.cluster import DEMO_NODES, ClusterConfig, LocalCluster, NodeSpec
 from workers.local.demo import run_demo
 
@@ -133,7 +134,7 @@ def run() -> int:
     try:
         return asyncio.run(main(arguments))
     except PlatformError as error:
-        console.print(f"[red]{error.message}[/]", markup=True)
+        console.print(safe(error.message, "red"))
         return 1
 
 

@@ -44,12 +44,11 @@ def snapshot(
 
     with session.service() as client:
         found = client.snapshot()
-    text = found.model_dump_json() + "\n"
     if output is None:
-        typer.echo(text, nl=False)
+        session.print_json(found)
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(found.model_dump_json() + "\n", encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
     running, waiting = counted(len(found.running), "job"), counted(len(found.queue), "job")

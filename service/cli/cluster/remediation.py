@@ -34,7 +34,7 @@ def show(gpu: GpuId, json: session.Json = False) -> None:
         return
     session.say(_in_words(gpu, found))
     for note in found.notes:
-        typer.echo(note)
+        session.write(note)
 
 
 def approve(gpu: GpuId, reason: session.ReasonOption = "", json: session.Json = False) -> None:

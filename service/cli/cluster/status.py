@@ -93,7 +93,7 @@ def watch(
     with session.service() as client:
         if json:
             while True:
-                typer.echo(json_module.dumps(_as_json(*_look(client))))
+                session.write(json_module.dumps(_as_json(*_look(client))))
                 time.sleep(pause_s)
         from rich.live import Live
 

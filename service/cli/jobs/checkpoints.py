@@ -60,14 +60,12 @@ def checkpoint_roots(json: session.Json = False) -> None:
     if json:
         session.print_json(roots)
     else:
-        from rich.markup import escape
-
         from service.cli.show import tables
 
         table = tables.plain_table("HOSTS", "SHARED", "PROBLEM")
         for one in roots:
             problem = one.problem or (f"no answer from {', '.join(one.silent)}" if one.silent else "")
-            table.add_row(escape(", ".join(one.hosts)), "yes" if len(one.hosts) > 1 else "no", escape(problem))
+            table.add_row(", ".join(one.hosts), "yes" if len(one.hosts) > 1 else "no", problem)
         session.show(table)
         if len(roots) > 1:
             session.say("a retry on a host of another group starts at zero: let all share node.checkpoint_root")
@@ -78,8 +76,6 @@ def checkpoint_roots(json: session.Json = False) -> None:
 def _table(found: list[CheckpointInfo]) -> Table:
     from datetime import UTC, datetime
 
-    from rich.markup import escape
-
     from service.cli.show import tables
 
     table = tables.plain_table("CHECKPOINT", "STEP", "WRITTEN", "SIZE", "WHOLE", "HOSTS", "PATH")
@@ -89,7 +85,7 @@ def _table(found: list[CheckpointInfo]) -> Table:
         size = "" if one.size_bytes is None else _size(one.size_bytes)
         hosts = ", ".join(one.hosts[:3]) + (" …" if len(one.hosts) > 3 else "")
         step = "" if one.step is None else str(one.step)
-        table.add_row(one.label, step, f"{at:%Y-%m-%d %H:%M:%S}", size, escape(whole), hosts, escape(one.path))
+        table.add_row(one.label, step, f"{at:%Y-%m-%d %H:%M:%S}", size, whole, hosts, one.path)
     return table
 
 

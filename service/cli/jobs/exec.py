@@ -62,6 +62,10 @@ def exec_command(
 
 def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> tuple[int, str | None]:
     """Send input and print output until the end."""
+    from service.cli.terminal import ProgramOutput
+
+    # With -t the command talks to the user's terminal, as in `ssh -t`.
+    outputs = {"stdout": ProgramOutput(sys.stdout, raw=terminal), "stderr": ProgramOutput(sys.stderr, raw=terminal)}
     over, stop = os.pipe()
     sending = threading.Thread(target=_send_input, args=(client, started, over), daemon=True)
     try:
@@ -70,10 +74,10 @@ def _stream_both_ways(client: Client, started: ExecSession, terminal: bool) -> t
             for chunk in client.exec_output(started):
                 if chunk.stream == "exit":
                     return chunk.exit_code or 0, chunk.reason
-                out = sys.stdout if chunk.stream == "stdout" else sys.stderr
-                out.buffer.write(chunk.data)
-                out.buffer.flush()
+                outputs["stdout" if chunk.stream == "stdout" else "stderr"].write_bytes(chunk.data)
     finally:
+        for output in outputs.values():
+            output.close()
         os.close(stop)  # wakes the thread
         sending.join(timeout=2.0)
     return session.FAILED, "nothing says how it ended"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,18 +79,23 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Default: the last one; with --follow all, one after the other.")
     ] = None,
+    raw: session.Raw = False,
     json: session.Json = False,
 ) -> None:
-    """Print what a rank wrote."""
+    """Print what a rank wrote. On a terminal, only its colours and progress bars are obeyed, unless --raw."""
     with session.service(session.FOLLOW_PATIENCE_S if follow else 5.0) as client:
         if follow:
-            submit.follow_job(client, job, json, rank, attempt)
+            submit.follow_job(client, job, json, rank, attempt, raw=raw)
             return
         text = client.logs(job, rank=rank, attempt=attempt)
     if json:
         session.print_json({"job_id": job, "rank": rank, "attempt": attempt, "text": text})
     else:
-        typer.echo(text, nl=False)
+        from service.cli.terminal import ProgramOutput
+
+        output = ProgramOutput(sys.stdout, raw=raw)
+        output.write(text)
+        output.close()
 
 
 @app.command()
@@ -152,7 +158,7 @@ def watch(job: JobId, json: session.Json = False) -> None:
             if not tables.is_worth_showing(event):
                 continue
             since_ms = (event.at - first).total_seconds() * 1000
-            typer.echo(f"{since_ms:>9.0f} ms  {tables.event_text(event)}")
+            session.write(f"{since_ms:>9.0f} ms  {tables.event_text(event)}")
         found = client.wait(job)
     submit.print_end(found)
     raise typer.Exit(session.exit_code_of_job(found))

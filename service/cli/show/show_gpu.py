@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth
@@ -33,7 +32,7 @@ def gpus_table(gpus: Iterable[Gpu], wide: bool = False) -> Table:
             measured(gpu.utilization_percent, "{:.0f} %"),
             str(gpu.fault_count),
             str(gpu.reset_count),
-            escape(_note(gpu)),
+            _note(gpu),
         )
     return table
 
@@ -57,7 +56,7 @@ def gpu_details(gpu: Gpu, health: GpuHealth | None, away: str | None) -> Table:
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     for label, value in (*_facts(gpu), *(_live(health) if health is not None else [("measured now", away or "-")])):
-        facts.add_row(label, escape(value) if isinstance(value, str) else value)
+        facts.add_row(label, value)
     return facts
 
 

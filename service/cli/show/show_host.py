@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.domain.hosts.gpu import Gpu, Host
@@ -18,7 +17,7 @@ def host_details(host: Host, gpus: Sequence[Gpu]) -> Group:
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     for label, value in _facts(host):
-        facts.add_row(label, escape(value) if isinstance(value, str) else value)
+        facts.add_row(label, value)
     return Group(facts, *(["", show_gpu.gpus_table(gpus)] if gpus else []))
 
 

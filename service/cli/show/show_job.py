@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.job import Job
@@ -17,8 +15,9 @@ from gpu_platform.domain.jobs.ranks import spare_slices
 from gpu_platform.domain.jobs.resources import RankPer, ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
-from gpu_platform.domain.texts import counted
+from gpu_platform.domain.texts import counted, one_line
 from service.cli.show import show_waiting, tables
+from service.cli.terminal import safe
 
 
 def job_details(
@@ -49,12 +48,12 @@ _Facts = Iterable[tuple[str, RenderableType]]
 
 def _facts(job: Job) -> _Facts:
     spec = job.spec
-    yield "job", f"{job.id}  {escape(spec.name)}  (namespace {escape(spec.namespace)}, user {escape(spec.user)})"
+    yield "job", f"{job.id}  {spec.name}  (namespace {spec.namespace}, user {spec.user})"
     yield "state", tables.state(job.state)
-    yield "command", escape(" ".join(spec.command))
-    yield "asked", escape(", ".join([*request_lines(spec), *_options_line(spec)]))
+    yield "command", one_line(" ".join(spec.command))
+    yield "asked", ", ".join([*request_lines(spec), *_options_line(spec)])
     if (retry := retry_text(job)) is not None:
-        yield "retries", escape(retry)
+        yield "retries", retry
     yield from _waiting_facts(job)
     yield from _placement_facts(job)
     if job.attempt:
@@ -75,11 +74,11 @@ def _waiting_facts(job: Job) -> _Facts:
     if job.reason is None:
         return
     place = f" (place {job.reason.position} in the queue)" if job.reason.position else ""
-    yield "waits", escape(job.reason.message + place)
+    yield "waits", job.reason.message + place
     if job.reason.next_step:
-        yield "next step", escape(job.reason.next_step)
+        yield "next step", job.reason.next_step
     if (when := show_waiting.start_text(job.reason)) is not None:
-        yield "starts", escape(when)
+        yield "starts", when
 
 
 def _placement_facts(job: Job) -> _Facts:
@@ -88,8 +87,8 @@ def _placement_facts(job: Job) -> _Facts:
     spares = spare_slices(job.spec, job.placement.slices)
     for part in job.placement.slices:
         where = "spare" if part in spares else "runs on" if job.state.holds_gpus else "ran on"
-        yield where, escape(show_waiting.slice_text(part))
-    yield "why there", escape(job.placement.why)
+        yield where, show_waiting.slice_text(part)
+    yield "why there", job.placement.why
     bandwidth, decided_in = job.placement.bandwidth_gb_s, job.placement.decided_in_ms
     # A single GPU is connected to nothing.
     speed = f", {bandwidth:g} GB/s" if bandwidth else ""
@@ -102,14 +101,14 @@ def _ending_facts(job: Job) -> _Facts:
     if job.failure is not None:
         yield (
             "failure" if job.state is JobState.FAILED else "last failure",
-            Text(f"{job.failure.kind}: {job.failure.message}", style="red"),
+            safe(f"{job.failure.kind}: {job.failure.message}", "red"),
         )
     if job.stopped_by is not None:
-        yield "stopped" if job.state is JobState.CANCELLED else "last stop", escape(str(job.stopped_by))
+        yield "stopped" if job.state is JobState.CANCELLED else "last stop", str(job.stopped_by)
     if job.checkpoint_at is not None:
         yield "checkpoint", f"{tables.duration((datetime.now(UTC) - job.checkpoint_at).total_seconds())} ago"
     for warning in job.warnings:
-        yield "warning", Text(warning, style="yellow")
+        yield "warning", safe(warning, "yellow")
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.domain.jobs.usage import AttemptUsage, JobUsage, RankUsage, RunningUsage, Totals, UsageReport
@@ -18,7 +17,7 @@ def report_table(report: UsageReport) -> Table:
     """Usage by namespace and user, with the sum below."""
     table = _table("NAMESPACE", "USER", "ATTEMPTS", "GPU-HOURS", "ENERGY", "CPU-HOURS", "ECC", "THROTTLED")
     for user in report.users:
-        table.add_row(escape(user.namespace), escape(user.user), *_sums(user))
+        table.add_row(user.namespace, user.user, *_sums(user))
     table.add_section()
     table.add_row("all", "", *_sums(report.total))
     return table

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from gpu_platform.client.wire import DryRun
@@ -33,13 +32,13 @@ def queue_table(waiting: Iterable[QueueEntry], now: datetime | None = None) -> T
         table.add_row(
             str(job.position),
             job.job_id,
-            escape(job.spec.name),
-            escape(f"{job.spec.namespace}/{job.spec.user}"),
+            job.spec.name,
+            f"{job.spec.namespace}/{job.spec.user}",
             str(job.spec.priority),
-            escape(asked(job.spec)),
+            asked(job.spec),
             duration((now - job.waiting_since).total_seconds()),
             _start(reason, now) if reason is not None else "-",
-            escape(why),
+            why,
         )
     return table
 
@@ -50,7 +49,7 @@ def reason_parts(reason: Reason, now: datetime | None = None) -> list[Renderable
     if reason.counts:
         counts = plain_table("HOSTS", "CANNOT BECAUSE", "ASKED", "BEST THERE IS")
         for count in reason.counts:
-            counts.add_row(str(count.hosts), count.code.replace("_", " "), escape(count.asked), escape(count.available))
+            counts.add_row(str(count.hosts), count.code.replace("_", " "), count.asked, count.available)
         parts += ["", counts]
     if reason.holders:
         holders = plain_table("HELD BY", "GPUS", "ON", "ENDS")
@@ -87,7 +86,7 @@ def score_table(scores: ScoreTable) -> Table:
     table = plain_table("CANDIDATE", "SCORE", *(name.upper() for name in names))
     for row in scores.rows:
         parts = (f"{row.parts[name]:.2f}" if name in row.parts else "-" for name in names)
-        table.add_row(escape(row.candidate), f"{row.total:.2f}", *parts)
+        table.add_row(row.candidate, f"{row.total:.2f}", *parts)
     if scores.others:
         table.add_row(f"and {scores.others} more", "", *("" for _ in names))
     return table
@@ -95,24 +94,24 @@ def score_table(scores: ScoreTable) -> Table:
 
 def dry_run(answer: DryRun, spec: JobSpec) -> Group:
     """The answer of a dry run: where and when the job would start, or why not."""
-    parts: list[RenderableType] = [escape(answer.message)]
+    parts: list[RenderableType] = [answer.message]
     if answer.placement is not None:
         slices = answer.placement.slices
         spares = spare_slices(spec, slices)
-        parts += ["", *(escape(slice_text(one) + (" (spare)" if one in spares else "")) for one in slices)]
+        parts += ["", *(slice_text(one) + (" (spare)" if one in spares else "") for one in slices)]
         if answer.placement.scores.rows:
             parts += ["", score_table(answer.placement.scores)]
     if answer.reason is not None:
         if (when := start_text(answer.reason)) is not None:
-            parts.append(escape(when))
+            parts.append(when)
         parts.append(f"place {answer.reason.position} in the queue")
         if answer.reason.next_step:
-            parts.append(escape(f"-> {answer.reason.next_step}"))
+            parts.append(f"-> {answer.reason.next_step}")
         parts += reason_parts(answer.reason)
     if answer.preempts:
         when_stopped = "at once" if answer.preempts_at is None else f"at {_clock(answer.preempts_at)}"
-        parts += ["", escape(f"{', '.join(answer.preempts)} would be stopped for it, {when_stopped}")]
-    parts += [escape(f"warning: {warning}") for warning in answer.warnings]
+        parts += ["", f"{', '.join(answer.preempts)} would be stopped for it, {when_stopped}"]
+    parts += [f"warning: {warning}" for warning in answer.warnings]
     return Group(*parts)
 
 

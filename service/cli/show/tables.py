@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from gpu_platform.domain.hosts.gpu import Gpu, Host
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, HostState, JobState
-from gpu_platform.domain.texts import counted
+from gpu_platform.domain.texts import counted, one_line, printable
 
 _COLORS = {
     JobState.RUNNING: "green",
@@ -47,13 +46,13 @@ def jobs_table(jobs: Iterable[Job], now: datetime | None = None) -> Table:
     for job in jobs:
         table.add_row(
             job.id,
-            escape(job.spec.name),
-            escape(job.spec.user),
+            job.spec.name,
+            job.spec.user,
             state(job.state),
             _gang(job.spec),
             str(job.attempt or "-"),
             duration(((now or datetime.now(UTC)) - job.created_at).total_seconds()),
-            escape(_where_or_why(job)),
+            _where_or_why(job),
         )
     return table
 
@@ -70,7 +69,7 @@ def hosts_table(hosts: Iterable[Host]) -> Table:
             str(host.gpus_free),
             str(host.gpus_total),
             f"{host.lease_remaining_s:.0f} s",
-            escape(host.reason or ""),
+            host.reason or "",
         )
     return table
 
@@ -81,7 +80,7 @@ def cluster(
     """The cluster in a few lines. With ``more`` (a table of GPUs), also every host."""
     parts: list[RenderableType] = [
         _counts("hosts", Counter(str(host.state) for host in hosts)),
-        *(escape(text) for text in lost_together(hosts)),
+        *lost_together(hosts),
         _counts("GPUs ", Counter(_gpu_state(gpu) for gpu in gpus)),
         _counts("jobs ", Counter(str(job.state) for job in jobs), more=len(jobs) > limit),
     ]
@@ -114,8 +113,8 @@ def timeline(events: Sequence[Event]) -> Table:
             f"{(event.at - first).total_seconds() * 1000:.0f}",
             f"{(event.at - before).total_seconds() * 1000:.0f}",
             str(event.attempt or ""),
-            escape(event_text(event)),
-            escape(event.actor),
+            event_text(event),
+            event.actor,
         )
         before = event.at
     return table
@@ -137,7 +136,8 @@ def event_text(event: Event) -> str:
             later = ", and drained as soon as it is healed" if data.get("drained_later") else ""
             return f"GPU {event.gpu_uuid} on {event.host} is {data.get('state')}{later}" + _because(data.get("reason"))
         case "job.exec":
-            return f"exec beside rank {data.get('rank')} on {event.host}: {shlex.join(data.get('command', []))}"
+            command = one_line(shlex.join(data.get("command", [])))
+            return f"exec beside rank {data.get('rank')} on {event.host}: {command}"
         case "job.exec_failed":
             return f"exec beside rank {data.get('rank')} on {event.host} failed" + _because(data.get("failure"))
         case "gang.reserved" | "gang.released":
@@ -165,7 +165,7 @@ def gpu_history(events: Sequence[Event]) -> Table:
     table = plain_table("WHEN", "WHAT", "JOB", "WHO")
     for event in events:
         when = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}"
-        table.add_row(when, escape(event_text(event)), event.job_id or "-", escape(event.actor))
+        table.add_row(when, event_text(event), event.job_id or "-", event.actor)
     return table
 
 
@@ -223,7 +223,7 @@ def _gpu_state(gpu: Gpu) -> str:
 def _counts(what: str, counts: Counter[str], more: bool = False) -> Text:
     line = Text(f"{what}  ", style="bold")
     named = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
-    return line.append(named + (" and more" if more else ""), style="not bold")
+    return line.append(printable(named) + (" and more" if more else ""), style="not bold")
 
 
 def format_indices(indices: Sequence[int]) -> str:

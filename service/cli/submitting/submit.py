@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +75,7 @@ def _stay(client: Client, job: Job, options: SubmitOptions) -> Job:
     if options.wait:
         return wait_for(client, job.id, print_id=not options.json)
     if not options.json:
-        typer.echo(job.id)
+        session.write(job.id)
         session.say(f"submitted; see it with: gpu-platform jobs watch {job.id}")
     return job
 
@@ -118,21 +119,28 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
 def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:
     """Wait with a spinner on stderr. Ctrl-C leaves the job running. ``print_id``: print the id, and what Ctrl-C
     does, first."""
+    from service.cli.terminal import safe
+
     try:
         if print_id:
-            typer.echo(job_id)
-        with session.err().status(f"{job_id} …") as spinner:
+            session.write(job_id)
+        with session.err().status(safe(f"{job_id} …")) as spinner:
             for event in client.events(job_id, follow=True):
                 if event.kind.startswith("job."):
-                    spinner.update(f"{job_id}: {event.kind.removeprefix('job.')}")
+                    spinner.update(safe(f"{job_id}: {event.kind.removeprefix('job.')}"))
             return client.wait(job_id)
     except KeyboardInterrupt:
         session.say(f"{job_id} goes on; stop it with: gpu-platform jobs cancel {job_id}")
         raise
 
 
-def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: int | None = None) -> Job:
-    """Print what one rank writes until the job has ended."""
+def follow_job(
+    client: Client, job_id: str, json: bool, rank: int = 0, attempt: int | None = None, *, raw: bool = False
+) -> Job:
+    """Print what one rank writes until the job has ended. ``raw``: it may control the terminal."""
+    from service.cli.terminal import ProgramOutput
+
+    output = ProgramOutput(sys.stdout, raw=raw)
     try:
         for chunk in client.follow_logs(job_id, rank=rank, attempt=attempt):
             if json:
@@ -140,11 +148,13 @@ def follow_job(client: Client, job_id: str, json: bool, rank: int = 0, attempt: 
                 continue
             if chunk.note is not None:
                 session.say(f"[gpu-platform: {chunk.note}]")
-            typer.echo(chunk.text, nl=False)
+            output.write(chunk.text)
         return client.wait(job_id) if attempt is None else client.get(job_id)
     except KeyboardInterrupt:
         session.say(f"{job_id} goes on; stop it with: gpu-platform jobs cancel {job_id}")
         raise
+    finally:
+        output.close()
 
 
 def print_end(job: Job) -> None:

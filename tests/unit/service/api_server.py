@@ -95,7 +95,9 @@ async def in_process(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://api") as http,
+        httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers={"X-Requested-With": "tests"}
+        ) as http,
     ):
         yield http
 

@@ -1,0 +1,174 @@
+"""Nobody takes the service from the others: neither by many requests, nor by a few that cost much."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpu_platform.client import AsyncClient
+from gpu_platform.client.wire import DryRun, Problem
+from gpu_platform.domain.errors import TooManyRequests, Unavailable
+from gpu_platform.domain.jobs.resources import ResourceRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import RateLimit, RateLimitSettings, ServiceSettings, Settings
+from gpu_platform.store import Store
+from service.app import create_app
+from service.operations import dry_runs
+from service.planning_queue import MAX_WAITING, MAX_WAITING_OF_ONE, PlanningQueue
+from tests.store_cluster import Cluster
+from tests.unit.service.api_server import served
+from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
+
+SPEC = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
+
+
+@asynccontextmanager
+async def service(store: Store, **limits: RateLimit | None) -> AsyncIterator[str]:
+    settings = Settings(service=ServiceSettings(rate_limits=RateLimitSettings(**limits)))
+    async with served(create_app(settings, store)) as url:
+        yield url
+
+
+async def test_after_its_burst_a_caller_is_told_when_to_come_back(sqlite_store: Store) -> None:
+    async with (
+        service(sqlite_store, requests=RateLimit(per_s=0.5, burst=3)) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        answers = [await http.get("/v1/hosts") for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        refused = answers[3]
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert 1 <= int(refused.headers["retry-after"]) <= 2
+        problem = Problem.model_validate_json(refused.content)
+        assert (problem.code, problem.retryable) == ("too_many_requests", True)
+        assert "at most 0.5 a second, after the first 3" in problem.detail
+        assert isinstance(problem.error(), TooManyRequests)
+        # A claimed name is no other bucket, and what keeps the cluster alive takes from none.
+        assert (await http.get("/v1/hosts", headers={"X-GPU-Platform-User": "eve"})).status_code == 429
+        assert (await http.get("/healthz")).status_code == 200
+        report = {"name": "a", "session": "s", "address": "", "agent_url": "", "inventory": {"machine": "m"}}
+        for _ in range(5):
+            assert (await http.post("/v1/hosts/a/report", json=report)).status_code != 429
+
+
+async def test_our_client_waits_as_long_as_it_is_told(sqlite_store: Store) -> None:
+    async with service(sqlite_store, requests=RateLimit(per_s=1.0, burst=1)) as url:
+        async with AsyncClient(url, retry_for_s=5.0) as client:
+            began = time.monotonic()
+            for _ in range(3):
+                _ = [host async for host in client.hosts()]
+            assert time.monotonic() - began > 1.5
+        async with AsyncClient(url, retry_for_s=0.0) as client:
+            with pytest.raises(TooManyRequests):
+                _ = [host async for host in client.hosts()]
+
+
+async def test_dry_runs_have_a_smaller_bucket(sqlite_store: Store) -> None:
+    Cluster(sqlite_store).host("a")
+    async with (
+        service(sqlite_store, planning=RateLimit(per_s=0.1, burst=2)) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        body = SPEC.model_dump(mode="json")
+        codes = [(await http.post("/v1/jobs:dry-run", json=body)).status_code for _ in range(3)]
+        assert codes == [200, 200, 429]
+        assert (await http.get("/v1/snapshot")).status_code == 429
+        assert (await http.get("/v1/hosts")).status_code == 200
+
+
+async def test_dry_runs_wait_for_each_other_only(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    over, begun = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> DryRun:
+        begun.set()
+        over.wait(30)
+        return DryRun(accepted=True, message="")
+
+    monkeypatch.setattr(dry_runs, "dry_run", slow)
+    Cluster(sqlite_store).host("a")
+    async with service(sqlite_store, planning=None, requests=None) as url, httpx.AsyncClient(base_url=url) as http:
+        body = SPEC.model_dump(mode="json")
+        flood = [asyncio.create_task(http.post("/v1/jobs:dry-run", json=body)) for _ in range(60)]
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            for path in ("/v1/hosts", "/v1/jobs", "/v1/queue"):
+                assert (await asyncio.wait_for(http.get(path), 5)).status_code == 200
+        finally:
+            over.set()
+            answers = Counter(answer.status_code for answer in await asyncio.gather(*flood))
+        assert answers[200] >= MAX_WAITING_OF_ONE
+        assert set(answers) == {200, 429}
+
+
+async def test_many_callers_cannot_make_the_queue_long() -> None:
+    planning, over = PlanningQueue(), threading.Event()
+    callers = [f"caller {number}" for number in range(MAX_WAITING + 1)]
+    *waiting, late = [asyncio.create_task(planning.run(caller, over.wait, 30)) for caller in callers]
+    with pytest.raises(Unavailable, match="wait already"):
+        await late
+    over.set()
+    assert all(await asyncio.gather(*waiting))
+    assert await planning.run("caller 1", int, "7") == 7
+    planning.close()
+
+
+async def test_a_flood_of_dry_runs_loses_no_host(tmp_path: Path) -> None:
+    """60 clients ask without a pause, and no limit of requests holds them back: only the queue is in the way."""
+    settings = {
+        "GPU_PLATFORM_LEASE_TTL_S": "3",
+        "GPU_PLATFORM_NODE__LEASE_INTERVAL_S": "0.5",
+        "GPU_PLATFORM_SERVICE__RATE_LIMITS__REQUESTS": "null",
+        "GPU_PLATFORM_SERVICE__RATE_LIMITS__PLANNING": "null",
+    }
+    nodes = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
+    config = ClusterConfig(state_dir=tmp_path, nodes=nodes, schedulers=1, ui=False, settings=settings)
+    async with LocalCluster(config) as cluster, httpx.AsyncClient(base_url=cluster.api_url, timeout=30) as http:
+        answers = await _flood(cluster.api_url, clients=60, seconds=3.0)
+        found = (await http.get("/v1/hosts")).json()["items"]
+        events = (await http.get("/v1/events", params={"follow": False})).json()["items"]
+        metrics = (await http.get("/metrics")).text
+    assert answers[200] > 0, "some were computed"
+    assert answers[429] > 0, "most were refused"
+    assert set(answers) <= {200, 429, 503}
+    assert {host["name"]: host["state"] for host in found} == {"a": "READY", "b": "READY"}
+    assert not [event for event in events if event["kind"] == "host.lost"]
+    slowest_s = _slowest_report_s(metrics)
+    assert slowest_s <= 1.0, f"a report took up to {slowest_s} s"
+
+
+async def _flood(url: str, clients: int, seconds: float) -> Counter[int]:
+    answers: Counter[int] = Counter()
+    until = time.monotonic() + seconds
+    body: dict[str, Any] = {"command": ["true"], "gpus": {"hosts": 2, "gpus_per_host": 4}}
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            while time.monotonic() < until:
+                answers[(await http.post("/v1/jobs:dry-run", json=body)).status_code] += 1
+
+    await asyncio.gather(*(ask() for _ in range(clients)))
+    return answers
+
+
+def _slowest_report_s(metrics: str) -> float:
+    """The upper bound of the slowest report's bucket in the histogram of requests."""
+    buckets = {
+        float(sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+        if sample.name == "gpu_platform_request_seconds_bucket"
+        and sample.labels["route"].endswith("/report")
+        and sample.labels["status"] == "200"
+    }
+    assert buckets, "reports are measured"
+    return min(le for le, count in buckets.items() if count == buckets[float("inf")])
