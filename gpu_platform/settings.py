@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from pydantic_settings import (
 )
 
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
+from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
 from gpu_platform.identity.settings import TlsSettings
 
@@ -164,6 +166,46 @@ class RemediationSettings(_Section):
             reboots_per_day=self.reboots_per_day,
             can_power_cycle=self.power_command is not None,
         )
+
+
+class NetworkSettings(_Section):
+    """The network of jailed ranks on one host."""
+
+    mode: Literal["auto", "isolated", "host"] = "auto"
+    """``isolated``: each attempt has a network namespace of its own, or the node worker does not start. ``host``: ranks
+    use the host's network; the host says so in its missing guarantees. ``auto``: isolated where this host can do it; a
+    gang with a host that cannot uses the network of its hosts."""
+    allow: list[str] = ["internet"]
+    """What isolated ranks reach besides their gang: ``internet`` (every public address), and addresses, networks and
+    names, with ports or without, e.g. ``10.0.0.0/8:2049`` or ``pypi.example:443``. An address of this host or of the
+    platform opens only by an entry with that one address and its ports. Empty: nothing."""
+    dns: list[str] | None = None
+    """Name servers of isolated ranks (IPv4); None: those of ``/etc/resolv.conf``, or of systemd-resolved behind it."""
+    subnet: str = "198.18.0.0/15"
+    """Addresses of isolated ranks, the same on all hosts: the first half is for links to the host, the second for
+    links within gangs. Nothing else that ranks reach may be in it."""
+    gang_port: Annotated[int, Field(ge=1, le=65535)] = 8474
+    """UDP port between hosts for the networks of gangs (VXLAN), the same on all hosts. Firewalls between them must let
+    it pass."""
+
+    @field_validator("allow")
+    @classmethod
+    def _check_targets(cls, entries: list[str]) -> list[str]:
+        for entry in entries:
+            parse_target(entry)
+        return entries
+
+    @field_validator("subnet")
+    @classmethod
+    def _check_subnet(cls, subnet: str) -> str:
+        if not 8 <= IPv4Network(subnet).prefixlen <= 22:
+            raise ValueError(f"{subnet} must have a prefix from /8 to /22")
+        return subnet
+
+    @field_validator("dns")
+    @classmethod
+    def _check_dns(cls, servers: list[str] | None) -> list[str] | None:
+        return servers and [str(IPv4Address(server)) for server in servers]
 
 
 class NodeSettings(_Section):
@@ -325,6 +367,7 @@ class NodeSettings(_Section):
     """A scrub that takes longer has failed. Overwriting takes seconds; reading back takes most of the time."""
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
     """How much is read back after a scrub: 1: every window of 32 MiB, 16: one window in sixteen."""
+    network: NetworkSettings = NetworkSettings()
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's jailed ranks run as, e.g. ``{alice: alice}``. The ranks of each
     job of any other user run as an account of the job's own, out of ``attempt_uids``. Never root. ``*``, for all users,

@@ -17,6 +17,7 @@ from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.hosts.isolation.isolation import choose_isolation
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
+from tests.lan import Machine
 from tests.postgres import Databases, find_binaries, running_postgres
 from tests.state_guard import GuardedStore
 from tests.temporal_server import client_of_new_namespace, running_temporal
@@ -157,8 +158,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", path], check=True)
 
 
+@pytest.fixture
+def jails(can_jail: None) -> Iterator[None]:
+    """For tests with real jails. The test is on a machine of its own: packet filter and links of the real one stay."""
+    machine = Machine("jails")
+    with machine.here():
+        yield
+    machine.close()
+
+
 @pytest.fixture(scope="session")
-def jails() -> None:
+def can_jail() -> None:
     """Tests that need real jails are skipped where the kernel or root is missing; in CI that is an error."""
     try:
         choose_isolation(NodeSettings(isolation="required"))

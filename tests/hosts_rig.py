@@ -155,6 +155,9 @@ class HostRig:
         for key in self.keys:
             await self.stop(key)
         self.agent.close()
+        planner = self.agent._launcher._jail_planner
+        if planner is not None:
+            planner.network.firewall.remove()
 
 
 async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 15.0) -> Any:

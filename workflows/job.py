@@ -21,7 +21,7 @@ from workflows.attempts.compensations import stop_hosts, wait_for_last_stops
 from workflows.attempts.endings import Ending, after_failure, interruption, not_healed
 from workflows.attempts.failures import is_older_than_its_row, job_failed, step_failure
 from workflows.attempts.handover import Handover, hand_over, plan_handover, resume_on_kept_reservation
-from workflows.attempts.launching import launch_hosts, prepare_hosts
+from workflows.attempts.launching import launch_hosts, prepare_hosts, with_gang
 from workflows.attempts.placing import place_and_reserve
 from workflows.attempts.takeover import take_over, workflow_lost
 from workflows.attempts.timeline import JobTimeline
@@ -276,7 +276,7 @@ class JobWorkflow:
             ReservationActivities.mark_starting, attempt.key, summary="Job is STARTING: every host is ready"
         )
         self._timeline.enter(JobState.STARTING, f"{len(plans)} hosts are ready")
-        return prepared[0]
+        return with_gang(prepared)
 
     async def _mark_running(self, attempt: Attempt, plans: list[HostPlan], placement: Placement) -> None:
         await database_step(

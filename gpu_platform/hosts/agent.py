@@ -75,7 +75,7 @@ class HostAgent:
 
     def close(self) -> None:
         """Let the spawner end. Ranks and their supervisors go on."""
-        self._launcher.spawner.close()
+        self._launcher.close()
 
     def prepare(self, plan: HostPlan) -> Prepared:
         """See :meth:`Launcher.prepare`."""

@@ -24,6 +24,7 @@ from gpu_platform.hosts.isolation.cpus import plain_affinity
 from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
 from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
 from gpu_platform.hosts.local_attempts import LocalAttempts
+from gpu_platform.hosts.network.links import NetworkOrder
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
@@ -68,7 +69,14 @@ class Launcher:
             self._jail_planner = JailPlanner(
                 settings, isolation, inventory, home=attempts.home, checkpoints=self._checkpoints, dev=dev
             )
+            self._jail_planner.network.start()
         self._locks: defaultdict[AttemptKey, threading.Lock] = defaultdict(threading.Lock)
+
+    def close(self) -> None:
+        """Let the spawner end, and guard the packet filter no longer. Ranks and their supervisors go on."""
+        self.spawner.close()
+        if self._jail_planner is not None:
+            self._jail_planner.network.close()
 
     def recover(self) -> None:
         """Go on with the attempts that an earlier node worker left open."""
@@ -162,6 +170,7 @@ class Launcher:
             (directory / records.PLAN).unlink()
             self._attempts.ended(key)
             raise
+        isolates_gangs = self._jail_planner is not None and self._jail_planner.network.isolates_gangs
         port = free_port(self._attempts.ports)
         prepared = Prepared(
             host=self._node.name,
@@ -169,6 +178,7 @@ class Launcher:
             rendezvous_port=port,
             resume_from=None if resume.checkpoint is None else resume.checkpoint.path,
             resume_note=resume.note,
+            isolates_gangs=isolates_gangs,
         )
         with self._attempts.writing():
             # While a node worker restarts, the old one and the new one may both prepare the attempt: one port counts.
@@ -202,9 +212,13 @@ class Launcher:
         self._check_lease(plan)
         shown = self.checkpointing.shown(plan, rendezvous.resume_from)
         provision = self.stages.provides(plan) + Provision(readable=shown)
-        orders = self._rank_orders(plan, rendezvous, provision)
         if self._jail_planner is not None:
-            self._make_jail(self._jail_planner, plan, provision)
+            hosts = self._jail_planner.network
+            network = hosts.order(plan, rendezvous)
+            provision += Provision(environ=hosts.environ(network))
+            self._make_jail(self._jail_planner, plan, provision, network)
+            rendezvous = hosts.rendezvous(network, rendezvous)
+        orders = self._rank_orders(plan, rendezvous, provision)
         for spec, answer in zip(plan.ranks, self.spawner.start_ranks(orders), strict=True):
             match answer["status"]:
                 case "closed":
@@ -238,10 +252,13 @@ class Launcher:
             for spec in plan.ranks
         ]
 
-    def _make_jail(self, planner: JailPlanner, plan: HostPlan, provision: Provision) -> None:
+    def _make_jail(
+        self, planner: JailPlanner, plan: HostPlan, provision: Provision, network: NetworkOrder | None
+    ) -> None:
         checkpoint_dir = paths.checkpoint_dir(self._checkpoints, plan.key)
         planner.claim(plan)
-        [answer] = self.spawner.start_ranks([planner.jail_order(self._nvml, plan, checkpoint_dir, provision)])
+        order = planner.jail_order(self._nvml, plan, checkpoint_dir, provision, network)
+        [answer] = self.spawner.start_ranks([order])
         if answer["status"] == "closed":
             raise _closed(plan.key)
         if answer["status"] == "refused":

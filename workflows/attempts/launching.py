@@ -39,6 +39,12 @@ async def prepare_hosts(attempt: Attempt, plans: list[HostPlan]) -> list[Prepare
     return await _on_all(attempt, plans, start)
 
 
+def with_gang(prepared: list[Prepared]) -> Prepared:
+    """Where the ranks meet: the answer of rank 0's host. It names all hosts, if each gives gangs their own network."""
+    isolated = all(host.isolates_gangs for host in prepared)
+    return prepared[0].model_copy(update={"gang": [host.address for host in prepared] if isolated else []})
+
+
 async def launch_hosts(
     attempt: Attempt, plans: list[HostPlan], rendezvous: Prepared | None
 ) -> list[Launched] | Interrupted:

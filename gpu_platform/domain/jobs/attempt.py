@@ -125,6 +125,11 @@ class Prepared(BaseModel):
     """The newest complete checkpoint directory of an earlier attempt, as this host sees it."""
     resume_note: str | None = None
     """Says which newer checkpoints were not used because they are damaged."""
+    isolates_gangs: bool = False
+    """The host gives a gang on several hosts a network of its own."""
+    gang: list[str] = []
+    """The addresses of all hosts of the gang, in the order of node ranks, if each of them isolates gangs. The workflow
+    fills it."""
 
 
 class LaunchRequest(BaseModel):

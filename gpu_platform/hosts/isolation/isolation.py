@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,9 @@ from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJail
 from gpu_platform.hosts.isolation.passwd import Account
 from gpu_platform.hosts.isolation.sandbox import Mounts
 from gpu_platform.hosts.isolation.workdirs import Directory
+from gpu_platform.hosts.network.choice import NetworkChoice, choose_network
+from gpu_platform.hosts.network.links import NetworkOrder
+from gpu_platform.hosts.network.network import HostNetwork
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.stages import Provision
 from gpu_platform.hosts.system import paths
@@ -43,7 +46,6 @@ _PLAIN_LACKS = [
     "memory, process and CPU limits: ranks share the host's",
     "file system and user isolation: ranks run as the node worker's user",
 ]
-_JAIL_LACKS = ["network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"]
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _SECRETS = ("/etc/gpu-platform", workdirs.HOME_OF_ROOT)
 
@@ -56,6 +58,7 @@ class Isolation:
     missing: list[str]
     """What ranks here are not protected from, for people."""
     hierarchies: Hierarchies | None = None
+    network: NetworkChoice = field(default_factory=lambda: NetworkChoice(False))
 
     @property
     def kind(self) -> str:
@@ -64,10 +67,20 @@ class Isolation:
 
 
 def choose_isolation(node: NodeSettings) -> Isolation:
-    """Choose by the setting ``isolation`` and by what this machine can do.
+    """Choose by the settings ``isolation`` and ``network.mode`` and by what this machine can do.
 
-    Raises :class:`HostUnavailable` if the setting says ``required`` and a jail is impossible.
+    Raises :class:`HostUnavailable` if a setting says ``required`` or ``isolated`` and this machine cannot.
     """
+    isolation = _choose_jail(node)
+    if node.network.mode == "isolated" and not isolation.network.isolated:
+        raise HostUnavailable(
+            f"host {node.name} must isolate the network of ranks (node.network.mode: isolated) and cannot: "
+            f"{'; '.join(isolation.missing)}"
+        )
+    return isolation
+
+
+def _choose_jail(node: NodeSettings) -> Isolation:
     if node.isolation == "plain" or (node.isolation == "auto" and node.simulate is not None):
         return Isolation(False, _PLAIN_LACKS)
     problems, hierarchies = _probe()
@@ -95,7 +108,8 @@ def choose_isolation(node: NodeSettings) -> Isolation:
         lacks.append(
             f"RDMA: ranks may lock only {locked >> 20} MiB of memory (give the node worker LimitMEMLOCK=infinity)"
         )
-    return Isolation(True, [*lacks, *_JAIL_LACKS], hierarchies)
+    network = choose_network(node.network)
+    return Isolation(True, [*lacks, *network.missing], hierarchies, network)
 
 
 def _impossible(node: NodeSettings, problems: list[str]) -> HostUnavailable:
@@ -156,6 +170,9 @@ class JailPlanner:
         self._node = settings.node
         self._hierarchies = isolation.hierarchies
         host_limits.limit_all_jails(settings.node, isolation.hierarchies)
+        unified = isolation.hierarchies.unified
+        cgroup = None if unified is None else Path(unified, CGROUP_ROOT)
+        self.network = HostNetwork(settings, isolation.network, home, cgroup=cgroup)
         self._home = home
         self._checkpoints = checkpoints
         self._dev = dev
@@ -194,7 +211,14 @@ class JailPlanner:
         if account.is_temporary:
             self._book.release(account, self._cgroup_name(plan))
 
-    def jail_order(self, nvml: NvmlLibrary, plan: HostPlan, checkpoint_dir: Path, provision: Provision) -> JailOrder:
+    def jail_order(
+        self,
+        nvml: NvmlLibrary,
+        plan: HostPlan,
+        checkpoint_dir: Path,
+        provision: Provision,
+        network: NetworkOrder | None = None,
+    ) -> JailOrder:
         """The order that makes the attempt's jail; see :func:`gpu_platform.hosts.isolation.jail.create_jail`."""
         nodes = [*self._device_nodes(nvml, plan), *provision.devices]
         account = account_of(self._node, plan)
@@ -216,6 +240,7 @@ class JailPlanner:
             shm=provision.shm,
             tmp_files=self._node.rank_tmp_files,
             shm_mib=self._node.rank_shm_mib,
+            files=self.network.files(network, paths.attempt_dir(self._home, plan.key)),
         )
         return JailOrder(
             attempt_dir=str(paths.attempt_dir(self._home, plan.key)),
@@ -226,6 +251,7 @@ class JailPlanner:
             limits=host_limits.of_attempt(self._node, plan),
             account=account,
             directories=directories,
+            network=network,
         )
 
     def rank_order(self, plan: HostPlan, spec: RankSpec, provision: Provision) -> RankJailOrder:

@@ -28,6 +28,7 @@ from gpu_platform.hosts.isolation.furnishing import furnish, open_trees
 from gpu_platform.hosts.isolation.orders import CGROUP_ROOT, JailOrder, RankJailOrder
 from gpu_platform.hosts.isolation.passwd import Account, account_files
 from gpu_platform.hosts.isolation.workdirs import RefusedDirectory, Tree
+from gpu_platform.hosts.network.links import AttemptNetwork
 from gpu_platform.hosts.system import records
 from gpu_platform.hosts.system.process_tree import Process, boot_id, is_alive, open_process
 
@@ -130,8 +131,15 @@ def _create(order: JailOrder) -> None:
     device_filter.admit_only(cgroup, [*device_filter.HARMLESS, *order.devices])
     inside = cgroup.child(_HOLDER)
     inside.create()
+    network = None if order.network is None else AttemptNetwork(order.network)
     extras = sandbox.Extras([tree.directory.path for tree in trees], account_files(order.account))
-    holder = sandbox.start_sandbox(order.mounts, inside, os.path.join(order.attempt_dir, _LOG), extras)
+    holder = sandbox.start_sandbox(
+        order.mounts,
+        inside,
+        os.path.join(order.attempt_dir, _LOG),
+        extras,
+        meanwhile=lambda: network.connect() if network is not None else None,
+    )
     try:
         _furnish(holder, trees, order.account)
     except (OSError, RefusedDirectory):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from gpu_platform.hosts.isolation.cgroup import Hierarchies
 from gpu_platform.hosts.isolation.cgroup_limits import Limits
@@ -17,6 +17,7 @@ from gpu_platform.hosts.isolation.device_filter import Device
 from gpu_platform.hosts.isolation.passwd import Account, is_account
 from gpu_platform.hosts.isolation.sandbox import Mounts
 from gpu_platform.hosts.isolation.workdirs import Directory, is_directory
+from gpu_platform.hosts.network.links import NetworkOrder
 
 CGROUP_ROOT = "gpu-platform"
 """Every cgroup of ranks is below this one."""
@@ -24,6 +25,7 @@ CGROUP_ROOT = "gpu-platform"
 _LIMITS_OF_EARLIER_RELEASES = 4
 """How many values the limits of a rank have in a record of an earlier release."""
 
+_MOUNTS = "[4 lists of absolute paths, a size, a path, 2 sizes, pairs of paths or null]"
 _T = TypeVar("_T")
 _Check = Callable[[object], bool]
 
@@ -166,6 +168,8 @@ class JailOrder(NamedTuple):
     """The account of all ranks. Never root."""
     directories: list[Directory]
     """Directories that the job names or writes."""
+    network: NetworkOrder | None = None
+    """None: the host's network."""
 
     def to_json(self) -> dict[str, Any]:
         """The values as they are sent."""
@@ -179,6 +183,7 @@ class JailOrder(NamedTuple):
             "limits": list(self.limits),
             "account": list(self.account),
             "directories": [list(directory) for directory in self.directories],
+            "network": None if self.network is None else self.network.to_json(),
         }
 
     @classmethod
@@ -195,13 +200,14 @@ class JailOrder(NamedTuple):
             hierarchies=Hierarchies(*fields.take("hierarchies", _is_hierarchies, "[mount point, list, object]")),
             cgroup=cgroup,
             devices=[Device(*device) for device in devices],
-            mounts=Mounts(*fields.take("mounts", _is_mounts, "[4 lists of absolute paths, a size, a path, 2 sizes]")),
+            mounts=Mounts(*fields.take("mounts", _is_mounts, _MOUNTS)),
             limits=_limits(fields),
             account=Account(*fields.take("account", is_account, "an account other than root's")),
             directories=[
                 Directory(*one)
                 for one in fields.take("directories", _are_directories, "a list of directories outside the system's")
             ],
+            network=fields.maybe("network", fields.network),
         )
         fields.refuse_others()
         return order
@@ -303,6 +309,13 @@ class _Fields:
     def maybe_count(self, name: str) -> int | None:
         return self.maybe(name, self.count)
 
+    def network(self, name: str) -> NetworkOrder:
+        found = self.take(name, lambda found: isinstance(found, list), "[uplink, gang]")
+        try:
+            return NetworkOrder.parse(found)
+        except ValueError as error:
+            raise BadOrder(f"{name} of {self._what} is refused: {error}") from None
+
     def refuse_others(self) -> None:
         if self._left:
             raise BadOrder(f"{self._what} has unknown fields: {', '.join(sorted(map(str, self._left)))}")
@@ -383,9 +396,13 @@ def _are_directories(value: object) -> bool:
 def _is_mounts(value: object) -> bool:
     return (
         isinstance(value, list)
-        and len(value) == 8
+        and len(value) == 9
         and all(_is_list(paths, _is_path) for paths in value[:4])
         and _is_count(value[4])
         and _is_or_null(value[5], _is_path)
-        and all(_is_or_null(size, _is_count) for size in value[6:])
+        and all(_is_or_null(size, _is_count) for size in value[6:8])
+        and _is_or_null(
+            value[8],
+            lambda files: _is_list(files, lambda pair: _is_list(pair, _is_path) and len(cast("list[str]", pair)) == 2),
+        )
     )

@@ -1,10 +1,11 @@
 """What a jailed attempt sees of the host: made by bubblewrap, entered by each of its ranks.
 
 bubblewrap (bwrap(1)) makes the mount, PID and IPC namespaces and holds them with a process that
-does nothing. Ranks of one attempt on one host share them: NCCL and CUDA exchange handles and shared
-memory between ranks, which must therefore see one ``/dev/shm`` and each other's pids. Each rank
-enters by setns(2) and executes its program itself, so that a program that cannot start, and how it
-ends, is known as exactly as without a jail. Standard library only.
+does nothing. It is started in the attempt's network namespace, if that has one of its own. Ranks of one
+attempt on one host share them: NCCL and CUDA exchange handles and shared memory between ranks, which
+must therefore see one ``/dev/shm`` and each other's pids. Each rank enters by setns(2) and executes its
+program itself, so that a program that cannot start, and how it ends, is known as exactly as without a
+jail. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation import seccomp
@@ -24,7 +25,7 @@ from gpu_platform.hosts.isolation.cgroup import Cgroup
 from gpu_platform.hosts.isolation.workdirs import is_below, is_system
 from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
 
-_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x0002_0000, 0x0800_0000, 0x2000_0000
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = 0x0002_0000, 0x0800_0000, 0x2000_0000, 0x4000_0000
 _MOUNT_TIMEOUT_S = 20.0
 _HOLDER_TIMEOUT_S = 20.0
 _HOLDER_POLL_S = 0.0002
@@ -45,6 +46,10 @@ _EMPTY = ("/tmp", "/var/tmp", "/run")
 """Directories of the host that every jail has for itself, empty at first."""
 
 
+_RESOLVER = "/run/systemd/resolve"
+"""The sockets of systemd-resolved and its files. Ranks with a network of their own do not see it."""
+
+
 class Mounts(NamedTuple):
     """What a sandbox shows. Paths are absolute. It can be sent as JSON."""
 
@@ -62,6 +67,9 @@ class Mounts(NamedTuple):
     """The most files in each of ``/tmp``, ``/var/tmp`` and ``/dev/shm``. None: what the kernel gives."""
     shm_mib: int | None = None
     """Size of ``/dev/shm``. None: half of the host's memory, the kernel's default."""
+    files: list[list[str]] | None = None
+    """Files that are shown read-only in another place: [file, place]. The place exists on the host. None: nothing is
+    replaced."""
 
 
 class Extras(NamedTuple):
@@ -103,7 +111,8 @@ def bwrap_command(program: str, mounts: Mounts, fds: _Descriptors, places: Seque
         ("/tmp", [*tmp, "/tmp"]),
         ("/var/tmp", [*tmp, "/var/tmp"]),
         ("/run", [*_SMALL, "--tmpfs", "/run"]),
-        ("/run/systemd/resolve", ["--ro-bind-try", "/run/systemd/resolve", "/run/systemd/resolve"]),
+        *([] if mounts.files else [(_RESOLVER, ["--ro-bind-try", _RESOLVER, _RESOLVER])]),
+        *((place, ["--ro-bind", file, place]) for file, place in mounts.files or ()),
         *((path, _bind(path, "--bind-try" if may_be_writable(path) else "--ro-bind-try")) for path in mounts.writable),
         *((path, [*_SMALL, "--tmpfs", path]) for path in mounts.hidden),
         *((path, _bind(path, "--ro-bind")) for path in mounts.readable),
@@ -151,8 +160,16 @@ def may_be_writable(path: str) -> bool:
     return not is_system(os.path.realpath(path))
 
 
-def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str, extras: Extras = Extras()) -> Process:  # noqa: B008
+def start_sandbox(
+    mounts: Mounts,
+    cgroup: Cgroup,
+    log_path: str,
+    extras: Extras = Extras(),  # noqa: B008
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Process:
     """Start the sandbox. Returns the process that holds the namespaces, after all is mounted. It is pid 1 inside.
+    ``meanwhile`` is called while bubblewrap mounts.
 
     It has a uid of its own, no capabilities and the system call filter: whoever gets into it has gained nothing.
     Raises ``OSError`` with the message of bubblewrap. The caller does not wait for the process: it ends with the
@@ -178,6 +195,12 @@ def start_sandbox(mounts: Mounts, cgroup: Cgroup, log_path: str, extras: Extras 
     # The kernel's first move of a process between v1 cgroups takes 10 ms. Do it now, while bwrap works: then the moves
     # of the holder and of the ranks, soon after, take no time. With v2 alone this does nothing.
     cgroup.enter()
+    try:
+        meanwhile()
+    except OSError:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        raise
     with open(info, "rb") as file, ready:
         text = file.read()
         ready.settimeout(_MOUNT_TIMEOUT_S)
@@ -273,8 +296,8 @@ def keep_own_pids() -> None:
 
 
 def enter(holder_fd: int) -> None:
-    """Let this process see the sandbox's files and IPC. It must have only one thread."""
-    _setns(holder_fd, _CLONE_NEWNS | _CLONE_NEWIPC)
+    """Let this process see the sandbox's files, IPC and network. It must have only one thread."""
+    _setns(holder_fd, _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET)
 
 
 def _setns(holder_fd: int, kinds: int) -> None:

@@ -1,0 +1,94 @@
+"""Finds out whether ranks of this host can have a network of their own, and what is missing if not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+
+from gpu_platform.hosts.network.links import TOOLS_PATH
+from gpu_platform.hosts.network.rules import Rules, render
+from gpu_platform.settings import NetworkSettings
+
+HOST_NETWORK = "network isolation: ranks use the host's network, and reach what listens on 127.0.0.1"
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """What this host can do for the network of jailed ranks."""
+
+    isolated: bool
+    """Attempts get a network namespace of their own."""
+    gangs: bool = False
+    """So do attempts on several hosts: the kernel has VXLAN."""
+    missing: list[str] = field(default_factory=list[str])
+    """What ranks here are not protected from, or do not reach, for people."""
+
+
+def choose_network(network: NetworkSettings) -> NetworkChoice:
+    """Choose by the setting ``mode`` and by what this machine can do. ``isolated`` with a problem: see ``missing``."""
+    if network.mode == "host":
+        return NetworkChoice(False, missing=[f"{HOST_NETWORK} (node.network.mode: host)"])
+    problem = _try("ip", "link set lo up", "link add gpa type veth peer name gpb") or _try_rules()
+    if problem is not None:
+        return NetworkChoice(False, missing=[f"{HOST_NETWORK}, because {problem}"])
+    missing: list[str] = []
+    no_gangs = _try("ip", "link add gang0 type vxlan id 1 dstport 8474 nolearning") or _try("bridge", "fdb show")
+    if no_gangs is not None:
+        missing.append(f"{HOST_NETWORK} if their gang is on several hosts, because {no_gangs}")
+    if network.allow and (dropping := _who_drops()):
+        missing.append(
+            f"network: {dropping} drops what this host forwards, so ranks reach nothing outside; accept there "
+            'what comes from interfaces "gp*" and its answers'
+        )
+    return NetworkChoice(True, gangs=no_gangs is None, missing=missing)
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a program of the system."""
+    return shutil.which(name, path=TOOLS_PATH)
+
+
+def _try_rules() -> str | None:
+    sample = Rules("gpu_platform_probe", "gpprobe-", "198.18.0.0/15", 8474, internet=True, control_plane=["192.0.2.1"])
+    return _run_aside("nft", ("-f", "-"), render(sample), "nftables")
+
+
+def _try(tool: str, *lines: str) -> str | None:
+    return _run_aside(tool, ("-batch", "-"), "\n".join([*lines, ""]), "iproute2")
+
+
+@cache
+def _run_aside(tool: str, options: tuple[str, ...], text: str, package: str) -> str | None:
+    """Run a tool in a network namespace that is thrown away. Returns why it failed."""
+    program, unshare = find_tool(tool), find_tool("unshare")
+    if program is None or unshare is None:
+        return f"{tool if program is None else 'unshare'} is not installed (apt-get install {package})"
+    try:
+        done = subprocess.run(
+            [unshare, "--net", program, *options],
+            input=text, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{tool} does not work here: {error}"
+    return f"{tool} does not work here: {done.stderr.strip()[-200:]}" if done.returncode != 0 else None
+
+
+def _who_drops() -> str | None:
+    """The chain of somebody else that drops forwarded packets by default, as docker's and ufw's do."""
+    program = find_tool("nft")
+    if program is None:
+        return None
+    done = subprocess.run(
+        [program, "-j", "list", "chains"], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+    )
+    if done.returncode != 0:
+        return None
+    chains = [entry["chain"] for entry in json.loads(done.stdout)["nftables"] if "chain" in entry]
+    for chain in chains:
+        if chain.get("hook") == "forward" and chain.get("policy") == "drop":
+            return f"chain {chain['name']} of table {chain['family']} {chain['table']}"
+    return None

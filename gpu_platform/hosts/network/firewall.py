@@ -1,0 +1,168 @@
+"""Keeps the packet filter of this host's ranks in the kernel: written at the start, and again whenever it is gone.
+
+Other programs may throw all tables away (``nft flush ruleset``, a restart of ``nftables.service``). The kernel says
+so (netlink(7), NFNLGRP_NFTABLES), and the table is written again at once. The table stays when the node worker ends:
+ranks go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import structlog
+
+from gpu_platform.domain.errors import HostUnavailable
+from gpu_platform.domain.hosts.network import parse_target
+from gpu_platform.hosts.network.choice import find_tool
+from gpu_platform.hosts.network.names import control_plane, name_servers, resolve
+from gpu_platform.hosts.network.rules import Rules, render, table_name
+from gpu_platform.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+_NETLINK_NETFILTER = 12
+_GROUP_NFTABLES = 1 << 6
+"""The bit of NFNLGRP_NFTABLES (7)."""
+_NAMES_LAST_S = 60.0
+"""Names in ``node.network.allow`` are looked up again after this time."""
+_SETTLE_S = 0.2
+_TIMEOUT_S = 20.0
+_CGROUPS = Path("/sys/fs/cgroup")
+"""Where nft looks for cgroups."""
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+
+
+class Firewall:
+    """The table of one host. Thread-safe."""
+
+    def __init__(self, settings: Settings, tag: str, prefix: str, *, cgroup: Path | None) -> None:
+        """``cgroup``: the cgroup of all jailed ranks in the tree of cgroup v2, if there is one."""
+        self._settings = settings
+        self._prefix = prefix
+        self.table = table_name(settings.node.name, tag)
+        self._cgroup = _name_for_nft(cgroup)
+        self._only_ours = False
+        self._written: str | None = None
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Write the table, and guard it from now on. Raises :class:`HostUnavailable`."""
+        self._only_ours = self._route_for_ranks()
+        self._write()
+        self._thread = threading.Thread(target=self._guard, name="firewall", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Guard the table no longer. It stays."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(2 * _TIMEOUT_S)
+
+    def remove(self) -> None:
+        """Remove the table. No rank of this host may live."""
+        self.close()
+        with contextlib.suppress(HostUnavailable):
+            _nft("delete", "table", "inet", self.table)
+
+    def is_there(self) -> bool:
+        """True while the kernel has the table."""
+        try:
+            _nft("list", "chain", "inet", self.table, "from_ranks")
+        except HostUnavailable:
+            return False
+        return True
+
+    def _write(self) -> None:
+        """Replace the table at once, if what it says has changed or it is gone."""
+        text = render(self._rules())
+        with self._lock:
+            if text != self._written or not self.is_there():
+                _nft("-f", "-", say=text)
+                self._written = text
+
+    def _rules(self) -> Rules:
+        network = self._settings.node.network
+        parsed = [parse_target(entry) for entry in network.allow]
+        addresses, ports = control_plane(self._settings)
+        own = [port for port in (*ports, self._settings.node.agent_port) if port]
+        return Rules(
+            table=self.table,
+            prefix=self._prefix,
+            subnet=network.subnet,
+            gang_port=network.gang_port,
+            internet=None in parsed,
+            allowed=resolve(target for target in parsed if target is not None),
+            dns=name_servers(network.dns).servers if network.allow else [],
+            control_plane=addresses,
+            own_ports=own,
+            cgroup=self._cgroup,
+            only_ours=self._only_ours,
+        )
+
+    def _route_for_ranks(self) -> bool:
+        """Let this machine forward packets. True: it does so for ranks only, because it did not before."""
+        if not self._settings.node.network.allow:
+            return False
+        if _FORWARDING.read_text().strip() == "1":
+            return self.is_there() and "routes for ranks only" in _nft("list", "chain", "inet", self.table, "to_others")
+        log.warning(
+            "network.forwarding_on",
+            note="net.ipv4.ip_forward was 0. It is 1 now, and this host forwards for its ranks only. If the machine is "
+            "to route for others as well, set it in /etc/sysctl.d and restart the node worker.",
+        )
+        _FORWARDING.write_text("1\n")
+        return True
+
+    def _guard(self) -> None:
+        """Write the table again when another program removed it, or when a name has other addresses."""
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_NETFILTER) as news:
+            news.bind((0, _GROUP_NFTABLES))
+            news.settimeout(_SETTLE_S)
+            waited_s = 0.0
+            while not self._end.is_set():
+                try:
+                    news.recv(65_536)
+                except TimeoutError:
+                    waited_s += _SETTLE_S
+                    if waited_s < _NAMES_LAST_S:
+                        continue
+                except OSError:  # more news than the socket holds
+                    pass
+                else:
+                    if self.is_there():
+                        continue
+                waited_s = 0.0
+                try:
+                    self._write()
+                except HostUnavailable:
+                    log.exception("network.rules_not_written", table=self.table)
+
+
+def _name_for_nft(cgroup: Path | None) -> str | None:
+    """The cgroup as nft names it. It is made if it is missing."""
+    if cgroup is None or not cgroup.is_relative_to(_CGROUPS):
+        return None
+    cgroup.mkdir(parents=True, exist_ok=True)
+    return str(cgroup.relative_to(_CGROUPS))
+
+
+def _nft(*options: str, say: str = "") -> str:
+    """Run nft. Raises :class:`HostUnavailable` with its message."""
+    program = find_tool("nft")
+    if program is None:
+        raise HostUnavailable("nft is not installed on this host (apt-get install nftables)")
+    try:
+        done = subprocess.run(
+            [program, *options], input=say, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise HostUnavailable(f"nft did not end within {_TIMEOUT_S:g} s") from None
+    if done.returncode != 0:
+        raise HostUnavailable(f"the packet filter of this host's ranks cannot be written: {done.stderr.strip()[-300:]}")
+    return done.stdout

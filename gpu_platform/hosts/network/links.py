@@ -1,0 +1,255 @@
+"""The network of one attempt: a namespace of its own, and the links that lead out of it.
+
+The process that makes the jail goes into a new network namespace, so that bubblewrap is born in it. The links are
+made while bubblewrap mounts. ::
+
+    in the namespace                 on the host
+    lo
+    eth0  198.18.x.y/32   ──veth──   gp<tag>-<n>     to what node.network.allow names; nftables decides (``rules``)
+    gang0 198.19.0.<k>    ──VXLAN──  UDP to the other hosts of the gang; its frames reach this gang's namespaces only
+
+The kernel removes all of it when the last process of the attempt has ended. Neighbours are written down, so nobody
+can answer for another, and there is no IPv6 but ``::1``. iproute2 (``ip``, ``bridge``) does the work: ip-link(8),
+Documentation/networking/vxlan.rst. Standard library only: the spawner imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+UPLINK, GANG = "eth0", "gang0"
+"""Names of the interfaces as ranks see them."""
+TOOLS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+VXLAN_OVERHEAD = 50
+"""Bytes that VXLAN over IPv4 adds to a frame."""
+
+_GATEWAY, _GATEWAY_MAC = "169.254.1.1", "02:67:70:ff:ff:fe"
+"""The host's end of every veth, as ranks see it. It is in no subnet, so it can be the same for all."""
+_TRIES = 64
+_CLONE_NEWNET = 0x4000_0000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Uplink(NamedTuple):
+    """A link to the host, behind its packet filter."""
+
+    prefix: str
+    """Names of the host's ends begin with it. The filter knows them by it."""
+    subnet: str
+    """Each attempt on this host takes one address of it."""
+    mtu: int
+
+
+class GangLink(NamedTuple):
+    """A link to the same attempt's namespaces on other hosts."""
+
+    vni: int
+    """The number of this gang's VXLAN."""
+    node_rank: int
+    hosts: list[str]
+    """The address of each host of the gang, in the order of node ranks."""
+    subnet: str
+    port: int
+    """The UDP port between the hosts."""
+    mtu: int
+    """That of the link in the namespace."""
+
+
+class NetworkOrder(NamedTuple):
+    """How the network of an attempt looks. With neither link it has only ``lo``."""
+
+    uplink: Uplink | None = None
+    gang: GangLink | None = None
+
+    def to_json(self) -> list[Any]:
+        """The values as they are sent."""
+        return [None if part is None else list(part) for part in self]
+
+    @classmethod
+    def parse(cls, value: object) -> NetworkOrder:
+        """Read what :meth:`to_json` made. Raises ``ValueError``."""
+        if not isinstance(value, list) or len(value) != 2:
+            raise ValueError("a network is [uplink, gang]")
+        uplink, gang = value
+        return cls(
+            None if uplink is None else Uplink(*_checked(uplink, (_is_name, _is_subnet, _is_mtu))),
+            None
+            if gang is None
+            else GangLink(*_checked(gang, (_is_number, _is_number, _is_hosts, _is_subnet, _is_number, _is_mtu))),
+        )
+
+
+class AttemptNetwork:
+    """The new namespace that this process has gone into. Its children are born in it."""
+
+    def __init__(self, order: NetworkOrder) -> None:
+        """Raises ``OSError``."""
+        self._order = order
+        self._host = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        if _libc.unshare(_CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"unshare(2): {os.strerror(ctypes.get_errno())}")
+
+    def connect(self) -> None:
+        """Make the links. Raises ``OSError`` with the message of the tool that failed."""
+        inside = ["link set lo up"]
+        if self._order.uplink is not None:
+            inside += _uplink_inside(self._order.uplink, self._make_uplink(self._order.uplink))
+        gang = self._order.gang
+        if gang is not None:
+            self._on_host("ip", [_gang_on_host(gang)])
+            inside += _gang_inside(gang)
+        _run("ip", inside, None)
+        if gang is not None:
+            _run("bridge", _gang_forwarding(gang), None)
+
+    def _make_uplink(self, uplink: Uplink) -> str:
+        """Make the pair of interfaces. Returns the attempt's address. The kernel refuses a number that is taken."""
+        subnet = ipaddress.IPv4Network(uplink.subnet)
+        for number in random.sample(range(2, min(subnet.num_addresses, 65_536) - 1), _TRIES):
+            address, name = str(subnet[number]), f"{uplink.prefix}{number}"
+            try:
+                self._on_host("ip", _uplink_on_host(uplink, name, address))
+            except FileExistsError:
+                with contextlib.suppress(OSError):  # another platform on this machine has the address
+                    _run("ip", [f"link del {UPLINK}"], None)
+                continue
+            return address
+        raise OSError(17, f"no free address was found in {uplink.subnet} after {_TRIES} tries")
+
+    def _on_host(self, tool: str, lines: Sequence[str]) -> None:
+        _run(tool, lines, self._host)
+
+
+def gang_address(subnet: str, node_rank: int) -> str:
+    """The address of a host's ranks within their gang."""
+    return str(ipaddress.IPv4Network(subnet)[node_rank + 1])
+
+
+def _uplink_on_host(uplink: Uplink, name: str, address: str) -> list[str]:
+    return [
+        f"link add {name} address {_GATEWAY_MAC} mtu {uplink.mtu} "
+        f"type veth peer name {UPLINK} mtu {uplink.mtu} netns {os.getpid()}",
+        f"link set {name} addrgenmode none",
+        f"link set {name} up",
+        f"route add {address}/32 dev {name}",
+    ]
+
+
+def _uplink_inside(uplink: Uplink, address: str) -> list[str]:
+    return [
+        f"link set {UPLINK} addrgenmode none",
+        f"link set {UPLINK} up",
+        f"addr add {address}/32 dev {UPLINK}",
+        f"route add {_GATEWAY} dev {UPLINK} scope link",
+        f"neigh replace {_GATEWAY} lladdr {_GATEWAY_MAC} dev {UPLINK} nud permanent",
+        f"route add default via {_GATEWAY} dev {UPLINK}",
+    ]
+
+
+def _gang_on_host(gang: GangLink) -> str:
+    """The VXLAN is made on the host and moved: its UDP socket stays on the host."""
+    own = gang.hosts[gang.node_rank]
+    return (
+        f"link add {GANG} netns {os.getpid()} address {_gang_mac(gang.node_rank)} mtu {gang.mtu} "
+        f"type vxlan id {gang.vni} local {own} dstport {gang.port} nolearning"
+    )
+
+
+def _gang_inside(gang: GangLink) -> list[str]:
+    length = ipaddress.IPv4Network(gang.subnet).prefixlen
+    return [
+        f"link set {GANG} addrgenmode none",
+        f"link set {GANG} up",
+        f"addr add {gang_address(gang.subnet, gang.node_rank)}/{length} dev {GANG}",
+        *(
+            f"neigh replace {gang_address(gang.subnet, rank)} lladdr {_gang_mac(rank)} dev {GANG} nud permanent"
+            for rank in _others(gang)
+        ),
+    ]
+
+
+def _gang_forwarding(gang: GangLink) -> list[str]:
+    return [f"fdb append {_gang_mac(rank)} dev {GANG} dst {gang.hosts[rank]} self" for rank in _others(gang)]
+
+
+def _others(gang: GangLink) -> list[int]:
+    return [rank for rank in range(len(gang.hosts)) if rank != gang.node_rank]
+
+
+def _gang_mac(node_rank: int) -> str:
+    return f"02:67:61:6e:{node_rank >> 8:02x}:{node_rank & 255:02x}"
+
+
+def _run(tool: str, lines: Sequence[str], namespace: int | None) -> None:
+    """Run a tool of iproute2 on ``lines``, in another network namespace if one is given."""
+    program = shutil.which(tool, path=TOOLS_PATH)
+    if program is None:
+        raise FileNotFoundError(2, f"{tool} is not installed (apt-get install iproute2)")
+    said = os.memfd_create("said")
+    orders = os.memfd_create("orders")
+    os.write(orders, "\n".join([*lines, ""]).encode())
+    os.lseek(orders, 0, os.SEEK_SET)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if namespace is not None and _libc.setns(namespace, _CLONE_NEWNET) != 0:
+                os._exit(125)
+            for target, source in ((0, orders), (1, said), (2, said)):
+                os.dup2(source, target)
+            os.execve(program, [tool, "-batch", "-"], {"PATH": TOOLS_PATH})
+        finally:
+            os._exit(126)
+    _, status = os.waitpid(pid, 0)
+    os.close(orders)
+    with open(said, "rb") as file:
+        file.seek(0)
+        text = file.read().decode(errors="replace").strip()
+    if status != 0:
+        kind = 17 if "File exists" in text else 5
+        raise OSError(kind, f"{tool}: {text[-300:] or 'failed'}")
+
+
+def _checked(values: object, checks: Sequence[Any]) -> list[Any]:
+    if not isinstance(values, list) or len(values) != len(checks):
+        raise ValueError(f"a link has {len(checks)} values")
+    for value, check in zip(values, checks, strict=True):
+        if not check(value):
+            raise ValueError(f"{str(value)[:80]!r} is refused in a link")
+    return values
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 24
+
+
+def _is_mtu(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 576 <= value <= 65_535
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= 10 and value.replace("-", "").isalnum()
+
+
+def _is_subnet(value: object) -> bool:
+    return isinstance(value, str) and _parses(ipaddress.IPv4Network, value)
+
+
+def _is_hosts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(host, str) and _parses(ipaddress.IPv4Address, host) for host in value
+    )
+
+
+def _parses(kind: Any, value: str) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
