@@ -21,13 +21,14 @@ from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import HostUnavailable
 from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, Prepared
 from gpu_platform.hosts.isolation.isolation import choose_isolation
+from gpu_platform.hosts.network.choice import choose_network
 from gpu_platform.settings import NetworkSettings, NodeSettings, TemporalSettings
 from tests.hosts_rig import HostRig, is_running, until
 from tests.lan import Lan, Machine
 from tests.security.attacks import attack
 from workflows.attempts.launching import with_gang
 
-pytestmark = pytest.mark.usefixtures("jails")
+pytestmark = pytest.mark.usefixtures("jails", "networks")
 
 NET = """
 import json, socket, struct, array
@@ -50,6 +51,15 @@ def wait_for(path):
     while not os.path.exists(path):
         time.sleep(0.01)
 """
+
+
+@pytest.fixture(scope="session")
+def networks(can_jail: None) -> None:
+    """Skipped where attempts cannot have a network of their own; in CI that is an error."""
+    found = choose_network(NetworkSettings())
+    if not (found.isolated and found.gangs):
+        assert not os.environ.get("CI"), found.missing
+        pytest.skip(str(found.missing))
 
 
 class Host:
