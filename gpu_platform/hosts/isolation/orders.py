@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from gpu_platform.hosts.isolation.cgroup import Hierarchies
 from gpu_platform.hosts.isolation.cgroup_limits import Limits
 from gpu_platform.hosts.isolation.device_filter import Device
 from gpu_platform.hosts.isolation.passwd import Account, is_account
-from gpu_platform.hosts.isolation.sandbox import Mounts
+from gpu_platform.hosts.isolation.sandbox import Mounts, are_files
 from gpu_platform.hosts.isolation.workdirs import Directory, is_directory
-from gpu_platform.hosts.network.links import NetworkOrder
+from gpu_platform.hosts.network.links import NetworkOrder, is_network
 
 CGROUP_ROOT = "gpu-platform"
 """Every cgroup of ranks is below this one."""
@@ -207,7 +207,7 @@ class JailOrder(NamedTuple):
                 Directory(*one)
                 for one in fields.take("directories", _are_directories, "a list of directories outside the system's")
             ],
-            network=fields.maybe("network", fields.network),
+            network=fields.maybe("network", lambda name: NetworkOrder.parse(fields.take(name, is_network, "links"))),
         )
         fields.refuse_others()
         return order
@@ -309,13 +309,6 @@ class _Fields:
     def maybe_count(self, name: str) -> int | None:
         return self.maybe(name, self.count)
 
-    def network(self, name: str) -> NetworkOrder:
-        found = self.take(name, lambda found: isinstance(found, list), "[uplink, gang]")
-        try:
-            return NetworkOrder.parse(found)
-        except ValueError as error:
-            raise BadOrder(f"{name} of {self._what} is refused: {error}") from None
-
     def refuse_others(self) -> None:
         if self._left:
             raise BadOrder(f"{self._what} has unknown fields: {', '.join(sorted(map(str, self._left)))}")
@@ -401,8 +394,5 @@ def _is_mounts(value: object) -> bool:
         and _is_count(value[4])
         and _is_or_null(value[5], _is_path)
         and all(_is_or_null(size, _is_count) for size in value[6:8])
-        and _is_or_null(
-            value[8],
-            lambda files: _is_list(files, lambda pair: _is_list(pair, _is_path) and len(cast("list[str]", pair)) == 2),
-        )
+        and _is_or_null(value[8], are_files)
     )

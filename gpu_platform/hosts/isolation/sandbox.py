@@ -72,6 +72,14 @@ class Mounts(NamedTuple):
     replaced."""
 
 
+def are_files(value: object) -> bool:
+    """True for a list of pairs of absolute paths, as :attr:`Mounts.files` is sent."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and [isinstance(path, str) and os.path.isabs(path) for path in pair] == [True, True]
+        for pair in value
+    )
+
+
 class Extras(NamedTuple):
     """What a sandbox has besides its mounts."""
 

@@ -21,7 +21,7 @@ import ipaddress
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 UPLINK, GANG = "eth0", "gang0"
@@ -84,6 +84,11 @@ class NetworkOrder(NamedTuple):
             if gang is None
             else GangLink(*_checked(gang, (_is_number, _is_number, _is_hosts, _is_subnet, _is_number, _is_mtu))),
         )
+
+
+def is_network(value: object) -> bool:
+    """True if :meth:`NetworkOrder.parse` reads it."""
+    return isinstance(value, list) and _parses(NetworkOrder.parse, value)
 
 
 class AttemptNetwork:
@@ -247,7 +252,7 @@ def _is_hosts(value: object) -> bool:
     )
 
 
-def _parses(kind: Any, value: str) -> bool:
+def _parses(kind: Callable[[Any], object], value: object) -> bool:
     try:
         kind(value)
     except ValueError:
