@@ -21,6 +21,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from gpu_platform.access_settings import AccessSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
 from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
@@ -87,7 +88,7 @@ class ServiceSettings(_Section):
     """The REST service."""
 
     host: str = "127.0.0.1"
-    """Address on which the service listens. There is no authentication yet: keep it private."""
+    """Address on which the service listens. Tokens travel in clear over plain HTTP: keep it private, or use TLS."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
     """Port of the REST API."""
     job_defaults: JobDefaults = JobDefaults()
@@ -425,6 +426,7 @@ class Settings(BaseSettings):
     """DEBUG, INFO, WARNING or ERROR."""
     tls: TlsSettings = TlsSettings()
     temporal: TemporalSettings = TemporalSettings()
+    access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     remediation: RemediationSettings = RemediationSettings()

@@ -7,15 +7,21 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 import httpx
 from anyio import to_thread
 from fastapi import FastAPI
 
 from gpu_platform.client.wire import LogChunk, Problem
+from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.exec import ExecChunk
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
+from service.access.gate import Gate
+from service.access.middleware import AccessControl
+from service.access.recording import event_recorder
+from service.access.routes import ROUTES, TABLE
 from service.context import ServiceContext
 from service.feed import EventFeed
 from service.http import problems
@@ -24,7 +30,18 @@ from service.http.browsers import BrowserRules, names_of_this_service
 from service.http.rate_limits import RateLimits, limited
 from service.metrics import RequestTimes
 from service.planning_queue import PlanningQueue
-from service.routers import checkpoints, docs, health, hosts_and_gpus, jobs, queue, remediation, streams, usage
+from service.routers import (
+    access,
+    checkpoints,
+    docs,
+    health,
+    hosts_and_gpus,
+    jobs,
+    queue,
+    remediation,
+    streams,
+    usage,
+)
 from service.routers import exec as exec_router
 from service.temporal import ClientProvider, JobWorkflows, connect_lazily
 
@@ -34,7 +51,7 @@ REQUEST_THREADS = 20
 DESCRIPTION = """
 Run jobs on your GPU hosts. Every error is problem+json with a stable `code`; lists are pages with `next_cursor`;
 `POST /v1/jobs` takes an `Idempotency-Key`; what can be followed is followed by server-sent events, and resumes with
-`Last-Event-ID`. `X-GPU-Platform-User` says who acts, for the audit log.
+`Last-Event-ID`. Every request but `/healthz` and `/readyz` needs a token: `Authorization: Bearer gpt_…`.
 """
 
 
@@ -83,12 +100,15 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
     )
     problems.install(app)
     app.add_middleware(BodyLimit)
+    gate = Gate(settings.access, store, [event_recorder(store)])
+    app.add_middleware(AccessControl, gate=gate, table=TABLE)
     app.add_middleware(BrowserRules, names=names_of_this_service(settings))
     app.add_middleware(RequestTimes)
-    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage):
+    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage, access):
         app.include_router(module.router, dependencies=[limited("requests")])
     for router in (hosts_and_gpus.node_reports, health.router, docs.router):
         app.include_router(router)
+    TABLE.check(app)
     _describe(app)
     return app
 
@@ -108,8 +128,18 @@ def _describe(app: FastAPI) -> None:
             for path in schema["paths"].values():
                 for operation in path.values():
                     operation["responses"].pop("422", None)  # FastAPI's own error format, which we never send
+            _describe_access(schema)
             components.pop("HTTPValidationError", None)
             components.pop("ValidationError", None)
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_access(schema: dict[str, Any]) -> None:
+    """Say how to sign in, and what each route needs. The documentation's page then has a button to sign in."""
+    schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            rule = ROUTES[f"{method.upper()} {path}"]
+            operation["security"] = [] if rule.reach is Reach.PUBLIC else [{"token": [rule.permission.value]}]

@@ -10,9 +10,11 @@ import httpx
 from fastapi import Depends, Header, Request
 
 from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.settings import RateLimitSettings, Settings
 from gpu_platform.store import Store
+from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
 from service.planning_queue import PlanningQueue
@@ -50,16 +52,26 @@ def _context(request: Request) -> ServiceContext:
     return cast(ServiceContext, request.app.state.context)
 
 
-def _actor(
-    user: Annotated[
+def _access(
+    request: Request,
+    _: Annotated[
         str | None,
-        Header(
-            alias=USER_HEADER, max_length=63, pattern=r"^[A-Za-z0-9._-]+$", description="Who acts, for the audit log"
-        ),
+        Header(alias=USER_HEADER, description="Only for operators of the cluster: the user for whom they act"),
     ] = None,
-) -> str | None:
-    return user
+) -> Access:
+    return cast(Access, request.scope["access"])
+
+
+def _actor(access: Annotated[Access, Depends(_access)]) -> str:
+    return access.actor
+
+
+def _principal(access: Annotated[Access, Depends(_access)]) -> Principal:
+    return access.who
 
 
 ServiceContextDep = Annotated[ServiceContext, Depends(_context)]
-ActorDep = Annotated[str | None, Depends(_actor)]
+AccessDep = Annotated[Access, Depends(_access)]
+PrincipalDep = Annotated[Principal, Depends(_principal)]
+ActorDep = Annotated[str, Depends(_actor)]
+"""The name for events: who acts, or in whose name."""

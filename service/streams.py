@@ -27,6 +27,11 @@ def end(data: str = "{}") -> bytes:
     return format_sse_event(data_str=data, event="end")
 
 
+def problem(error: PlatformError) -> bytes:
+    """The event that says that the stream ends because of an error, and that trying again cannot help."""
+    return format_sse_event(data_str=Problem.of(error).model_dump_json(exclude_none=True), event="problem")
+
+
 def stream(events: AsyncGenerator[bytes, None]) -> EventSourceResponse:
     """The HTTP answer for server-sent events. It sends a line now and then to keep the connection alive."""
     return EventSourceResponse(
@@ -52,7 +57,7 @@ async def _with_problems(events: AsyncGenerator[bytes, None]) -> AsyncIterator[b
     except PlatformError as error:
         log.warning("a stream broke", error=error.message)
         if not error.retryable:
-            yield format_sse_event(data_str=Problem.of(error).model_dump_json(exclude_none=True), event="problem")
+            yield problem(error)
     finally:
         await events.aclose()
 

@@ -59,6 +59,16 @@ def guarded_clusters() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests keep their tokens for themselves, and find none of the person who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        for name in ("GPU_PLATFORM_TOKEN", "GPU_PLATFORM_TOKEN_FILE", "GPU_PLATFORM_USER"):
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """The PostgreSQL server of this test run; tests that need it are skipped where it is not installed."""

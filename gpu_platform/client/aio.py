@@ -26,6 +26,7 @@ from gpu_platform.client.wire import (
     Problem,
     problem_of_response,
 )
+from gpu_platform.domain.access.tokens import NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
@@ -46,13 +47,22 @@ class AsyncClient:
     """Talks to the service at ``base_url`` (default: ``GPU_PLATFORM_API_URL``, then ``http://127.0.0.1:8700``).
 
     Every method raises the errors of :mod:`gpu_platform.domain.errors`. A connection error or a 503 is retried with
-    back-off for ``retry_for_s`` seconds, then becomes :class:`Unavailable`. ``user`` goes to the audit log.
+    back-off for ``retry_for_s`` seconds, then becomes :class:`Unavailable`. ``token`` defaults to the one that
+    :mod:`gpu_platform.client.credentials` finds. ``user``: the user for whom an operator of the cluster acts.
+    ``break_glass``: why an operator enters jobs of others.
     """
 
     def __init__(
-        self, base_url: str | None = None, *, user: str | None = None, retry_for_s: float = 10.0, **http_options: Any
+        self,
+        base_url: str | None = None,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        break_glass: str | None = None,
+        retry_for_s: float = 10.0,
+        **http_options: Any,
     ) -> None:
-        self._connection = Connection(base_url, user, retry_for_s)
+        self._connection = Connection(base_url, token, user, break_glass, retry_for_s)
         self._http = httpx.AsyncClient(**self._connection.http_options() | http_options)
 
     async def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
@@ -265,6 +275,22 @@ class AsyncClient:
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return await self._send(calls.usage(namespace, user, since, until), UsageReport)
+
+    async def who_am_i(self) -> WhoAmI:
+        """Who the service takes the owner of the token for, and what that one may do."""
+        return await self._send(calls.who_am_i(), WhoAmI)
+
+    async def create_token(self, request: TokenRequest) -> NewToken:
+        """Make an API token. It is shown only in this answer."""
+        return await self._send(calls.create_token(request), NewToken)
+
+    def tokens(self) -> AsyncIterator[TokenInfo]:
+        """One's own tokens; for an admin also those of others. Oldest first."""
+        return self._pages(Page[TokenInfo], calls.tokens)
+
+    async def revoke_token(self, token_id: str) -> TokenInfo:
+        """End a token at once."""
+        return await self._send(calls.revoke_token(token_id), TokenInfo)
 
     async def close(self) -> None:
         """Close all connections."""

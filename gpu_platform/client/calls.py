@@ -17,7 +17,9 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from gpu_platform.client.wire import USER_HEADER
+from gpu_platform.client.credentials import LOOPBACK, TokenAuth
+from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
+from gpu_platform.domain.access.tokens import TokenRequest
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -247,27 +249,56 @@ def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/remediation/{verb}", body=_why(reason), repeatable=False)
 
 
+def who_am_i() -> Call:
+    """Ask who one is: ``GET /v1/whoami``."""
+    return Call("GET", "/v1/whoami")
+
+
+def create_token(request: TokenRequest) -> Call:
+    """Make an API token: ``POST /v1/tokens``."""
+    return Call("POST", "/v1/tokens", body=request.model_dump_json(exclude_unset=True).encode(), repeatable=False)
+
+
+def tokens(cursor: str | None) -> Call:
+    """List API tokens, one page: ``GET /v1/tokens``."""
+    return Call("GET", "/v1/tokens", _given(cursor=cursor))
+
+
+def revoke_token(token_id: str) -> Call:
+    """End an API token: ``DELETE /v1/tokens/{token_id}``."""
+    return Call("DELETE", f"/v1/tokens/{_quoted(token_id)}")
+
+
 def service_case(gpu_id: str) -> Call:
     """Get the record of a GPU for its vendor: ``GET /v1/gpus/{gpu_id}/service-case``."""
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
 
 
 class Connection:
-    """The part that both clients share: the service's address, the user, and how long to retry."""
+    """The part that both clients share: the service's address, who asks, and how long to retry."""
 
-    def __init__(self, base_url: str | None, user: str | None, retry_for_s: float) -> None:
+    def __init__(
+        self, base_url: str | None, token: str | None, user: str | None, break_glass: str | None, retry_for_s: float
+    ) -> None:
         self.base_url = (base_url or os.environ.get("GPU_PLATFORM_API_URL") or DEFAULT_URL).rstrip("/")
-        self.user = user or default_user()
+        self.token = token
+        self.user = user or os.environ.get("GPU_PLATFORM_USER")
+        self.break_glass = break_glass
         self.retry_for_s = retry_for_s
 
     def http_options(self) -> dict[str, Any]:
         """The arguments for a new httpx client."""
         return {
             "base_url": self.base_url,
-            "headers": {USER_HEADER: self.user},
+            "headers": {
+                name: value
+                for name, value in ((USER_HEADER, self.user), (BREAK_GLASS_HEADER, self.break_glass))
+                if value
+            },
+            "auth": TokenAuth(self.base_url, self.token),
             "timeout": httpx.Timeout(30.0, connect=5.0),
             # A proxy for the internet cannot reach the loopback of this machine.
-            "trust_env": urlsplit(self.base_url).hostname not in ("127.0.0.1", "localhost", "::1"),
+            "trust_env": urlsplit(self.base_url).hostname not in LOOPBACK,
             # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
             "verify": True if self.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         }

@@ -17,7 +17,9 @@ from gpu_platform.domain.jobs.placement import Placement, Reason
 
 PROBLEM_JSON = "application/problem+json"
 USER_HEADER = "X-GPU-Platform-User"
-"""The user, for the audit log. It proves nothing: there is no authentication yet."""
+"""The user in whose name an operator of the cluster acts. Nobody else may send it with another name than their own."""
+BREAK_GLASS_HEADER = "X-GPU-Platform-Break-Glass"
+"""Why an operator reads the output of a job of somebody else, or enters it. It is recorded."""
 
 T = TypeVar("T")
 

@@ -7,6 +7,8 @@
     │   ├── ImpossibleRequest     more than the cluster could ever hold
     │   ├── OverQuota             more than its namespace may ask for, or have waiting
     │   └── IdempotencyConflict   the same key with another body
+    ├── NotSignedIn               who asks is not known: no token, or none that is valid
+    ├── Forbidden                 who asks is known, and may not do this
     ├── NotFound                  no such job, host or GPU
     ├── IllegalTransition         the current state does not allow it
     ├── InUse                     jobs run there, and the operator did not say that they may be stopped
@@ -70,6 +72,20 @@ class IdempotencyConflict(InvalidRequest):
 
     code = "idempotency_conflict"
     http_status = 409
+
+
+class NotSignedIn(PlatformError):
+    """The request has no token, or one that is not valid, expired or revoked."""
+
+    code = "not_signed_in"
+    http_status = 401
+
+
+class Forbidden(PlatformError):
+    """The roles or the token of the one who asks do not allow this. ``details`` says what it takes."""
+
+    code = "forbidden"
+    http_status = 403
 
 
 class NotFound(PlatformError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from gpu_platform.domain.events import Event
 from gpu_platform.store.database import Store, reading
-from gpu_platform.store.models import event
+from gpu_platform.store.models import event, job
 
 
 def append_event(
@@ -46,9 +46,22 @@ def append_event(
 
 
 @reading
-def read_events(session: Session, after: int, limit: int = 1000, job_id: str | None = None) -> list[Event]:
-    """At most ``limit`` events with ``seq > after``, in order; only those of ``job_id`` if given."""
-    if job_id is None:
+def read_events(
+    session: Session,
+    after: int,
+    limit: int = 1000,
+    job_id: str | None = None,
+    visible: Collection[str] | None = None,
+) -> list[Event]:
+    """At most ``limit`` events with ``seq > after``, in order; only those of ``job_id`` if given.
+
+    ``visible``: only events of jobs of these namespaces; None: all events.
+    """
+    if visible is not None and job_id is None:
+        of_jobs = event.join(job, job.c.id == event.c.job_id)
+        query = _READ.select_from(of_jobs).where(job.c.namespace.in_(sorted(visible)))
+        rows = session.execute(query, {"after": after, "limit": limit})
+    elif job_id is None:
         rows = session.execute(_READ, {"after": after, "limit": limit})
     else:
         rows = session.execute(_READ_OF_JOB, {"after": after, "limit": limit, "job_id": job_id})

@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 
 from service.cli import session, simulate, up
+from service.cli.access import tokens
 from service.cli.cluster import hosts, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
 from service.cli.submitting import submit
 
 EPILOG = (
-    "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, 130 interrupted; "
-    "submit --wait returns the job's own."
+    "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 not found, 4 conflict, 5 service away, "
+    "6 not signed in or not allowed, 130 interrupted; submit --wait returns the job's own."
 )
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (up, submit, jobs, exec_command, status, queue, usage, hosts, remediation, simulate, inject):
+for module in (up, submit, jobs, exec_command, status, queue, usage, hosts, remediation, tokens, simulate, inject):
     module.register(app)
 
 

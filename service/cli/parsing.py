@@ -52,6 +52,12 @@ def duration_s(text: str) -> float:
     return sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_S, strict=True) if part)
 
 
+def priority(text: str) -> int | str:
+    """Read a priority: a number, or the name of a level."""
+    text = str(text).strip()
+    return int(text) if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else text
+
+
 def whole_s(text: str) -> int:
     """As :func:`duration_s`, for values that are counted in whole seconds."""
     seconds = duration_s(text)

@@ -10,6 +10,7 @@ Results go to stdout (with ``--json`` only JSON), messages for people to stderr.
 | 3 | no such job, host or GPU |
 | 4 | conflict: not in this state, in use, or an idempotency key used for something else |
 | 5 | the service (or what it needs) is away, or was asked too often |
+| 6 | not signed in, or not allowed |
 | 130 | interrupted |
 
 ``submit --wait``, ``submit --follow`` and ``jobs wait`` return the exit code of the job itself.
@@ -21,7 +22,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -35,25 +36,34 @@ if TYPE_CHECKING:
     from gpu_platform.domain.errors import PlatformError
     from gpu_platform.domain.jobs.job import Job
 
+M = TypeVar("M", bound="BaseModel")
+
 PIPED_WIDTH = 240
 """Columns if stdout is no terminal: `grep` needs each row on one line."""
 
-FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY = 1, 2, 3, 4, 5
+FAILED, USAGE, NOT_FOUND, CONFLICT, AWAY, NOT_ALLOWED = 1, 2, 3, 4, 5, 6
 # 130 is typer's exit code for Ctrl-C
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="For the audit log.")]
 Yes = Annotated[bool, typer.Option("--force", help="Stop what runs there.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Let the output control the terminal: only if you trust the job.")]
+BreakGlass = Annotated[
+    str | None,
+    typer.Option(help="Operators: why you enter a job of somebody else. It is recorded.", metavar="REASON"),
+]
+_EXIT_CODES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 429: AWAY, 503: AWAY}
+
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id.", show_default=False)]
 
 
 @contextmanager
-def service(patience_s: float = 5.0) -> Iterator[Client]:
-    """A client that tries again for ``patience_s`` seconds while the service does not answer."""
+def service(patience_s: float = 5.0, break_glass: str | None = None) -> Iterator[Client]:
+    """A client that tries again for ``patience_s`` seconds while the service does not answer. ``break_glass``: why an
+    operator enters a job of somebody else."""
     from gpu_platform.client import Client  # imported here, because `--help` must not wait for it
 
-    with Client(retry_for_s=patience_s) as client:
+    with Client(retry_for_s=patience_s, break_glass=break_glass) as client:
         yield client
 
 
@@ -63,7 +73,7 @@ FOLLOW_PATIENCE_S = 60.0
 
 def exit_code_of(error: PlatformError) -> int:
     """The exit code for an error."""
-    return {404: NOT_FOUND, 409: CONFLICT, 422: USAGE, 429: AWAY, 503: AWAY}.get(error.http_status, FAILED)
+    return _EXIT_CODES.get(error.http_status, FAILED)
 
 
 def exit_code_of_job(job: Job) -> int:
@@ -73,6 +83,18 @@ def exit_code_of_job(job: Job) -> int:
     if job.state is JobState.COMPLETED:
         return 0
     return job.exit_code if job.exit_code else FAILED
+
+
+def validated(model: type[M], fields: dict[str, Any]) -> M:
+    """The model with these fields. Raises :class:`InvalidRequest`, which names every wrong one."""
+    from pydantic import ValidationError
+
+    from gpu_platform.client.wire import invalid_request
+
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error.errors()) from None
 
 
 def out() -> Console:

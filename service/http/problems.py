@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -56,6 +57,13 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
     # ASCII, because the refused value may not be valid Unicode.
     content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=True)
     return Response(content, problem.status, headers, media_type=PROBLEM_JSON)
+
+
+def nothing_there(request: Request, methods: Sequence[str]) -> Response:
+    """The answer for a path that does not exist, or has only these methods."""
+    if methods:
+        return _http_error(request, HTTPException(405, headers={"Allow": ", ".join(methods)}))
+    return _http_error(request, HTTPException(404))
 
 
 def _platform_error(request: Request, error: Exception) -> Response:

@@ -18,6 +18,7 @@ from throttled.rate_limiter import BaseRateLimiter, RateLimiterRegistry, per_dur
 
 from gpu_platform.domain.errors import TooManyRequests
 from gpu_platform.settings import RateLimit, RateLimitSettings
+from service.access.gate import Access
 
 Kind = Literal["requests", "planning"]
 MAX_CALLERS = 65_536
@@ -58,7 +59,10 @@ def limited(kind: Kind) -> Any:
 
 
 def caller_of(request: Request) -> str:
-    """Whose bucket a request takes from: the address it comes from, as a name in a header proves nothing."""
+    """Whose bucket a request takes from: that of who asks, or of the address where nobody has signed in."""
+    access: Access | None = request.scope.get("access")
+    if access is not None and access.principal is not None:
+        return access.principal.id
     return request.client.host if request.client is not None else "a local client"
 
 

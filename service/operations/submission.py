@@ -28,13 +28,15 @@ Verb = Literal["cancel", "kill", "preempt"]
 log = get_logger(__name__)
 
 
-async def submit(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+async def submit(
+    context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None
+) -> tuple[Job, bool]:
     """Store the job durably and start its workflow. Returns the job, and whether it is new.
 
     Raises :class:`ImpossibleRequest`, :class:`OverQuota`, :class:`IdempotencyConflict` and :class:`Unavailable`. Then
     nothing has changed.
     """
-    job, created = await run_in_threadpool(_record, context, spec, actor, idempotency_key)
+    job, created = await run_in_threadpool(_record, context, spec, actor, key)
     if job.state is not JobState.PENDING:
         return job, created
     with bound(job_id=job.id):
@@ -80,7 +82,7 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
     return job
 
 
-def _record(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key: str | None) -> tuple[Job, bool]:
+def _record(context: ServiceContext, spec: JobSpec, actor: str, key: jobs.IdempotencyKey | None) -> tuple[Job, bool]:
     checkpoints.check_resume(context.store, spec)
     with context.store.read() as session:
         admission.check_possible(context.store, session, spec, dry_runs.admission_refusal(context.store))
@@ -92,7 +94,7 @@ def _record(context: ServiceContext, spec: JobSpec, actor: str, idempotency_key:
         spec,
         actor=actor,
         now=now(),
-        idempotency_key=idempotency_key,
+        idempotency_key=key,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.jobs.exec import ExecReceived, ExecRequest, ExecSession
-from service.context import ActorDep, ServiceContextDep
+from gpu_platform.store.access import sessions
+from service.context import AccessDep, ServiceContextDep, now
 from service.operations import exec as service_exec
 from service.routers.jobs import JobId
-from service.routers.streams import LastEventId
+from service.routers.streams import BreakGlass, LastEventId
 from service.streams import resume_seq, stream
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/exec", tags=["commands beside a rank"])
@@ -24,13 +26,20 @@ _INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"t
 
 @router.post("", status_code=201)
 async def start_command(
-    job_id: JobId, request: Annotated[ExecRequest, Body()], context: ServiceContextDep, actor: ActorDep
+    job_id: JobId,
+    request: Annotated[ExecRequest, Body()],
+    context: ServiceContextDep,
+    access: AccessDep,
+    _: BreakGlass = None,
 ) -> ExecSession:
     """Run a command where a rank runs: in its cgroup and namespaces, as its user, with its environment and GPUs.
 
-    It ends when its rank ends, or when nobody has read its output for 30 s. The audit log says who ran what.
+    It ends when its rank ends, or when nobody has read its output for 30 s. The audit log says who ran what, and
+    nobody else reads its output.
     """
-    return await service_exec.start(context, job_id, request, actor or "anonymous")
+    session = await service_exec.start(context, job_id, request, access.actor)
+    await run_in_threadpool(sessions.add_session, context.store, session.id, job_id, access.who.id, now())
+    return session
 
 
 @router.get("/{session_id}", response_class=Response, responses={200: {"content": _SSE}})

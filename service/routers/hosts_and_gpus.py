@@ -17,7 +17,8 @@ from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
 from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts, reports
-from service.context import ActorDep, ServiceContextDep, now
+from service.access.masking import Mask
+from service.context import AccessDep, ActorDep, ServiceContextDep, now
 from service.http.paging import Cursor, page_of
 from service.operations import hosts_and_gpus, measurements
 from service.routers.jobs import ReasonBodyDep
@@ -34,15 +35,15 @@ REPORT_THREADS = CapacityLimiter(16)
 
 
 @router.get("/hosts", tags=["hosts"])
-def list_hosts(context: ServiceContextDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
+def list_hosts(context: ServiceContextDep, access: AccessDep, cursor: Cursor = None, limit: Limit = 1000) -> Page[Host]:
     """All hosts by name."""
-    return page_of(hosts.list_hosts(context.store, now()), cursor, limit)
+    return page_of(Mask(context.store, access).hosts(hosts.list_hosts(context.store, now())), cursor, limit)
 
 
 @router.get("/hosts/{name}", tags=["hosts"])
-def get_host(name: HostName, context: ServiceContextDep) -> Host:
+def get_host(name: HostName, context: ServiceContextDep, access: AccessDep) -> Host:
     """One host: its state, lease, GPUs and software."""
-    return hosts.get_host(context.store, name, now())
+    return Mask(context.store, access).hosts([hosts.get_host(context.store, name, now())])[0]
 
 
 @router.post("/hosts/{name}/drain", tags=["hosts"])
@@ -54,7 +55,7 @@ async def drain_host(
     force: Annotated[bool, Query(description="Preempt what runs there")] = False,
 ) -> Host:
     """Cordon the host: no new work, and what runs there goes on. It is DRAINED when nothing is left."""
-    return await hosts_and_gpus.drain_host(context, name, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.drain_host(context, name, actor, _reason(why), force)
 
 
 @router.post("/hosts/{name}/offline", tags=["hosts"])
@@ -66,13 +67,13 @@ async def take_host_offline(
     force: Annotated[bool, Query(description="Kill what runs there")] = False,
 ) -> Host:
     """Cordon the host at once. A 409 while jobs run there, unless `force` kills them."""
-    return await hosts_and_gpus.take_host_offline(context, name, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.take_host_offline(context, name, actor, _reason(why), force)
 
 
 @router.post("/hosts/{name}/online", tags=["hosts"])
 def put_host_online(name: HostName, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None) -> Host:
     """Put the host back into service. A LOST host is READY as soon as its node worker reports."""
-    return hosts_and_gpus.put_host_online(context, name, _actor(actor), _reason(why))
+    return hosts_and_gpus.put_host_online(context, name, actor, _reason(why))
 
 
 @router.post("/hosts/{name}/declare-lost", tags=["hosts"])
@@ -85,15 +86,13 @@ async def declare_host_lost(
 ) -> Host:
     """Declare the host dead: what ran there starts elsewhere now. If the host is only cut off, its ranks may run
     beside the new ones until it is reached. A 409 while it reports, unless `force`."""
-    return await run_in_threadpool(
-        hosts_and_gpus.declare_host_lost, context, name, _actor(actor), _reason(why), force=force
-    )
+    return await run_in_threadpool(hosts_and_gpus.declare_host_lost, context, name, actor, _reason(why), force=force)
 
 
 @router.delete("/hosts/{name}", tags=["hosts"], status_code=204)
 async def remove_host(name: HostName, context: ServiceContextDep, actor: ActorDep) -> None:
     """Forget a host that is LOST or DRAINED and holds nothing; a 409 otherwise. Usage and events stay."""
-    await hosts_and_gpus.remove_host(context, name, _actor(actor))
+    await hosts_and_gpus.remove_host(context, name, actor)
 
 
 @node_reports.post("/hosts/{name}/report", tags=["node workers"])
@@ -108,19 +107,21 @@ async def report_host(name: HostName, report: HostReport, context: ServiceContex
 @router.get("/gpus", tags=["GPUs"])
 def list_gpus(
     context: ServiceContextDep,
+    access: AccessDep,
     host: Annotated[str | None, Query(description="Only of this host")] = None,
     state: Annotated[list[GpuState] | None, Query(description="Only these states; may be repeated")] = None,
     cursor: Cursor = None,
     limit: Limit = 1000,
 ) -> Page[Gpu]:
-    """GPUs by host and index: state, holder, last telemetry."""
-    return page_of(gpus.list_gpus(context.store, host=host, states=state), cursor, limit)
+    """GPUs by host and index: state, holder, last telemetry. Jobs of other namespaces have no name here."""
+    page = page_of(gpus.list_gpus(context.store, host=host, states=state), cursor, limit)
+    return page.model_copy(update={"items": Mask(context.store, access).gpus(page.items)})
 
 
 @router.get("/gpus/{gpu_id}", tags=["GPUs"])
-def get_gpu(gpu_id: GpuId, context: ServiceContextDep) -> Gpu:
-    """One GPU: facts, state, holders."""
-    return gpus.get_gpu(context.store, gpu_id)
+def get_gpu(gpu_id: GpuId, context: ServiceContextDep, access: AccessDep) -> Gpu:
+    """One GPU: facts, state, holders. Of jobs of other namespaces it says only that there are some."""
+    return Mask(context.store, access).gpus([gpus.get_gpu(context.store, gpu_id)])[0]
 
 
 @router.get("/gpus/{gpu_id}/health", tags=["GPUs"])
@@ -147,7 +148,7 @@ async def drain_gpu(
     force: Annotated[bool, Query(description="Preempt what runs on it")] = False,
 ) -> Gpu:
     """Cordon the GPU: no new work, what runs goes on. DRAINED when nobody holds it. Faults are repaired as usual."""
-    return await hosts_and_gpus.drain_gpu(context, gpu_id, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.drain_gpu(context, gpu_id, actor, _reason(why), force)
 
 
 @router.post("/gpus/{gpu_id}/offline", tags=["GPUs"])
@@ -160,7 +161,7 @@ async def take_gpu_offline(
 ) -> Gpu:
     """Take the GPU out of service until an operator puts it back. A 409 while jobs run on it, unless `force` kills
     them."""
-    return await hosts_and_gpus.take_gpu_offline(context, gpu_id, _actor(actor), _reason(why), force)
+    return await hosts_and_gpus.take_gpu_offline(context, gpu_id, actor, _reason(why), force)
 
 
 @router.post("/gpus/{gpu_id}/online", tags=["GPUs"])
@@ -169,11 +170,7 @@ async def put_gpu_online(gpu_id: GpuId, context: ServiceContextDep, actor: Actor
 
     It is DEGRADED as long as its own host calls it unfit. This ends its remediation, and a quarantine.
     """
-    return await hosts_and_gpus.put_gpu_online(context, gpu_id, _actor(actor), _reason(why))
-
-
-def _actor(actor: str | None) -> str:
-    return actor or "anonymous"
+    return await hosts_and_gpus.put_gpu_online(context, gpu_id, actor, _reason(why))
 
 
 def _reason(why: ReasonBody | None) -> str:

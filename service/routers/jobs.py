@@ -15,7 +15,10 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.jobs import jobs
-from service.context import ActorDep, ServiceContext, ServiceContextDep
+from service.access import submissions
+from service.access.gate import Access
+from service.access.masking import Mask
+from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.operations import submission
 from service.operations.job_defaults import with_defaults
 from service.operations.warnings import may_need_warnings, warnings_of
@@ -52,7 +55,7 @@ EXAMPLES: dict[str, Any] = {
 async def submit_job(
     spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES)],
     context: ServiceContextDep,
-    actor: ActorDep,
+    access: AccessDep,
     response: Response,
     idempotency_key: Annotated[
         str | None,
@@ -65,17 +68,20 @@ async def submit_job(
     ] = None,
 ) -> Job:
     """Submit a job. Once this has answered, the job is stored durably: it will run, or say why it cannot."""
+    spec = await run_in_threadpool(submissions.as_allowed, context.store, access, spec)
     spec = with_defaults(spec, context.settings.service.job_defaults)
-    job, created = await submission.submit(context, spec, actor or spec.user, idempotency_key)
+    key = None if idempotency_key is None else jobs.IdempotencyKey(idempotency_key, access.who.id)
+    job, created = await submission.submit(context, spec, access.actor, key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     if not created:
         response.status_code = 200
-    return await _warned(context, job)
+    return await _shown(context, access, job)
 
 
 @router.get("")
 def list_jobs(
     context: ServiceContextDep,
+    access: AccessDep,
     state: Annotated[list[JobState] | None, Query(description="Only these states; may be repeated")] = None,
     namespace: str | None = None,
     user: str | None = None,
@@ -85,55 +91,65 @@ def list_jobs(
 ) -> Page[Job]:
     """Jobs, newest first."""
     found, next_cursor = jobs.list_jobs(
-        context.store, states=state, namespace=namespace, user=user, name=name, cursor=cursor, limit=limit
+        context.store,
+        states=state,
+        namespace=namespace,
+        user=user,
+        name=name,
+        cursor=cursor,
+        limit=limit,
+        visible=access.namespaces,
     )
-    return Page(items=[context.with_workflow_url(job) for job in found], next_cursor=next_cursor)
+    shown = Mask(context.store, access).jobs(found)
+    return Page(items=[context.with_workflow_url(job) for job in shown], next_cursor=next_cursor)
 
 
 @router.get("/{job_id}")
 async def get_job(
     job_id: JobId,
     context: ServiceContextDep,
+    access: AccessDep,
     wait_s: Annotated[
         float,
         Query(ge=0, le=60, description="Wait with the answer until the job has ended, but at most so many seconds"),
     ] = 0.0,
 ) -> Job:
     """One job: what was asked, its state, where it runs, or why it waits."""
-    return await _warned(context, await _ended(context, job_id, wait_s))
+    return await _shown(context, access, await _ended(context, job_id, wait_s))
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-async def cancel_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
+async def cancel_job(job_id: JobId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None) -> Job:
     """Stop the job with SIGTERM, its grace, SIGKILL. It ends CANCELLED."""
-    return await _interrupt(context, job_id, "cancel", actor, body)
+    return await _interrupt(context, job_id, "cancel", access, body)
 
 
 @router.post("/{job_id}/kill", status_code=202)
-async def kill_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
+async def kill_job(job_id: JobId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None) -> Job:
     """Stop the job with SIGKILL at once. It ends CANCELLED."""
-    return await _interrupt(context, job_id, "kill", actor, body)
+    return await _interrupt(context, job_id, "kill", access, body)
 
 
 @router.post("/{job_id}/preempt", status_code=202)
-async def preempt_job(job_id: JobId, context: ServiceContextDep, actor: ActorDep, body: ReasonBodyDep = None) -> Job:
+async def preempt_job(job_id: JobId, context: ServiceContextDep, access: AccessDep, body: ReasonBodyDep = None) -> Job:
     """Stop a job that holds GPUs, with SIGTERM and its grace to write a checkpoint, and queue it again."""
-    return await _interrupt(context, job_id, "preempt", actor, body)
+    return await _interrupt(context, job_id, "preempt", access, body)
 
 
-async def _warned(context: ServiceContext, job: Job) -> Job:
-    with_url = context.with_workflow_url(job)
+async def _shown(context: ServiceContext, access: Access, job: Job) -> Job:
+    """The job as the one who asks may see it, with warnings."""
+    shown = context.with_workflow_url(await run_in_threadpool(Mask(context.store, access).job, job))
     if job.state.is_terminal or not may_need_warnings(job.spec):
-        return with_url
+        return shown
     found = await run_in_threadpool(warnings_of, context.store, job.spec)
-    return with_url.model_copy(update={"warnings": found}) if found else with_url
+    return shown.model_copy(update={"warnings": found}) if found else shown
 
 
 async def _interrupt(
-    context: ServiceContext, job_id: str, verb: submission.Verb, actor: str | None, body: ReasonBody | None
+    context: ServiceContext, job_id: str, verb: submission.Verb, access: Access, body: ReasonBody | None
 ) -> Job:
-    reason = body.reason if body else ""
-    return context.with_workflow_url(await submission.interrupt(context, job_id, verb, actor or "anonymous", reason))
+    job = await submission.interrupt(context, job_id, verb, access.actor, body.reason if body else "")
+    return context.with_workflow_url(await run_in_threadpool(Mask(context.store, access).job, job))
 
 
 async def _ended(context: ServiceContext, job_id: str, wait_s: float) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request
+from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import DryRun, Page
 from gpu_platform.domain.jobs.job import QueueEntry
@@ -12,7 +13,10 @@ from gpu_platform.domain.jobs.placement import Reason
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.store.jobs import queue_view
-from service.context import ServiceContext, ServiceContextDep
+from service.access import submissions
+from service.access.gate import Access
+from service.access.masking import Mask
+from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.http.paging import Cursor, offset_of
 from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
@@ -26,32 +30,38 @@ router = APIRouter(prefix="/v1", tags=["queue"])
 @router.get("/queue")
 def list_queue(
     context: ServiceContextDep,
+    access: AccessDep,
     namespace: str | None = None,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[QueueEntry]:
     """Waiting jobs, the next one first: why each waits, what would unblock it, who holds it up, when it may start."""
     start = offset_of(cursor)
-    found = queue_view.list_queue(context.store, start, limit, namespace)
-    return Page(items=found, next_cursor=str(start + limit) if len(found) == limit else None)
+    found = queue_view.list_queue(context.store, start, limit, namespace, access.namespaces)
+    shown = Mask(context.store, access).entries(found)
+    return Page(items=shown, next_cursor=str(start + limit) if len(found) == limit else None)
 
 
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
-async def dry_run(spec: Annotated[JobSpec, Body()], request: Request, context: ServiceContextDep) -> DryRun:
+async def dry_run(
+    spec: Annotated[JobSpec, Body()], request: Request, context: ServiceContextDep, access: AccessDep
+) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
+    spec = await run_in_threadpool(submissions.as_allowed, context.store, access, spec)
     spec = with_defaults(spec, context.settings.service.job_defaults)
-    return await context.planning.run(caller_of(request), _dry_run, context, spec)
+    return await context.planning.run(caller_of(request), _dry_run, context, access, spec)
 
 
-def _dry_run(context: ServiceContext, spec: JobSpec) -> DryRun:
-    answer = dry_runs.dry_run(context.store, spec)
+def _dry_run(context: ServiceContext, access: Access, spec: JobSpec) -> DryRun:
+    answer = Mask(context.store, access).model(dry_runs.dry_run(context.store, spec))
     return answer.model_copy(update={"warnings": warnings_of(context.store, spec)})
 
 
 @router.get("/jobs/{job_id}/reason", dependencies=[limited("planning")])
-async def read_reason(job_id: JobId, request: Request, context: ServiceContextDep) -> Reason:
+async def read_reason(job_id: JobId, request: Request, context: ServiceContextDep, access: AccessDep) -> Reason:
     """Why this one job waits, computed for it alone: also estimates for gangs of groups and for shares of GPUs."""
-    return await context.planning.run(caller_of(request), dry_runs.why, context.store, job_id)
+    found = await context.planning.run(caller_of(request), dry_runs.why, context.store, job_id)
+    return await run_in_threadpool(Mask(context.store, access).reason, found)
 
 
 @router.get("/snapshot", dependencies=[limited("planning")])

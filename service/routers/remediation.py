@@ -25,7 +25,7 @@ async def approve_remediation(
     gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
     """Approve the step that waits for an operator; a 409 when none waits."""
-    return await remediation.order(context, gpu_id, "approve", actor or "anonymous", why.reason if why else "")
+    return await remediation.order(context, gpu_id, "approve", actor, why.reason if why else "")
 
 
 @router.post("/remediation/veto")
@@ -33,7 +33,7 @@ async def veto_remediation(
     gpu_id: GpuId, context: ServiceContextDep, actor: ActorDep, why: ReasonBodyDep = None
 ) -> RemediationStatus:
     """Skip the step that waits for an operator; the next one follows. A 409 when none waits."""
-    return await remediation.order(context, gpu_id, "veto", actor or "anonymous", why.reason if why else "")
+    return await remediation.order(context, gpu_id, "veto", actor, why.reason if why else "")
 
 
 @router.get("/service-case")

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from gpu_platform.client.wire import Page
+from gpu_platform.client.wire import BREAK_GLASS_HEADER, Page
 from gpu_platform.domain.events import Event
 from gpu_platform.store import events
 from gpu_platform.store.jobs import jobs
-from service.context import ServiceContext, ServiceContextDep
+from service.access.gate import Access
+from service.access.masking import Mask
+from service.context import AccessDep, ServiceContext, ServiceContextDep
 from service.operations import logs
 from service.routers.jobs import JobId
 from service.streams import end, message, resume_seq, stream
@@ -23,6 +25,10 @@ router = APIRouter(tags=["events and logs"])
 LastEventId = Annotated[
     str | None, Header(description="Continue after this event; browsers send this header by themselves")
 ]
+BreakGlass = Annotated[
+    str | None,
+    Header(alias=BREAK_GLASS_HEADER, description="Why an operator enters a job of somebody else; it is recorded"),
+]
 After = Annotated[int | None, Query(ge=0, lt=2**63, description="Only events with a higher sequence number")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -31,6 +37,7 @@ _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 @router.get("/v1/events", response_model=Page[Event], responses={200: {"content": _SSE}})
 async def read_events(
     context: ServiceContextDep,
+    access: AccessDep,
     after: After = None,
     follow: Annotated[bool, Query(description="false: one page of the audit log as JSON")] = True,
     limit: Limit = 1000,
@@ -38,15 +45,16 @@ async def read_events(
 ) -> Response | Page[Event]:
     """All events, as server-sent events: from now on, or after the number `after`. `id` is the sequence number."""
     if not follow:
-        return await _page(context, after or 0, limit, None)
+        return await _page(context, access, after or 0, limit, None)
     start = resume_seq(last_event_id, after)
-    return stream(_follow(context, await context.feed.last_seq() if start is None else start, None))
+    return stream(_follow(context, access, await context.feed.last_seq() if start is None else start, None))
 
 
 @router.get("/v1/jobs/{job_id}/events", response_model=Page[Event], responses={200: {"content": _SSE}})
 async def read_job_events(
     job_id: JobId,
     context: ServiceContextDep,
+    access: AccessDep,
     after: After = None,
     follow: Annotated[bool, Query(description="Server-sent events until the job has ended")] = False,
     limit: Limit = 1000,
@@ -55,8 +63,8 @@ async def read_job_events(
     """The job's events, oldest first: its timeline and audit log."""
     await run_in_threadpool(jobs.get_job, context.store, job_id)
     if not follow:
-        return await _page(context, after or 0, limit, job_id)
-    return stream(_follow(context, resume_seq(last_event_id, after) or 0, job_id))
+        return await _page(context, access, after or 0, limit, job_id)
+    return stream(_follow(context, access, resume_seq(last_event_id, after) or 0, job_id))
 
 
 @router.get(
@@ -71,6 +79,7 @@ async def read_logs(
     attempt: Annotated[int | None, Query(ge=1, description="Default: the last one; when following, all")] = None,
     follow: Annotated[bool, Query(description="Server-sent LogChunks until the job has ended")] = False,
     last_event_id: LastEventId = None,
+    _: BreakGlass = None,
 ) -> Response:
     """The output of one rank, stdout and stderr."""
     job = await run_in_threadpool(jobs.get_job, context.store, job_id)
@@ -81,13 +90,19 @@ async def read_logs(
     return StreamingResponse(await logs.whole_log(context, job, rank, attempt), media_type="text/plain; charset=utf-8")
 
 
-async def _page(context: ServiceContext, after: int, limit: int, job_id: str | None) -> Page[Event]:
-    found = await run_in_threadpool(events.read_events, context.store, after, limit, job_id)
-    return Page(items=found, next_cursor=str(found[-1].seq) if len(found) == limit else None)
+async def _page(context: ServiceContext, access: Access, after: int, limit: int, job_id: str | None) -> Page[Event]:
+    found = await run_in_threadpool(events.read_events, context.store, after, limit, job_id, access.namespaces)
+    shown = await run_in_threadpool(Mask(context.store, access).events, found)
+    return Page(items=shown, next_cursor=str(found[-1].seq) if len(found) == limit else None)
 
 
-async def _follow(context: ServiceContext, after: int, job_id: str | None) -> AsyncGenerator[bytes, None]:
+async def _follow(
+    context: ServiceContext, access: Access, after: int, job_id: str | None
+) -> AsyncGenerator[bytes, None]:
+    mask = Mask(context.store, access)
     async for event in context.feed.follow(after, job_id):
-        yield message(event.model_dump_json(), str(event.seq))
+        shown = [event] if access.namespaces is None else await run_in_threadpool(mask.events, [event])
+        for one in shown:
+            yield message(one.model_dump_json(), str(one.seq))
     if job_id is not None and not context.feed.closed:
         yield end()

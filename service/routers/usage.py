@@ -9,7 +9,7 @@ from pydantic import AwareDatetime
 
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.store.jobs import usage
-from service.context import ServiceContextDep
+from service.context import AccessDep, ServiceContextDep
 from service.operations import measurements
 from service.routers.jobs import JobId
 
@@ -26,10 +26,13 @@ async def job_usage(job_id: JobId, context: ServiceContextDep) -> JobUsage:
 @router.get("/v1/usage")
 def usage_report(
     context: ServiceContextDep,
+    access: AccessDep,
     namespace: str | None = None,
     user: str | None = None,
     since: Annotated[AwareDatetime | None, Query(description="Attempts that ended then or later")] = None,
     until: Annotated[AwareDatetime | None, Query(description="Attempts that ended before")] = None,
 ) -> UsageReport:
     """Sums over attempts by the time they ended, in all and per namespace and user."""
-    return usage.usage_report(context.store, namespace=namespace, user=user, since=since, until=until)
+    return usage.usage_report(
+        context.store, namespace=namespace, user=user, since=since, until=until, visible=access.namespaces
+    )

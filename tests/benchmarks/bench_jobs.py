@@ -92,7 +92,7 @@ async def throughput(cluster: LocalCluster, client: AsyncClient, count: int) -> 
 
 async def completed(cluster: LocalCluster) -> int:
     """Asked of the metrics, which costs the same for any number of jobs."""
-    async with httpx.AsyncClient(base_url=cluster.api_url) as http:
+    async with httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers) as http:
         text = (await http.get("/metrics")).text
     return int(float(text.split('gpu_platform_jobs{state="COMPLETED"} ')[1].split()[0]))
 

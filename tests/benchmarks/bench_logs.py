@@ -23,7 +23,7 @@ from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from gpu_platform.store.reservations import reserving
 from tests.store_cluster import NOW, Cluster, key, placement, spec
-from tests.unit.service.api_server import LogFiles, application, served
+from tests.unit.service.api_server import LogFiles, application, bearer, served
 
 LINE = b"step 1234567: loss 0.12345678, 8123 tokens/s, 71 degrees\n"
 
@@ -54,7 +54,7 @@ async def measure(directory: Path, mib: int) -> None:
         jobs.admit_job(store, "j-1", NOW)
         reserving.reserve_gang(store, key("j-1"), placement({"a": [0]}), now=NOW)
         before, began, cpu, got = _peak_mib(), time.perf_counter(), time.process_time(), 0
-        async with httpx.AsyncClient() as http, http.stream("GET", f"{url}/v1/jobs/j-1/logs") as answer:
+        async with httpx.AsyncClient(headers=bearer()) as http, http.stream("GET", f"{url}/v1/jobs/j-1/logs") as answer:
             async for data in answer.aiter_raw():
                 got += len(data)
         took, cpu = time.perf_counter() - began, time.process_time() - cpu

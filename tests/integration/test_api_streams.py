@@ -22,7 +22,7 @@ from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import LogFiles, application, in_process, served, until
+from tests.unit.service.api_server import LogFiles, application, bearer, in_process, served, until
 
 NO_TEMPORAL = "127.0.0.1:1"
 
@@ -83,7 +83,7 @@ async def test_a_job_is_followed_from_its_first_event_to_its_last(api: Served) -
 
 async def test_everything_is_followed_from_now_on_and_resumed_by_id(api: Served) -> None:
     api.submitted("j-old")
-    async with httpx.AsyncClient(base_url=api.url) as http:
+    async with httpx.AsyncClient(base_url=api.url, headers=bearer()) as http:
         async with aconnect_sse(http, "GET", "/v1/events") as source:
             await asyncio.to_thread(api.submitted, "j-new")
             first = await anext(aiter(source.aiter_sse()))
@@ -118,7 +118,7 @@ async def test_many_followers_miss_nothing_while_much_happens(api: Served) -> No
 async def test_events_come_in_pages(api: Served) -> None:
     for number in range(3):
         api.submitted(f"j-{number}")
-    async with httpx.AsyncClient(base_url=api.url) as http:
+    async with httpx.AsyncClient(base_url=api.url, headers=bearer()) as http:
         first = (await http.get("/v1/events", params={"follow": False, "limit": 4})).json()
         assert [event["seq"] for event in first["items"]] == [1, 2, 3, 4]
         rest = (await http.get("/v1/events", params={"follow": False, "after": first["next_cursor"]})).json()
@@ -165,7 +165,7 @@ async def test_logs_resume_where_they_were(api: Served) -> None:
     api.running("j-1")
     api.logs.write("j-1", 1, 0, b"0123456789")
     api.ended("j-1", 1)
-    async with httpx.AsyncClient(base_url=api.url) as http:
+    async with httpx.AsyncClient(base_url=api.url, headers=bearer()) as http:
         path = "/v1/jobs/j-1/logs?follow=true"
         async with aconnect_sse(http, "GET", path, headers={"Last-Event-ID": "1.4"}) as source:
             events = [event async for event in source.aiter_sse()]
@@ -244,7 +244,7 @@ async def test_lists_are_whole_over_many_pages(api: Served) -> None:
             assert client.online("a").state == "READY"
 
     await asyncio.to_thread(check)
-    async with httpx.AsyncClient(base_url=api.url) as http:
+    async with httpx.AsyncClient(base_url=api.url, headers=bearer()) as http:
         first = (await http.get("/v1/gpus", params={"limit": 1})).json()
         second = (await http.get("/v1/gpus", params={"limit": 1, "cursor": first["next_cursor"]})).json()
         assert [page["items"][0]["info"]["index"] for page in (first, second)] == [0, 1]

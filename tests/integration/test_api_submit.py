@@ -122,14 +122,14 @@ async def test_cancel_and_kill_reach_the_workflow_with_who_and_why(api: Api) -> 
     assert await api.heard(job.id) == [["cancel", "ada", "wrong data"]]
     assert (await api.http.post(f"/v1/jobs/{job.id}/kill")).status_code == 202
     await api.workflow(job.id).result()
-    assert (await api.heard(job.id))[1] == ["kill", "anonymous", ""]
+    assert (await api.heard(job.id))[1] == ["kill", "admin", ""]
 
 
 async def test_cancel_reaches_a_job_whose_workflow_was_not_started_yet(api: Api) -> None:
     job = await api.submit()
     jobs.submit_job(api.store, "j-late", job.spec, actor="ada", now=NOW, idempotency_key=None)
     assert (await api.http.post("/v1/jobs/j-late/cancel")).status_code == 202
-    assert await api.heard("j-late") == [["cancel", "anonymous", ""]]
+    assert await api.heard("j-late") == [["cancel", "admin", ""]]
 
 
 async def test_only_a_job_that_holds_gpus_can_be_preempted(api: Api) -> None:
@@ -140,7 +140,7 @@ async def test_only_a_job_that_holds_gpus_can_be_preempted(api: Api) -> None:
     assert answer.json()["code"] == "illegal_transition"
     api.running(job)
     assert (await api.http.post(f"/v1/jobs/{job.id}/preempt")).status_code == 202
-    assert await api.heard(job.id) == [["preempt", "anonymous", ""]]
+    assert await api.heard(job.id) == [["preempt", "admin", ""]]
 
 
 async def test_what_has_ended_cannot_be_stopped(api: Api) -> None:
@@ -181,7 +181,7 @@ async def test_draining_with_force_preempts_and_offline_with_force_kills(api: Ap
 
     drained = await api.http.post("/v1/hosts/a/drain", params={"force": True}, json={"reason": "new fans"})
     assert drained.json()["state"] == "DRAINING"
-    assert await api.heard(job.id) == [["preempt", "anonymous", "new fans"]]
+    assert await api.heard(job.id) == [["preempt", "admin", "new fans"]]
 
     assert (await api.http.post("/v1/hosts/a/offline", params={"force": True})).status_code == 200
     assert (await api.heard(job.id))[1][0] == "kill"
@@ -197,7 +197,7 @@ async def test_draining_a_gpu_finishes_what_runs_and_with_force_preempts_it(api:
     assert await api.heard(job.id) == []
     assert (await api.http.post("/v1/gpus/a:1/drain")).json()["state"] == "DRAINED"
     assert (await api.http.post("/v1/gpus/a:0/drain", params={"force": True})).json()["state"] == "DRAINING"
-    assert await api.heard(job.id) == [["preempt", "anonymous", "GPU a:0 is drained"]]
+    assert await api.heard(job.id) == [["preempt", "admin", "GPU a:0 is drained"]]
     assert (await api.http.post("/v1/gpus/a:0/online")).json()["state"] == "IN_USE"
 
 
@@ -220,7 +220,7 @@ async def test_a_kill_of_a_job_whose_workflow_temporal_lost_begins_it_again_to_e
     jobs.submit_job(api.store, "j-lost", (await api.submit()).spec, actor="ada", now=NOW, idempotency_key=None)
     jobs.admit_job(api.store, "j-lost", NOW)
     assert (await api.http.post("/v1/jobs/j-lost/kill")).status_code == 202
-    assert await api.heard("j-lost") == [["kill", "anonymous", ""]]
+    assert await api.heard("j-lost") == [["kill", "admin", ""]]
     given = await api.workflow("j-lost").query("spec")
     assert given["begin_again"] is True
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_platform.store import Store
 from service.http import connections
 from tests.integration.test_api_streams import NO_TEMPORAL
-from tests.unit.service.api_server import LogFiles, application, served
+from tests.unit.service.api_server import LogFiles, application, bearer, served
 
 LIMIT_S = 0.5
 UNFINISHED = {
@@ -41,7 +41,7 @@ async def test_answers_that_take_longer_go_on(sqlite_store: Store) -> None:
     """The limit is for the request, not for what is answered; nor for a connection used again."""
     async with (
         served(application(sqlite_store, NO_TEMPORAL)) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, headers=bearer()) as http,
         http.stream("GET", "/v1/events") as following,
     ):
         reading = asyncio.create_task(anext(following.aiter_raw(), None))

@@ -13,7 +13,7 @@ from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.store import Store
 from tests.integration.test_api_streams import NO_TEMPORAL, Served
 from tests.store_cluster import Cluster
-from tests.unit.service.api_server import LogFiles, application, served
+from tests.unit.service.api_server import LogFiles, application, bearer, served
 from workers.node.logs import MAX_CHUNK
 
 LOG = b"".join(b"line %7d of a log that is large\n" % number for number in range(300_000))
@@ -50,7 +50,7 @@ async def api(sqlite_store: Store) -> AsyncIterator[Served]:
 async def read(api: Served) -> tuple[str, int, int]:
     """Hash, size and largest piece of what comes."""
     found, size, largest = hashlib.sha256(), 0, 0
-    async with httpx.AsyncClient() as http, http.stream("GET", f"{api.url}/v1/jobs/j-1/logs") as answer:
+    async with httpx.AsyncClient(headers=bearer()) as http, http.stream("GET", f"{api.url}/v1/jobs/j-1/logs") as answer:
         assert answer.status_code == 200
         async for piece in answer.aiter_raw():
             found.update(piece)
@@ -70,7 +70,7 @@ async def test_it_comes_whole_in_bounded_pieces(api: Served) -> None:
 async def test_what_is_removed_meanwhile_is_said_and_the_rest_follows(api: Served) -> None:
     assert isinstance(api.logs, CountedLogs)
     api.logs.lose_at = 4 << 20
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(headers=bearer()) as http:
         text = (await http.get(f"{api.url}/v1/jobs/j-1/logs")).content
     gone_from, gone_to = 4 << 20, 5 << 20
     assert text[:gone_from] == LOG[:gone_from]
@@ -81,7 +81,7 @@ async def test_what_is_removed_meanwhile_is_said_and_the_rest_follows(api: Serve
 async def test_a_client_that_leaves_stops_the_reading(api: Served) -> None:
     assert isinstance(api.logs, CountedLogs)
     api.logs.write("j-1", 1, 0, LOG * 20)
-    async with httpx.AsyncClient() as http, http.stream("GET", f"{api.url}/v1/jobs/j-1/logs") as answer:
+    async with httpx.AsyncClient(headers=bearer()) as http, http.stream("GET", f"{api.url}/v1/jobs/j-1/logs") as answer:
         async for _ in answer.aiter_raw():
             break
     assert len(api.logs.reads) < 20 * len(LOG) // MAX_CHUNK / 2

@@ -20,7 +20,7 @@ from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
 from tests.hosts_rig import HostRig, until
-from tests.unit.service.api_server import application, served, temporal_dev_server
+from tests.unit.service.api_server import application, bearer, served, temporal_dev_server
 from tests.unit.service.api_server import until as until_async
 from workers.node import nvml_watch
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, unusable
@@ -52,7 +52,10 @@ async def node(tmp_path: Path, temporal: str, sqlite_store: Store) -> AsyncItera
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     smi.chmod(0o755)
-    async with served(application(sqlite_store, temporal)) as url, httpx.AsyncClient(base_url=url) as http:
+    async with (
+        served(application(sqlite_store, temporal)) as url,
+        httpx.AsyncClient(base_url=url, headers=bearer()) as http,
+    ):
         environ = {
             **fake.environ,
             "PATH": f"{smi.parent}:{os.environ['PATH']}",

@@ -208,7 +208,7 @@ async def test_while_temporal_stands_still_submissions_get_503_and_who_insists_g
         submission = asyncio.create_task(
             client.submit(JobSpec(command=["true"], name="insist", gpus=ResourceRequest(gpus_per_host=1)))
         )
-        async with httpx.AsyncClient(base_url=cluster.api_url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers, timeout=30) as http:
             refused = await http.post("/v1/jobs", json={"command": ["true"], "name": "once"})
         assert refused.status_code == 503
         assert refused.json()["retryable"] is True

@@ -12,6 +12,7 @@ import pytest
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import Problem
+from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.hosts.gpu import Host
 from gpu_platform.settings import ServiceSettings, Settings
 from gpu_platform.store import Store
@@ -19,7 +20,7 @@ from service.app import create_app
 from service.http.browsers import BrowserRules
 from tests.security.hostile_service import routes_of
 from tests.store_cluster import Cluster
-from tests.unit.service.api_server import served
+from tests.unit.service.api_server import ADMIN, bearer, served, sign_in
 
 DRAIN = "/v1/hosts/a/drain"
 JSON = {"Content-Type": "application/json"}
@@ -34,6 +35,7 @@ async def url(sqlite_store: Store) -> AsyncIterator[str]:
         api_url="http://control.cluster:8700",
         service=ServiceSettings(allowed_hosts=["gpu.example.org", ".lab.example"]),
     )
+    sign_in(sqlite_store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
     async with served(create_app(settings, sqlite_store)) as url:
         yield url
 
@@ -151,6 +153,7 @@ async def test_every_post_is_refused_to_a_form(http: httpx.AsyncClient, sqlite_s
 
 
 async def test_our_clients_and_pages_of_this_service_work(http: httpx.AsyncClient, url: str) -> None:
+    http.headers.update(bearer())
     assert (await http.post(DRAIN, headers={"Origin": url})).status_code == 200, "/docs sends no content type"
     assert (await http.post("/v1/hosts/a/online", headers=JSON)).status_code == 200
     async with AsyncClient(url) as client:
@@ -179,10 +182,11 @@ async def test_no_other_page_reads_an_answer(http: httpx.AsyncClient) -> None:
     image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     refused(await http.get("/v1/jobs", headers=image), 403, "cross_site")
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert (await http.get("/docs", headers=link)).status_code == 200
+    assert (await http.get("/docs", headers=link | bearer())).status_code == 200
 
 
 async def test_docs_has_no_foreign_script(http: httpx.AsyncClient) -> None:
+    http.headers.update(bearer())
     page = await http.get("/docs")
     policy = page.headers["content-security-policy"]
     assert "script-src 'self';" in policy
@@ -207,8 +211,9 @@ async def test_the_check_finds_a_service_without_the_rules(sqlite_store: Store, 
 
     monkeypatch.setattr(BrowserRules, "__call__", passes)
     Cluster(sqlite_store).host("a")
+    sign_in(sqlite_store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
     async with served(create_app(Settings(), sqlite_store)) as url, httpx.AsyncClient(base_url=url) as http:
-        evil = {"Host": "evil.example", "Origin": "http://evil.example"}
+        evil = {"Host": "evil.example", "Origin": "http://evil.example", **bearer()}
         assert (await http.post(DRAIN, headers=evil)).status_code == 200
     assert state_of(sqlite_store) in ("DRAINING", "DRAINED")
 

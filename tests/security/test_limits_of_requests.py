@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_platform.client import AsyncClient
 from gpu_platform.client.wire import DryRun, Problem
+from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.errors import TooManyRequests, Unavailable
 from gpu_platform.domain.jobs.resources import ResourceRequest
 from gpu_platform.domain.jobs.spec import JobSpec
@@ -26,7 +27,7 @@ from service.app import create_app
 from service.operations import dry_runs
 from service.planning_queue import MAX_WAITING, MAX_WAITING_OF_ONE, PlanningQueue
 from tests.store_cluster import Cluster
-from tests.unit.service.api_server import served
+from tests.unit.service.api_server import ADMIN, bearer, served, sign_in
 from workers.local.cluster import ClusterConfig, LocalCluster, NodeSpec
 
 SPEC = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
@@ -35,6 +36,7 @@ SPEC = JobSpec(command=["true"], gpus=ResourceRequest(gpus_per_host=1))
 @asynccontextmanager
 async def service(store: Store, **limits: RateLimit | None) -> AsyncIterator[str]:
     settings = Settings(service=ServiceSettings(rate_limits=RateLimitSettings(**limits)))
+    sign_in(store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
     async with served(create_app(settings, store)) as url:
         yield url
 
@@ -42,7 +44,7 @@ async def service(store: Store, **limits: RateLimit | None) -> AsyncIterator[str
 async def test_after_its_burst_a_caller_is_told_when_to_come_back(sqlite_store: Store) -> None:
     async with (
         service(sqlite_store, requests=RateLimit(per_s=0.5, burst=3)) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, headers=bearer()) as http,
     ):
         answers = [await http.get("/v1/hosts") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
@@ -77,7 +79,7 @@ async def test_dry_runs_have_a_smaller_bucket(sqlite_store: Store) -> None:
     Cluster(sqlite_store).host("a")
     async with (
         service(sqlite_store, planning=RateLimit(per_s=0.1, burst=2)) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, headers=bearer()) as http,
     ):
         body = SPEC.model_dump(mode="json")
         codes = [(await http.post("/v1/jobs:dry-run", json=body)).status_code for _ in range(3)]
@@ -96,7 +98,10 @@ async def test_dry_runs_wait_for_each_other_only(sqlite_store: Store, monkeypatc
 
     monkeypatch.setattr(dry_runs, "dry_run", slow)
     Cluster(sqlite_store).host("a")
-    async with service(sqlite_store, planning=None, requests=None) as url, httpx.AsyncClient(base_url=url) as http:
+    async with (
+        service(sqlite_store, planning=None, requests=None) as url,
+        httpx.AsyncClient(base_url=url, headers=bearer()) as http,
+    ):
         body = SPEC.model_dump(mode="json")
         flood = [asyncio.create_task(http.post("/v1/jobs:dry-run", json=body)) for _ in range(60)]
         try:
@@ -132,8 +137,11 @@ async def test_a_flood_of_dry_runs_loses_no_host(tmp_path: Path) -> None:
     }
     nodes = (NodeSpec("a", "dgx-h100"), NodeSpec("b", "dgx-h100"))
     config = ClusterConfig(state_dir=tmp_path, nodes=nodes, schedulers=1, ui=False, settings=settings)
-    async with LocalCluster(config) as cluster, httpx.AsyncClient(base_url=cluster.api_url, timeout=30) as http:
-        answers = await _flood(cluster.api_url, clients=60, seconds=3.0)
+    async with (
+        LocalCluster(config) as cluster,
+        httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers, timeout=30) as http,
+    ):
+        answers = await _flood(cluster, clients=60, seconds=3.0)
         found = (await http.get("/v1/hosts")).json()["items"]
         events = (await http.get("/v1/events", params={"follow": False})).json()["items"]
         metrics = (await http.get("/metrics")).text
@@ -146,13 +154,13 @@ async def test_a_flood_of_dry_runs_loses_no_host(tmp_path: Path) -> None:
     assert slowest_s <= 1.0, f"a report took up to {slowest_s} s"
 
 
-async def _flood(url: str, clients: int, seconds: float) -> Counter[int]:
+async def _flood(cluster: LocalCluster, clients: int, seconds: float) -> Counter[int]:
     answers: Counter[int] = Counter()
     until = time.monotonic() + seconds
     body: dict[str, Any] = {"command": ["true"], "gpus": {"hosts": 2, "gpus_per_host": 4}}
 
     async def ask() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=cluster.api_url, headers=cluster.headers, timeout=30) as http:
             while time.monotonic() < until:
                 answers[(await http.post("/v1/jobs:dry-run", json=body)).status_code] += 1
 

@@ -21,8 +21,10 @@ from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity import key_ring
 from gpu_platform.identity.key_ring import KeyRing
+from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from workers.local.supervision import ChildProcess
+from workers.local.token import forget_token, local_token, note_token
 
 log = structlog.get_logger()
 
@@ -84,6 +86,7 @@ class LocalCluster:
         self.config = config
         self._choose_ports()
         state = config.state_dir
+        self._token: str | None = None
         self.env = {
             "GPU_PLATFORM_STATE_DIR": str(state),
             "GPU_PLATFORM_API_URL": self.api_url,
@@ -92,6 +95,7 @@ class LocalCluster:
             "GPU_PLATFORM_TEMPORAL__UI_URL": self.ui_url,
             "GPU_PLATFORM_KEY_RING": str(self.keys),
             **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
+            **_open_namespaces(),
             **config.settings,
         }
         # The Go runtime collects garbage less often, which saves a fifth of its time for some memory.
@@ -109,6 +113,11 @@ class LocalCluster:
     def api_url(self) -> str:
         """Address of the REST service."""
         return f"http://127.0.0.1:{self.config.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers with which a request may do everything."""
+        return {"Authorization": f"Bearer {self._token}"}
 
     @property
     def temporal_address(self) -> str:
@@ -144,8 +153,10 @@ class LocalCluster:
         try:
             store = Store(self.database_url)
             await asyncio.to_thread(store.migrate)
+            self._token = await asyncio.to_thread(local_token, store, self.config.state_dir)
             store.close()
             self._make_keys()
+            note_token(self.api_url, self.config.state_dir)
             for child in self.children:
                 await child.start()
             await self.wait_until_ready()
@@ -164,6 +175,7 @@ class LocalCluster:
         await asyncio.gather(*[child.stop() for child in hosts])
         await asyncio.gather(*[child.stop() for child in self.children if child not in (self.temporal, *hosts)])
         await self.temporal.stop()
+        forget_token(self.api_url, self.config.state_dir)
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -227,7 +239,7 @@ class LocalCluster:
         deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         wanted = set(self.nodes)
         missing = wanted | {"service"}
-        async with httpx.AsyncClient(base_url=self.api_url, timeout=5.0) as http:
+        async with httpx.AsyncClient(base_url=self.api_url, headers=self.headers, timeout=5.0) as http:
             while asyncio.get_running_loop().time() < deadline:
                 try:
                     ready = await http.get("/readyz")
@@ -244,6 +256,12 @@ class LocalCluster:
     def _diagnosis(self) -> str:
         restless = [child for child in self.children if child.restarts or child.pid is None]
         return "\n".join(f"--- {child.name}: {child.log_file}\n{child.last_lines()}" for child in restless)
+
+
+def _open_namespaces() -> dict[str, str]:
+    """On one's own machine a job may name any namespace, unless the settings say otherwise."""
+    said = Settings().access.model_fields_set
+    return {} if said & {"open_namespaces", "namespaces"} else {"GPU_PLATFORM_ACCESS__OPEN_NAMESPACES": "true"}
 
 
 def _is_free(port: int) -> bool:

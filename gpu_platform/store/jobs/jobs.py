@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -32,6 +32,18 @@ _WITHDRAWN = "job.withdrawn"
 _TERMINAL = sorted(TERMINAL_JOB_STATES)
 
 
+class IdempotencyKey(NamedTuple):
+    """A key and the id of the principal that uses it: the same key of two principals is two keys."""
+
+    key: str
+    principal: str
+
+    @property
+    def stored(self) -> str:
+        """What the database keeps. A key has no space, so no two are alike."""
+        return f"{self.principal} {self.key}"
+
+
 @writing
 def submit_job(
     session: Session,
@@ -40,7 +52,7 @@ def submit_job(
     *,
     actor: str,
     now: datetime,
-    idempotency_key: str | None,
+    idempotency_key: IdempotencyKey | str | None,
 ) -> tuple[Job, bool]:
     """Record a PENDING job. Returns it and whether it is new.
 
@@ -48,10 +60,9 @@ def submit_job(
     :class:`IdempotencyConflict`. A new job that the quotas do not allow raises :class:`OverQuota`.
     """
     if idempotency_key is not None:
-        row = {"key": idempotency_key, "job_id": job_id, "created_at": now}
-        if not insert_new(session, idempotency, row):
-            first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == idempotency_key))
-            return _same_submission(session, first, spec, f"idempotency key {idempotency_key!r}")
+        first = _first_with_key(session, idempotency_key, spec, {"job_id": job_id, "created_at": now})
+        if first is not None:
+            return first
     row = {
         "id": job_id,
         "state": JobState.PENDING.value,
@@ -134,8 +145,10 @@ def list_jobs(
     name: str | None = None,
     cursor: str | None = None,
     limit: int = 100,
+    visible: Collection[str] | None = None,
 ) -> tuple[list[Job], str | None]:
-    """One page of jobs, newest first, and the cursor of the next page (None: this is the last).
+    """One page of jobs, newest first, and the cursor of the next page (None: this is the last). ``visible``: only jobs
+    of these namespaces; None: of all.
 
     Raises :class:`InvalidRequest` for a wrong cursor.
     """
@@ -145,6 +158,8 @@ def list_jobs(
     for column, value in ((job.c.namespace, namespace), (job.c.user, user), (job.c.name, name)):
         if value is not None:
             query = query.where(column == value)
+    if visible is not None:
+        query = query.where(job.c.namespace.in_(sorted(visible)))
     if cursor is not None:
         created_at, job_id = _read_cursor(cursor)
         query = query.where(or_(job.c.created_at < created_at, (job.c.created_at == created_at) & (job.c.id < job_id)))
@@ -313,6 +328,24 @@ def job_of(row: JobRecord) -> Job:
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _first_with_key(
+    session: Session, given: IdempotencyKey | str, spec: JobSpec, row: dict[str, Any]
+) -> tuple[Job, bool] | None:
+    """The job that an earlier submission with this key made. None: there was none, and now the key is taken."""
+    key, stored = (given.key, given.stored) if isinstance(given, IdempotencyKey) else (given, given)
+    what = f"idempotency key {key!r}"
+    if stored != key:
+        # Before keys belonged to principals they were stored as they were. The user's own still count.
+        older = select(idempotency.c.job_id).join(job, job.c.id == idempotency.c.job_id)
+        older = older.where(idempotency.c.key == key, job.c.user == spec.user, job.c.namespace == spec.namespace)
+        if (first := session.scalar(older)) is not None:
+            return _same_submission(session, first, spec, what)
+    if insert_new(session, idempotency, {"key": stored, **row}):
+        return None
+    first = session.scalar(select(idempotency.c.job_id).where(idempotency.c.key == stored))
+    return _same_submission(session, first, spec, what)
 
 
 def _same_submission(session: Session, job_id: str | None, spec: JobSpec, what: str) -> tuple[Job, bool]:

@@ -56,16 +56,23 @@ def positions(session: Session, job_ids: Collection[str]) -> dict[str, int]:
 
 
 @reading
-def list_queue(session: Session, offset: int, limit: int, namespace: str | None = None) -> list[QueueEntry]:
+def list_queue(
+    session: Session,
+    offset: int,
+    limit: int,
+    namespace: str | None = None,
+    visible: Collection[str] | None = None,
+) -> list[QueueEntry]:
     """One page of the queue, next job first, each with the reason why it waits.
 
-    ``namespace``: only jobs of it; their positions still count all jobs.
+    ``namespace``: only jobs of it, ``visible``: only jobs of these namespaces (None: all). Their positions still count
+    all jobs.
     """
     order = _queue_order(session)
     place = func.row_number().over(partition_by=order.partition_by or None, order_by=order.order_by).label("place")
     ranked = select(queue_entry.c.job_id, place)
     # Rank only as many rows as the page needs: then the database can stop early.
-    if not order.partition_by and namespace is None:
+    if not order.partition_by and namespace is None and visible is None:
         ranked = ranked.order_by(*order.order_by).limit(offset + limit)
     ranked = ranked.subquery()
     query = (
@@ -86,6 +93,8 @@ def list_queue(session: Session, offset: int, limit: int, namespace: str | None 
     )
     if namespace is not None:
         query = query.where(queue_entry.c.namespace == namespace)
+    if visible is not None:
+        query = query.where(queue_entry.c.namespace.in_(sorted(visible)))
     return [_waiting_job(row) for row in session.execute(query)]
 
 

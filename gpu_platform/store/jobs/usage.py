@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -98,9 +98,12 @@ def usage_report(
     user: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    visible: Collection[str] | None = None,
 ) -> UsageReport:
-    """Sums over the attempts that ended from ``since`` to before ``until``, in all and per namespace and user."""
+    """Sums over the attempts that ended from ``since`` to before ``until``, in all and per namespace and user.
+    ``visible``: only of these namespaces; None: of all."""
     wanted = [usage.c.namespace == namespace] if namespace is not None else []
+    wanted += [usage.c.namespace.in_(sorted(visible))] if visible is not None else []
     wanted += [usage.c.user == user] if user is not None else []
     wanted += [usage.c.ended_at >= since] if since is not None else []
     wanted += [usage.c.ended_at < until] if until is not None else []

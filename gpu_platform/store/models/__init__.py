@@ -6,6 +6,7 @@ as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). Wha
 
 from __future__ import annotations
 
+from gpu_platform.store.models.access import ApiTokenRecord, ExecSessionRecord
 from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
 from gpu_platform.store.models.events import EventRecord
@@ -36,3 +37,5 @@ repair = table_of(RepairRecord)
 flapping = table_of(FlappingRecord)
 leader = table_of(LeaderRecord)
 membership = table_of(MembershipRecord)
+api_token = table_of(ApiTokenRecord)
+exec_session = table_of(ExecSessionRecord)

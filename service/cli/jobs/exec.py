@@ -38,6 +38,7 @@ def exec_command(
     ],
     rank: Annotated[int, typer.Option(min=0, help="The rank beside which the command runs.")] = 0,
     terminal: Annotated[bool, typer.Option("-t", "--tty", help="With a terminal, for a shell.")] = False,
+    break_glass: session.BreakGlass = None,
 ) -> None:
     """Run a command where a rank runs: its cgroup, namespaces, user, environment, GPUs.
 
@@ -52,7 +53,7 @@ def exec_command(
     if terminal:
         rows, columns = _size()
         request = request.model_copy(update={"rows": rows, "columns": columns, "term": os.environ.get("TERM")})
-    with session.service(session.FOLLOW_PATIENCE_S) as client:
+    with session.service(session.FOLLOW_PATIENCE_S, break_glass) as client:
         started = client.exec(job, request)
         code, reason = _stream_both_ways(client, started, terminal)
     if reason is not None:

@@ -80,10 +80,11 @@ def logs(
         int | None, typer.Option(min=1, help="Default: the last one; with --follow all, one after the other.")
     ] = None,
     raw: session.Raw = False,
+    break_glass: session.BreakGlass = None,
     json: session.Json = False,
 ) -> None:
     """Print what a rank wrote. On a terminal, only its colours and progress bars are obeyed, unless --raw."""
-    with session.service(session.FOLLOW_PATIENCE_S if follow else 5.0) as client:
+    with session.service(session.FOLLOW_PATIENCE_S if follow else 5.0, break_glass) as client:
         if follow:
             submit.follow_job(client, job, json, rank, attempt, raw=raw)
             return

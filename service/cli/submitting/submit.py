@@ -50,7 +50,7 @@ def submit(
     For example: gpu-platform submit --gpus 2 --gpu-memory 16GiB --time 2h -- python train.py
     """
     typed = given(command=command or None) | gpus.fields() | program.fields() | limits.fields() | faults.fields()
-    spec = job_spec(typed, _read(options.file) if options.file else {})
+    spec = job_spec(_with_level(typed), _with_level(_read(options.file) if options.file else {}))
     if options.dry_run:
         _print_dry_run(spec, options.json)
         return
@@ -98,11 +98,10 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
     wrong field."""
     from pydantic import ValidationError
 
-    from gpu_platform.client.calls import default_user
     from gpu_platform.client.wire import invalid_request
     from gpu_platform.domain.jobs.spec import JobSpec
 
-    fields = {"user": default_user(), "workdir": os.getcwd(), **from_file, **typed}
+    fields = {"workdir": os.getcwd(), **from_file, **typed}
     for nested in ("gpus", "env", "checkpoint"):
         below, above = from_file.get(nested), typed.get(nested)
         if isinstance(below, dict) and isinstance(above, dict):
@@ -114,6 +113,19 @@ def job_spec(typed: dict[str, Any], from_file: dict[str, Any]) -> JobSpec:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error.errors(), "the job") from None
+
+
+def _with_level(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with the number of a priority that was given as a level. The cluster says what its levels are."""
+    level = fields.get("priority")
+    if not isinstance(level, str):
+        return fields
+    with session.service() as client:
+        levels = client.who_am_i().priorities
+    if level not in levels:
+        named = ", ".join(sorted(levels, key=lambda name: levels[name]))
+        raise typer.BadParameter(f"there is no priority {level!r}: write {named}, or a number from -1000 to 1000")
+    return {**fields, "priority": levels[level]}
 
 
 def wait_for(client: Client, job_id: str, *, print_id: bool = False) -> Job:

@@ -113,8 +113,10 @@ class ProgramOptions:
         ),
     ] = None
     namespace: Annotated[str | None, typer.Option(help="Whose quota and fair share the job counts for.")] = None
-    user: Annotated[str | None, typer.Option(help="Default: your login name.")] = None
-    priority: Annotated[int | None, typer.Option(help="-1000 to 1000; higher goes first.")] = None
+    user: Annotated[str | None, typer.Option(help="Default: you. Operators submit for others.")] = None
+    priority: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="high, low, … (`whoami` shows all), or -1000 to 1000.")
+    ] = None
 
     def fields(self) -> Fields:
         """Fields of a job."""
@@ -124,7 +126,7 @@ class ProgramOptions:
             user=self.user,
             env=parsing.environment(self.env or [], os.environ) or None,
             workdir=os.path.abspath(self.workdir) if self.workdir else None,
-            priority=self.priority,
+            priority=None if self.priority is None else parsing.priority(self.priority),
             rank_per=self.rank_per,
             grace_s=self.grace,
         )

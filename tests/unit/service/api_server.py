@@ -10,8 +10,9 @@ import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,16 +24,24 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from gpu_platform.access_settings import AccessSettings
+from gpu_platform.client import credentials
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.access.tokens import TokenInfo, TokenRequest
 from gpu_platform.domain.contracts import AttemptKey
-from gpu_platform.domain.errors import NotFound
+from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
+from gpu_platform.store.access import tokens
 from service.app import create_app
 from service.server import Server
 from workers.node.http import node_app
+
+ADMIN = f"gpt_{'admin' * 8}"
+"""The token of the administrator of :func:`application`."""
 
 
 @workflow.defn(name="JobWorkflow")
@@ -90,13 +99,15 @@ def settings_for(address: str, *, namespace: str = "default", **fields: Any) -> 
 
 
 @asynccontextmanager
-async def in_process(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(app: FastAPI, token: str = ADMIN) -> AsyncIterator[httpx.AsyncClient]:
     """Requests straight into the application; answers are whole, so nothing can be followed."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers={"X-Requested-With": "tests"}
+            transport=transport,
+            base_url="http://localhost",
+            headers={"X-Requested-With": "tests", **bearer(token)},
         ) as http,
     ):
         yield http
@@ -114,11 +125,20 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
         while not server.started:
             assert not task.done(), "the server did not start"
             await asyncio.sleep(0.005)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        keep_token(url)
+        yield url
     finally:
         server.should_exit = True
         await task
         listening.close()
+
+
+def keep_token(url: str, token: str = ADMIN) -> None:
+    """Let clients of the service at this address find the token, as those of ``gpu-platform up`` do."""
+    path = credentials.note_path(url).with_suffix(".token")
+    credentials.write_note(url, {"token_file": str(path)})
+    credentials.write_private(path, token)
 
 
 @dataclass
@@ -151,7 +171,22 @@ class LogFiles:
 
 
 def application(store: Store, address: str, **fields: Any) -> FastAPI:
-    return create_app(settings_for(address, **fields), store)
+    """The service with an administrator, whose token is ``ADMIN``. A job may name any namespace."""
+    with suppress(Unavailable):  # some tests are about a database that is away
+        sign_in(store, ADMIN, "admin", {CLUSTER: Role.ADMIN})
+    return create_app(settings_for(address, **{"access": AccessSettings(open_namespaces=True), **fields}), store)
+
+
+def sign_in(store: Store, token: str, user: str, roles: dict[str, Role], **fields: Any) -> TokenInfo:
+    """Let the token be this user's, with these roles."""
+    found = tokens.find_token(store, token)
+    request = TokenRequest(user=user, **fields)
+    return found or tokens.add_token(store, token, request, roles=roles, actor="test", now=datetime.now(UTC))
+
+
+def bearer(token: str = ADMIN) -> dict[str, str]:
+    """The header that signs a request in."""
+    return {"Authorization": f"Bearer {token}"}
 
 
 async def until(condition: Any, what: str, within_s: float = 10.0) -> Any:

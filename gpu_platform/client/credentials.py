@@ -1,0 +1,111 @@
+"""Where clients find their token, and how it gets into requests.
+
+In this order: ``GPU_PLATFORM_TOKEN``; the file ``GPU_PLATFORM_TOKEN_FILE``; what is kept for this service in
+``~/.config/gpu-platform/credentials`` (``gpu-platform up`` leaves a note there while it runs); and, for a service on
+this machine, ``.gpu-platform/token`` in the working directory. Files are read again when the service refuses a token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TOKEN_FILE = "token"
+"""The name of the file in the state directory of ``gpu-platform up``."""
+
+
+class TokenAuth(httpx.Auth):
+    """Adds the token to each request. After a 401 it looks for a newer one, once."""
+
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._base_url = base_url
+        self._given = token
+        self._token = token or find_token(base_url)
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Called by httpx for each request."""
+        if self._token is None and self._given is None:
+            self._token = find_token(self._base_url)
+        used = self._token
+        response = yield self._with(request, used)
+        if response.status_code == httpx.codes.UNAUTHORIZED and self._given is None:
+            self._token = find_token(self._base_url)
+            if self._token not in (None, used):
+                yield self._with(request, self._token)
+
+    @staticmethod
+    def _with(request: httpx.Request, token: str | None) -> httpx.Request:
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def find_token(base_url: str) -> str | None:
+    """The token for the service at this address. None: there is none."""
+    if token := os.environ.get("GPU_PLATFORM_TOKEN", "").strip():
+        return token
+    if path := os.environ.get("GPU_PLATFORM_TOKEN_FILE"):
+        return _read(Path(path))
+    noted = read_note(base_url)
+    if "token_file" in noted and (token := _read(Path(noted["token_file"]))):
+        return token
+    # A token that lies about is for this machine only: it must not be sent to any address that is asked for.
+    return _read(Path.cwd() / ".gpu-platform" / TOKEN_FILE) if _is_loopback(base_url) else None
+
+
+def note_path(base_url: str) -> Path:
+    """The file in which the way to the token of one service is kept."""
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    parts = urlsplit(base_url)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{parts.scheme}_{parts.netloc}{parts.path.rstrip('/')}")
+    return Path(config) / "gpu-platform" / "credentials" / f"{name}.json"
+
+
+def read_note(base_url: str) -> dict[str, Any]:
+    """What is kept for the service at this address. Empty: nothing."""
+    try:
+        found = json.loads(note_path(base_url).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_note(base_url: str, content: dict[str, Any]) -> None:
+    """Keep something for the service at this address, readable for its user alone."""
+    path = note_path(base_url)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, json.dumps(content))
+
+
+def forget_note(base_url: str) -> None:
+    """Keep nothing for the service at this address."""
+    note_path(base_url).unlink(missing_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, in one step: nobody ever sees half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _is_loopback(base_url: str) -> bool:
+    return urlsplit(base_url).hostname in LOOPBACK

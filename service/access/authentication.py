@@ -1,0 +1,59 @@
+"""Who asks? From the ``Authorization`` header, or the certificate of a node worker."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from gpu_platform.domain.access.principal import Principal, PrincipalKind
+from gpu_platform.domain.access.tokens import PREFIX, TokenInfo
+from gpu_platform.domain.errors import NotSignedIn
+from gpu_platform.store.access import tokens
+
+WHAT_TO_DO = (
+    "Sign in: set GPU_PLATFORM_TOKEN or GPU_PLATFORM_TOKEN_FILE (an administrator makes a token with `gpu-platform "
+    "tokens create`). `gpu-platform up` keeps its token in the file `token` of its state directory"
+)
+_MAX_TOKEN_CHARACTERS = 16 * 1024
+
+
+def credential_of(scope: Scope, *, basic: bool) -> str | None:
+    """The token of a request. None: it has none. ``basic``: it may be a password, too, as browsers send it.
+
+    Raises :class:`NotSignedIn` for a header of another kind.
+    """
+    header = Headers(scope=scope).get("authorization")
+    if header is None:
+        return None
+    scheme, _, credential = header.partition(" ")
+    if scheme.lower() == "bearer" and 0 < len(credential.strip()) <= _MAX_TOKEN_CHARACTERS:
+        return credential.strip()
+    if basic and scheme.lower() == "basic":
+        try:
+            return base64.b64decode(credential, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    raise NotSignedIn(f"the Authorization header must be `Bearer TOKEN`. {WHAT_TO_DO}")
+
+
+def check_token(session: Session, credential: str, now: datetime) -> TokenInfo:
+    """The API token's record. Raises :class:`NotSignedIn` unless it is valid now."""
+    found = tokens.find_token(session, credential) if credential.startswith(PREFIX) else None
+    if found is None:
+        raise NotSignedIn(f"this token is not known here. {WHAT_TO_DO}")
+    if found.revoked_at is not None:
+        raise NotSignedIn(f"token {found.id} was revoked at {found.revoked_at:%Y-%m-%d %H:%M} UTC. {WHAT_TO_DO}")
+    if not found.is_valid(now):
+        raise NotSignedIn(f"token {found.id} expired at {found.expires_at:%Y-%m-%d %H:%M} UTC. {WHAT_TO_DO}")
+    return found
+
+
+def node_principal(scope: Scope, host: str) -> Principal | None:
+    """The node worker that sends a report."""
+    # Until node workers have certificates, a report proves nothing: see docs/explanation/architecture.md.
+    return Principal(PrincipalKind.NODE, host, signed_in_by="nothing")

@@ -1,0 +1,139 @@
+"""The one table of routes and roles. What it does not name is not served, and a service with such a route does not
+start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from starlette.routing import compile_path
+
+from gpu_platform.domain.access.roles import Permission, Role
+from gpu_platform.domain.access.rules import Reach, Rule
+from gpu_platform.domain.errors import CannotStart
+
+PUBLIC = Rule(Permission.SELF_READ, reach=Reach.PUBLIC)
+DESCRIPTION = Rule(Permission.SELF_READ, reach=Reach.SIGNED_IN)
+SUBMIT = Rule(Permission.JOBS_SUBMIT, Role.USER, Reach.SOMEWHERE)
+SEE_JOB = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.JOB)
+SEE_JOBS = Rule(Permission.JOBS_READ, Role.VIEWER, Reach.SOMEWHERE)
+STOP_JOB = Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB, owner=True)
+READ_OUTPUT = Rule(Permission.JOBS_LOGS, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
+ENTER_JOB = Rule(Permission.JOBS_EXEC, Role.ADMIN, Reach.JOB, owner=True, break_glass=True)
+OWN_SESSION = Rule(Permission.JOBS_EXEC, Role.USER, Reach.SESSION)
+SEE_HOSTS = Rule(Permission.HOSTS_READ, Role.VIEWER, Reach.SOMEWHERE)
+SEE_CLUSTER = Rule(Permission.CLUSTER_READ, Role.VIEWER, Reach.CLUSTER)
+OPERATE = Rule(Permission.HOSTS_OPERATE, Role.OPERATOR, Reach.CLUSTER)
+TOKENS = Rule(Permission.TOKENS_MANAGE, reach=Reach.SIGNED_IN)
+
+ROUTES: dict[str, Rule] = {
+    "GET /healthz": PUBLIC,
+    "GET /readyz": PUBLIC,
+    "GET /metrics": Rule(Permission.METRICS_READ, Role.VIEWER, Reach.CLUSTER),
+    "GET /docs": DESCRIPTION,
+    "GET /docs/start.js": DESCRIPTION,
+    "GET /docs/{asset}": DESCRIPTION,
+    "GET /openapi.json": DESCRIPTION,
+    "GET /v1/whoami": DESCRIPTION,
+    "GET /v1/tokens": TOKENS,
+    "POST /v1/tokens": TOKENS,
+    "DELETE /v1/tokens/{token_id}": TOKENS,
+    "POST /v1/jobs": SUBMIT,
+    "POST /v1/jobs:dry-run": SUBMIT,
+    "GET /v1/jobs": SEE_JOBS,
+    "GET /v1/jobs/{job_id}": SEE_JOB,
+    "GET /v1/jobs/{job_id}/reason": SEE_JOB,
+    "GET /v1/jobs/{job_id}/events": SEE_JOB,
+    "GET /v1/jobs/{job_id}/usage": SEE_JOB,
+    "GET /v1/jobs/{job_id}/checkpoints": SEE_JOB,
+    "GET /v1/jobs/{job_id}/logs": READ_OUTPUT,
+    "POST /v1/jobs/{job_id}/cancel": STOP_JOB,
+    "POST /v1/jobs/{job_id}/kill": STOP_JOB,
+    "POST /v1/jobs/{job_id}/preempt": Rule(Permission.JOBS_STOP, Role.OPERATOR, Reach.JOB),
+    "POST /v1/jobs/{job_id}/checkpoints": Rule(Permission.JOBS_CHECKPOINT, Role.OPERATOR, Reach.JOB, owner=True),
+    "POST /v1/jobs/{job_id}/exec": ENTER_JOB,
+    "GET /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/input": OWN_SESSION,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/size": OWN_SESSION,
+    "DELETE /v1/jobs/{job_id}/exec/{session_id}": OWN_SESSION,
+    "GET /v1/queue": SEE_JOBS,
+    "GET /v1/usage": SEE_JOBS,
+    "GET /v1/events": SEE_JOBS,
+    "GET /v1/snapshot": SEE_CLUSTER,
+    "POST /v1/checkpoint-roots:check": OPERATE,
+    "GET /v1/hosts": SEE_HOSTS,
+    "GET /v1/hosts/{name}": SEE_HOSTS,
+    "POST /v1/hosts/{name}/drain": OPERATE,
+    "POST /v1/hosts/{name}/offline": OPERATE,
+    "POST /v1/hosts/{name}/online": OPERATE,
+    "POST /v1/hosts/{name}/declare-lost": OPERATE,
+    "DELETE /v1/hosts/{name}": OPERATE,
+    "POST /v1/hosts/{name}/report": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
+    "GET /v1/gpus": SEE_HOSTS,
+    "GET /v1/gpus/{gpu_id}": SEE_HOSTS,
+    "GET /v1/gpus/{gpu_id}/health": SEE_HOSTS,
+    "GET /v1/gpus/{gpu_id}/events": SEE_CLUSTER,
+    "GET /v1/gpus/{gpu_id}/remediation": SEE_CLUSTER,
+    "GET /v1/gpus/{gpu_id}/service-case": SEE_CLUSTER,
+    "POST /v1/gpus/{gpu_id}/drain": OPERATE,
+    "POST /v1/gpus/{gpu_id}/offline": OPERATE,
+    "POST /v1/gpus/{gpu_id}/online": OPERATE,
+    "POST /v1/gpus/{gpu_id}/remediation/approve": OPERATE,
+    "POST /v1/gpus/{gpu_id}/remediation/veto": OPERATE,
+}
+
+
+@dataclass(frozen=True)
+class MatchedRoute:
+    """The line of the table that a request meets, and the values in its path."""
+
+    route: str
+    """As in the table: ``GET /v1/jobs/{job_id}``."""
+    rule: Rule
+    path_params: dict[str, Any]
+
+
+class RouteTable:
+    """Finds the rule of a request."""
+
+    def __init__(self, routes: dict[str, Rule]) -> None:
+        self._routes = routes
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._methods: dict[str, dict[str, Rule]] = {}
+        for line, rule in routes.items():
+            method, path = line.split(" ", 1)
+            self._methods.setdefault(path, {})[method] = rule
+            self._patterns[path] = compile_path(path)[0]
+
+    def find(self, method: str, path: str) -> MatchedRoute | None:
+        """The line that the request meets. None: there is none."""
+        for template, rules in self._methods.items():
+            if (found := self._patterns[template].match(path)) and (rule := rules.get(method)) is not None:
+                return MatchedRoute(f"{method} {template}", rule, found.groupdict())
+        return None
+
+    def methods_of(self, path: str) -> list[str]:
+        """The methods that this path has."""
+        found = {method for one, rules in self._methods.items() if self._patterns[one].match(path) for method in rules}
+        return sorted(found)
+
+    def check(self, app: FastAPI) -> None:
+        """Raise :class:`CannotStart` if the application has a route that the table does not name."""
+        if unnamed := sorted(set(routes_of(app)) - set(self._routes)):
+            raise CannotStart(
+                f"service/access/routes.py does not say who may use {', '.join(unnamed)}: add a line for each"
+            )
+
+
+def routes_of(app: FastAPI) -> Iterator[str]:
+    """All routes of an application, as the table names them."""
+    for context in iter_route_contexts(app.routes):
+        for method in sorted(set(context.methods or {"ANY"}) - {"HEAD"}):
+            yield f"{method} {context.path}"
+
+
+TABLE = RouteTable(ROUTES)

@@ -1,0 +1,97 @@
+"""Whose job is it? Namespace, user and highest priority come from the token, not from the body."""
+
+from __future__ import annotations
+
+from gpu_platform.access_settings import AccessSettings
+from gpu_platform.domain.access.principal import Principal, PrincipalKind
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.errors import Forbidden, InvalidRequest
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import owners
+from gpu_platform.store.leadership import leader
+from service.access.gate import Access
+
+DEFAULT_NAMESPACE = "default"
+
+
+def as_allowed(store: Store, access: Access, spec: JobSpec) -> JobSpec:
+    """The job with its namespace and user filled in. Raises :class:`Forbidden` and :class:`InvalidRequest`."""
+    principal = access.who
+    namespace = spec.namespace if "namespace" in spec.model_fields_set else _own_namespace(principal)
+    if not principal.has(Role.USER, namespace):
+        allowed = principal.namespaces(Role.USER) or ()
+        raise Forbidden(
+            f"{principal.described()} may not submit jobs to namespace {namespace}: it needs the role user there. "
+            f"{'Possible: ' + ', '.join(sorted(allowed)) if allowed else 'Ask an administrator for it'}",
+            needs=Role.USER.value,
+        )
+    _check_namespace(store, access.settings, principal, namespace)
+    highest = highest_priority(access.settings, principal, namespace)
+    if spec.priority > highest:
+        raise Forbidden(
+            f"priority {spec.priority} was asked for; {principal.described()} may give at most {highest} in namespace "
+            f"{namespace}: lower it, or ask an operator",
+            asked=spec.priority,
+            highest=highest,
+        )
+    _check_resume(store, access, spec)
+    return spec.model_copy(update={"namespace": namespace, "user": _user(access, principal, spec, namespace)})
+
+
+def highest_priority(settings: AccessSettings, principal: Principal, namespace: str) -> int:
+    """The highest priority that the principal may give to jobs of the namespace."""
+    if principal.max_priority is not None:
+        return principal.max_priority
+    role = principal.role_in(namespace)
+    return 0 if role is None else settings.highest_priority(role)
+
+
+def known_namespaces(store: Store, settings: AccessSettings) -> set[str]:
+    """The namespaces that the configuration names."""
+    named = {namespace.name for namespace in leader.current_quotas(store).namespaces}
+    return {DEFAULT_NAMESPACE, *settings.namespaces, *named}
+
+
+def _user(access: Access, principal: Principal, spec: JobSpec, namespace: str) -> str:
+    own = access.acting_as or access.user
+    if "user" not in spec.model_fields_set or spec.user == own:
+        return own
+    if principal.kind is PrincipalKind.PERSON and principal.has(Role.OPERATOR, namespace):
+        return spec.user
+    raise Forbidden(
+        f"the job names the user {spec.user}, and the token belongs to {principal.described()}: leave `user` out. Only "
+        f"an operator of namespace {namespace} submits jobs for others",
+        needs=Role.OPERATOR.value,
+    )
+
+
+def _check_resume(store: Store, access: Access, spec: JobSpec) -> None:
+    """A job that one may not see is not there to resume from."""
+    point = spec.checkpoint.resume_point
+    if point is None:
+        return
+    owner = owners.owners_of(store, [point.job_id]).get(point.job_id)
+    if owner is not None and not access.sees(owner.namespace):
+        raise InvalidRequest(f"the job is to resume from {point}, but there is no job {point.job_id!r}")
+
+
+def _own_namespace(principal: Principal) -> str:
+    own = principal.namespaces(Role.USER)
+    if own is None or DEFAULT_NAMESPACE in own or not own:
+        return DEFAULT_NAMESPACE
+    if len(own) == 1:
+        return next(iter(own))
+    raise InvalidRequest(f"say which namespace the job is for; possible are {', '.join(sorted(own))}")
+
+
+def _check_namespace(store: Store, settings: AccessSettings, principal: Principal, namespace: str) -> None:
+    if settings.open_namespaces or (namespace in principal.roles and namespace != CLUSTER):
+        return
+    known = known_namespaces(store, settings)
+    if namespace not in known:
+        raise InvalidRequest(
+            f"there is no namespace {namespace!r}; there are {', '.join(sorted(known))}. An administrator adds one "
+            "with access.namespaces or a quota, or opens all with access.open_namespaces",
+            namespace=namespace,
+        )

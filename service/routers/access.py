@@ -1,0 +1,78 @@
+"""Who one is, and API tokens: make, list and revoke them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path
+
+from gpu_platform.client.wire import Page
+from gpu_platform.domain.access.principal import Principal
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.access.tokens import NewToken, TokenInfo, TokenRequest, WhoAmI, missing_rights
+from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound
+from gpu_platform.store.access import tokens
+from service.access.submissions import highest_priority
+from service.context import AccessDep, ServiceContextDep, now
+from service.http.paging import Cursor, page_of
+
+router = APIRouter(prefix="/v1", tags=["access"])
+
+TokenId = Annotated[str, Path(description="Token id, not the token itself", examples=["t-4k2h0x4t7z"], max_length=80)]
+
+
+@router.get("/whoami")
+def who_am_i(access: AccessDep) -> WhoAmI:
+    """Who the token says one is, and what one may do."""
+    principal, settings = access.who, access.settings
+    return WhoAmI(
+        name=principal.name,
+        kind=principal.kind,
+        roles=dict(principal.roles),
+        scopes=None if principal.permissions is None else sorted(principal.permissions),
+        signed_in_by=principal.signed_in_by,
+        acting_as=access.acting_as,
+        priorities=settings.priorities,
+        max_priority={
+            namespace: highest_priority(settings, principal, namespace)
+            for namespace in sorted(principal.roles)
+            if principal.has(Role.USER, namespace)
+        },
+    )
+
+
+@router.post("/tokens", status_code=201)
+def create_token(request: Annotated[TokenRequest, Body()], access: AccessDep, context: ServiceContextDep) -> NewToken:
+    """Make a token. It is shown only now. Nobody gives more rights than they have."""
+    maker = access.who
+    if request.expires_at is not None and request.expires_at <= now():
+        raise InvalidRequest(f"expires_at is {request.expires_at:%Y-%m-%d %H:%M %Z}, which is past")
+    if (problem := missing_rights(maker, request)) is not None:
+        raise Forbidden(f"this token is not made: {problem}")
+    token = tokens.new_token()
+    roles = dict(maker.roles if request.roles is None else request.roles)
+    info = tokens.add_token(context.store, token, request, roles=roles, actor=maker.name, now=now())
+    return NewToken(token=token, info=info)
+
+
+@router.get("/tokens")
+def list_tokens(access: AccessDep, context: ServiceContextDep, cursor: Cursor = None) -> Page[TokenInfo]:
+    """One's own tokens; of an admin's namespaces also those of others. Oldest first, ended ones too."""
+    found = [token for token in tokens.list_tokens(context.store) if _manages(access.who, token)]
+    return page_of(found, cursor, 1000)
+
+
+@router.delete("/tokens/{token_id}")
+def revoke_token(token_id: TokenId, access: AccessDep, context: ServiceContextDep) -> TokenInfo:
+    """End a token at once, in every service process. What it holds open ends within seconds."""
+    found = next((one for one in tokens.list_tokens(context.store) if one.id == token_id), None)
+    if found is None or not _manages(access.who, found):
+        raise NotFound(f"there is no token {token_id!r}", token=token_id)
+    return tokens.revoke_token(context.store, token_id, actor=access.actor, now=now())
+
+
+def _manages(principal: Principal, token: TokenInfo) -> bool:
+    """One manages one's own tokens, and an admin those that give rights in their namespaces only."""
+    if token.user == principal.name or principal.has(Role.ADMIN, CLUSTER):
+        return True
+    return all(principal.has(Role.ADMIN, namespace) for namespace in token.roles)

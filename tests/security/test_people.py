@@ -1,0 +1,458 @@
+"""Two tenants against each other, stolen and revoked tokens, claims in bodies: the real service, asked from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from httpx_sse import aconnect_sse
+
+from gpu_platform.client import AsyncClient, credentials
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound, NotSignedIn
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store, events
+from gpu_platform.store.access import sessions, tokens
+from gpu_platform.store.jobs import jobs
+from gpu_platform.store.reservations import attempts, reserving
+from service.access.routes import ROUTES
+from tests.store_cluster import NOW, Cluster, key, placement
+from tests.unit.service.api_server import (
+    application,
+    bearer,
+    in_process,
+    recording,
+    served,
+    sign_in,
+    temporal_dev_server,
+)
+from workers import first_admin
+from workers.local.token import local_token
+
+NOWHERE = "127.0.0.1:1"
+ADA, BOB = "gpt_" + "ada" * 14, "gpt_" + "bob" * 14
+"""Ada is a user of team-a, bob is a user of team-b."""
+SECRET = "s3cr3t-of-ada"
+ADAS = "j-0000000000000aa"
+
+
+@pytest.fixture(scope="module")
+def temporal() -> Iterator[str]:
+    with temporal_dev_server() as address:
+        yield address
+
+
+@dataclass
+class Tenants:
+    http: httpx.AsyncClient
+    store: Store
+
+    async def ask(self, token: str, method: str, path: str, **options: Any) -> httpx.Response:
+        headers = {**options.pop("headers", {}), **bearer(token)}
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def submit(self, token: str, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        return await self.ask(token, "POST", "/v1/jobs", json={"command": ["true"], **fields}, headers=headers or {})
+
+
+@pytest.fixture
+async def tenants(sqlite_store: Store) -> AsyncIterator[Tenants]:
+    """Ada's job runs on the GPU of host a, and bob's waits for it."""
+    Cluster(sqlite_store).host("a", gpus=1)
+    spec = JobSpec(
+        name="rosebud",
+        command=["train"],
+        namespace="team-a",
+        user="ada",
+        env={"TOKEN": SECRET},
+        gpus={"gpus_per_host": 1},
+    )
+    jobs.submit_job(sqlite_store, ADAS, spec, actor="ada", now=NOW, idempotency_key=None)
+    jobs.admit_job(sqlite_store, ADAS, NOW)
+    reserving.reserve_gang(sqlite_store, key(ADAS), placement({"a": [0]}), now=NOW)
+    attempts.mark_running(sqlite_store, key(ADAS), NOW)
+    app = application(sqlite_store, NOWHERE)
+    sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
+    sign_in(sqlite_store, BOB, "bob", {"team-b": Role.USER})
+    async with in_process(app) as http:
+        yield Tenants(http, sqlite_store)
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES))
+async def test_the_other_tenant_learns_nothing_of_a_job_by_any_route(tenants: Tenants, route: str) -> None:
+    """Neither its id, nor its user, namespace, name or environment: from no route, whatever is asked."""
+    method, path = route.split(" ", 1)
+    for name, value in {"job_id": ADAS, "name": "a", "gpu_id": "a:0", "session_id": f"1.0.{'0' * 32}"}.items():
+        path = path.replace(f"{{{name}}}", value)
+    answer = await tenants.ask(
+        BOB,
+        method,
+        path.replace("{token_id}", "t-x"),
+        params={"follow": "false"},
+        json={} if method == "POST" else None,
+    )
+    assert answer.status_code < 500 or answer.status_code == 503, answer.text
+    for word in ("team-a", '"ada"', "rosebud", SECRET, *([] if ADAS in path else [ADAS])):
+        assert word not in answer.text, (route, answer.text)
+
+
+async def test_jobs_that_one_may_not_see_and_jobs_that_do_not_exist_look_alike(tenants: Tenants) -> None:
+    other = "j-0000000000000zz"
+    for method, path in (("GET", ""), ("POST", "/kill"), ("GET", "/logs"), ("POST", "/exec"), ("GET", "/reason")):
+        hidden = await tenants.ask(BOB, method, f"/v1/jobs/{ADAS}{path}", json={"command": ["env"]})
+        absent = await tenants.ask(BOB, method, f"/v1/jobs/{other}{path}", json={"command": ["env"]})
+        assert hidden.status_code == absent.status_code == 404
+        assert hidden.text.replace(ADAS, "") == absent.text.replace(other, "")
+    spec = {"checkpoint": {"resume_from": ADAS}}
+    stolen = await tenants.submit(BOB, **spec)
+    assert stolen.status_code == 422
+    assert "there is no job" in stolen.json()["detail"]
+
+
+async def test_the_environment_is_never_shown_to_anybody(tenants: Tenants) -> None:
+    """Not by any route, and not to the user or an administrator either. Names of variables are."""
+    sign_in(tenants.store, "gpt_" + "root" * 10, "root", {CLUSTER: Role.ADMIN})
+    for token in (ADA, "gpt_" + "root" * 10):
+        for route in ROUTES:
+            method, path = route.split(" ", 1)
+            if method == "GET" and "{session_id}" not in path:
+                path = path.replace("{job_id}", ADAS).replace("{name}", "a").replace("{gpu_id}", "a:0")
+                answer = await tenants.ask(token, method, path, params={"follow": "false"})
+                assert SECRET not in answer.text, route
+        assert (await tenants.ask(token, "GET", f"/v1/jobs/{ADAS}")).json()["spec"]["env"] == {"TOKEN": "***"}
+        preempted = await tenants.ask(token, "POST", f"/v1/jobs/{ADAS}/preempt")
+        assert SECRET not in preempted.text
+
+
+async def test_who_else_holds_a_gpu_is_masked(tenants: Tenants) -> None:
+    assert (await tenants.ask(ADA, "GET", "/v1/gpus/a:0")).json()["job_id"] == ADAS
+    seen = (await tenants.ask(BOB, "GET", "/v1/gpus/a:0")).json()
+    assert seen["job_id"] == "hidden"
+    assert [holder["job_id"] for holder in seen["holders"]] == ["hidden"]
+
+
+async def test_events_and_usage_are_those_of_ones_own_namespaces(tenants: Tenants) -> None:
+    async def kinds(token: str) -> set[str]:
+        page = (await tenants.ask(token, "GET", "/v1/events", params={"follow": "false"})).json()
+        return {item["kind"] for item in page["items"]}
+
+    assert "job.running" in await kinds(ADA)
+    assert await kinds(BOB) == set()
+    assert "host.registered" not in await kinds(ADA)
+    for token, seen in ((ADA, 1), (BOB, 0)):
+        assert len((await tenants.ask(token, "GET", "/v1/jobs")).json()["items"]) == seen
+    attempts_of_bob = (await tenants.ask(BOB, "GET", "/v1/usage", params={"namespace": "team-a"})).json()
+    assert attempts_of_bob["users"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"namespace": "team-b"}, 403, "role user there"),
+        ({"user": "bob"}, 403, "leave `user` out"),
+        ({"user": "root"}, 403, "operator of namespace team-a"),
+        ({"priority": 1}, 403, "at most 0"),
+    ],
+)
+async def test_claims_in_the_body_are_refused(
+    tenants: Tenants, fields: dict[str, Any], status: int, words: str
+) -> None:
+    for path in ("/v1/jobs", "/v1/jobs:dry-run"):
+        refused = await tenants.ask(ADA, "POST", path, json={"command": ["true"], **fields})
+        assert refused.status_code == status, refused.text
+        assert words in refused.json()["detail"]
+    header = await tenants.submit(ADA, headers={"X-GPU-Platform-User": "bob"})
+    assert header.status_code == 403
+    assert jobs.list_jobs(tenants.store)[0][0].id == ADAS
+
+
+async def test_namespace_and_user_come_from_the_token(temporal: str, sqlite_store: Store) -> None:
+    async with recording(temporal), in_process(application(sqlite_store, temporal)) as http:
+        Cluster(sqlite_store).host("a", gpus=1)
+        sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
+        sign_in(sqlite_store, BOB, "bob", {"team-b": Role.OPERATOR, "team-c": Role.USER, "team-d": Role.VIEWER})
+        tenants = Tenants(http, sqlite_store)
+        made = (await tenants.submit(ADA)).json()["spec"]
+        assert (made["namespace"], made["user"]) == ("team-a", "ada")
+        unclear = await tenants.submit(BOB)
+        assert unclear.status_code == 422
+        assert "team-b, team-c" in unclear.json()["detail"]
+        made = (await tenants.submit(BOB, namespace="team-b", user="ada")).json()
+        assert made["spec"]["user"] == "ada"
+        submitted = [event for event in events.read_events(sqlite_store, 0) if event.job_id == made["id"]]
+        assert submitted[0].actor == "bob"
+        assert (await tenants.submit(BOB, namespace="team-b", priority=1000)).status_code == 201
+        assert (await tenants.submit(BOB, namespace="team-c", priority=1000)).status_code == 403
+
+
+async def test_an_unknown_namespace_is_refused_unless_the_configuration_opens_it(
+    temporal: str, sqlite_store: Store
+) -> None:
+    closed = Settings().access.model_copy(update={"namespaces": ["research"]})
+    app = application(sqlite_store, temporal, access=closed)
+    Cluster(sqlite_store).host("a", gpus=1)
+    async with recording(temporal), in_process(app) as http:
+        refused = await http.post("/v1/jobs", json={"command": ["true"], "namespace": "nowhere"})
+        assert refused.status_code == 422
+        assert "default, research" in refused.json()["detail"]
+        for known in ("research", "default"):
+            made = await http.post("/v1/jobs", json={"command": ["true"], "namespace": known})
+            assert made.status_code == 201, made.text
+
+
+async def test_idempotency_keys_belong_to_their_principal(temporal: str, sqlite_store: Store) -> None:
+    async with recording(temporal), in_process(application(sqlite_store, temporal)) as http:
+        Cluster(sqlite_store).host("a", gpus=1)
+        sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
+        sign_in(sqlite_store, BOB, "bob", {"team-b": Role.USER})
+        tenants, same = Tenants(http, sqlite_store), {"Idempotency-Key": "nightly"}
+        first = await tenants.submit(ADA, headers=same, name="hers")
+        other = await tenants.submit(BOB, headers=same, name="his")
+        again = await tenants.submit(ADA, headers=same, name="hers")
+        assert (first.status_code, other.status_code, again.status_code) == (201, 201, 200)
+        assert first.json()["id"] == again.json()["id"] != other.json()["id"]
+        assert (await tenants.submit(ADA, headers=same, name="another")).status_code == 409
+
+
+async def test_a_key_from_before_keys_had_owners_still_makes_no_second_job(temporal: str, sqlite_store: Store) -> None:
+    spec = JobSpec(command=["true"], namespace="team-a", user="ada")
+    jobs.submit_job(sqlite_store, "j-old", spec, actor="ada", now=NOW, idempotency_key="nightly")
+    async with recording(temporal), in_process(application(sqlite_store, temporal)) as http:
+        Cluster(sqlite_store).host("a", gpus=1)
+        sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
+        sign_in(sqlite_store, BOB, "bob", {"team-a": Role.USER})
+        tenants, same = Tenants(http, sqlite_store), {"Idempotency-Key": "nightly"}
+        assert (await tenants.submit(ADA, headers=same)).json()["id"] == "j-old"
+        assert (await tenants.submit(BOB, headers=same)).json()["id"] != "j-old"
+
+
+async def test_a_revoked_or_expired_token_is_refused_at_once(tenants: Tenants) -> None:
+    info = tokens.find_token(tenants.store, ADA)
+    assert info is not None
+    assert (await tenants.ask(ADA, "GET", f"/v1/jobs/{ADAS}")).status_code == 200
+    tokens.revoke_token(tenants.store, info.id, actor="root", now=datetime.now(UTC))  # as another process does it
+    refused = await tenants.ask(ADA, "GET", f"/v1/jobs/{ADAS}")
+    assert refused.status_code == 401
+    assert "was revoked" in refused.json()["detail"]
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    sign_in(tenants.store, "gpt_" + "old" * 14, "ada", {"team-a": Role.USER}, expires_at=past)
+    assert (await tenants.ask("gpt_" + "old" * 14, "GET", "/v1/whoami")).status_code == 401
+
+
+async def test_a_stream_of_a_revoked_token_ends_within_seconds(sqlite_store: Store) -> None:
+    app = application(sqlite_store, NOWHERE)
+    info = sign_in(sqlite_store, ADA, "ada", {"team-a": Role.USER})
+    async with served(app) as url, httpx.AsyncClient(headers=bearer(ADA), timeout=20) as http:
+        async with aconnect_sse(http, "GET", f"{url}/v1/events") as source:
+            assert source.response.status_code == 200
+            tokens.revoke_token(sqlite_store, info.id, actor="root", now=datetime.now(UTC))
+            began = time.monotonic()
+            ends = [sse async for sse in source.aiter_sse()]
+        assert time.monotonic() - began < 8
+        assert [sse.event for sse in ends] == ["problem"]
+        assert json.loads(ends[0].data)["code"] == "not_signed_in"
+        assert (await http.get(f"{url}/v1/jobs/j-x", params={"wait_s": 1})).status_code == 401
+
+
+async def test_a_request_that_lasts_goes_on_with_a_valid_token(sqlite_store: Store) -> None:
+    jobs.submit_job(sqlite_store, ADAS, JobSpec(command=["true"]), actor="ada", now=NOW, idempotency_key=None)
+    async with served(application(sqlite_store, NOWHERE)) as url, AsyncClient(url) as client:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await client.wait(ADAS, timeout_s=5)
+        assert time.monotonic() - began > 4.5
+
+
+async def test_an_operator_reads_output_of_others_only_with_a_reason_that_is_recorded(tenants: Tenants) -> None:
+    operator = "gpt_" + "oper" * 10
+    sign_in(tenants.store, operator, "olga", {CLUSTER: Role.OPERATOR})
+    path = f"/v1/jobs/{ADAS}/logs"
+    refused = await tenants.ask(operator, "GET", path)
+    assert refused.status_code == 403
+    assert "X-GPU-Platform-Break-Glass" in refused.json()["detail"]
+    allowed = await tenants.ask(operator, "GET", path, headers={"X-GPU-Platform-Break-Glass": "incident 7"})
+    assert allowed.status_code not in (401, 403)  # the host does not answer: the gate let it through
+    [broke] = [event for event in events.read_events(tenants.store, 0) if event.kind == "access.broke_glass"]
+    assert (broke.actor, broke.job_id, broke.data["reason"]) == ("olga", ADAS, "incident 7")
+    assert (await tenants.ask(BOB, "GET", path, headers={"X-GPU-Platform-Break-Glass": "please"})).status_code == 404
+
+
+async def test_a_command_beside_a_rank_is_for_who_started_it(tenants: Tenants) -> None:
+    admin, session = "gpt_" + "tadm" * 10, f"1.0.{'0' * 32}"
+    sign_in(tenants.store, admin, "tess", {"team-a": Role.ADMIN})
+    sessions.add_session(tenants.store, session, ADAS, "person/ada", datetime.now(UTC))
+    path = f"/v1/jobs/{ADAS}/exec/{session}"
+    for method, below in (("GET", ""), ("POST", "/input"), ("DELETE", "")):
+        assert (await tenants.ask(admin, method, path + below)).status_code == 404
+        through = await tenants.ask(ADA, method, path + below)
+        assert through.json()["code"] == "host_unavailable" if method != "GET" else through.status_code == 200
+    assert (await tenants.ask(ADA, "DELETE", f"/v1/jobs/{ADAS}/exec/1.0.{'1' * 32}")).status_code == 404
+
+
+async def test_an_operator_of_the_cluster_may_act_for_others_and_that_is_recorded(tenants: Tenants) -> None:
+    operator = "gpt_" + "oper" * 10
+    sign_in(tenants.store, operator, "olga", {CLUSTER: Role.OPERATOR})
+    headers = {"X-GPU-Platform-User": "ada"}
+    assert (await tenants.ask(operator, "POST", "/v1/hosts/a/drain", headers=headers)).status_code == 200
+    found = {event.kind: event for event in events.read_events(tenants.store, 0)}
+    assert found["access.acted_for"].actor == "olga"
+    assert found["access.acted_for"].data["as"] == "ada"
+
+
+class TestTokens:
+    """Who makes which tokens, and how they are kept."""
+
+    async def made(self, tenants: Tenants, token: str, **request: Any) -> httpx.Response:
+        return await tenants.ask(token, "POST", "/v1/tokens", json=request)
+
+    async def test_the_database_has_only_a_hash(self, tenants: Tenants, tmp_path: Path) -> None:
+        sign_in(tenants.store, "gpt_" + "root" * 10, "root", {CLUSTER: Role.ADMIN})
+        made = (await self.made(tenants, "gpt_" + "root" * 10, user="carl", roles={"team-a": "user"})).json()
+        assert made["token"].startswith("gpt_")
+        assert len(made["token"]) == 47
+        assert (await tenants.ask(made["token"], "GET", "/v1/whoami")).json()["name"] == "carl"
+        for path in tmp_path.rglob("*"):
+            if path.is_file():
+                assert made["token"].encode() not in path.read_bytes(), path
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            {"user": "root", "roles": {"team-a": "user"}},
+            {"roles": {"team-a": "admin"}},
+            {"roles": {"*": "viewer"}},
+            {"roles": {"team-b": "viewer"}},
+            {"user": "bob"},
+            {},
+            {"roles": {"team-a": "user"}, "max_priority": 1000},
+        ],
+    )
+    async def test_nobody_makes_a_token_that_may_more_than_they_do(
+        self, tenants: Tenants, request_: dict[str, Any]
+    ) -> None:
+        before = len(tokens.list_tokens(tenants.store))
+        assert (await self.made(tenants, ADA, **request_)).status_code == 403
+        assert len(tokens.list_tokens(tenants.store)) == before
+
+    async def test_an_admin_of_a_namespace_rules_only_there(self, tenants: Tenants) -> None:
+        admin = "gpt_" + "tadm" * 10
+        sign_in(tenants.store, admin, "tess", {"team-a": Role.ADMIN})
+        assert (await self.made(tenants, admin, user="carl", roles={"team-a": "admin"})).status_code == 201
+        assert (await self.made(tenants, admin, user="carl", roles={"team-b": "user"})).status_code == 403
+        assert (await self.made(tenants, admin, user="carl", roles={"*": "viewer"})).status_code == 403
+        listed = (await tenants.ask(admin, "GET", "/v1/tokens")).json()["items"]
+        assert {token["user"] for token in listed} == {"ada", "carl", "tess"}
+        bobs = tokens.find_token(tenants.store, BOB)
+        adas = tokens.find_token(tenants.store, ADA)
+        assert bobs is not None
+        assert adas is not None
+        assert (await tenants.ask(admin, "DELETE", f"/v1/tokens/{bobs.id}")).status_code == 404
+        assert (await tenants.ask(admin, "DELETE", f"/v1/tokens/{adas.id}")).status_code == 200
+        assert (await tenants.ask(ADA, "GET", "/v1/whoami")).status_code == 401
+
+    async def test_scopes_limit_a_token_and_what_it_makes(self, tenants: Tenants) -> None:
+        scraper, narrow = "gpt_" + "prom" * 10, "gpt_" + "narr" * 10
+        sign_in(tenants.store, scraper, "prometheus", {CLUSTER: Role.VIEWER}, scopes=["metrics:read"])
+        assert (await tenants.ask(scraper, "GET", "/metrics")).status_code == 200
+        assert (await tenants.ask(scraper, "GET", "/v1/jobs")).status_code == 403
+        sign_in(tenants.store, narrow, "root", {CLUSTER: Role.ADMIN}, scopes=["tokens:manage", "jobs:read"])
+        assert (await self.made(tenants, narrow)).status_code == 403
+        assert (await self.made(tenants, narrow, scopes=["jobs:submit"])).status_code == 403
+        assert (await self.made(tenants, narrow, scopes=["jobs:read"])).status_code == 201
+
+    async def test_the_last_use_is_known(self, tenants: Tenants) -> None:
+        await tenants.ask(ADA, "GET", "/v1/whoami")
+        found = tokens.find_token(tenants.store, ADA)
+        assert found is not None
+        assert found.last_used_at is not None
+
+
+class TestTheTokenOfUp:
+    """``up`` makes a token as Jupyter does, and clients find it."""
+
+    def test_it_is_in_a_file_of_its_user_alone_and_is_kept(self, sqlite_store: Store, tmp_path: Path) -> None:
+        token = local_token(sqlite_store, tmp_path)
+        file = tmp_path / "token"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert file.read_text() == token
+        assert local_token(sqlite_store, tmp_path) == token
+        found = tokens.find_token(sqlite_store, token)
+        assert found is not None
+        tokens.revoke_token(sqlite_store, found.id, actor="x", now=datetime.now(UTC))
+        assert local_token(sqlite_store, tmp_path) != token
+
+    def test_a_link_that_somebody_left_there_is_not_followed(self, sqlite_store: Store, tmp_path: Path) -> None:
+        victim = tmp_path / "victim"
+        victim.write_text("precious")
+        (tmp_path / "token").symlink_to(victim)
+        local_token(sqlite_store, tmp_path)
+        assert victim.read_text() == "precious"
+
+    def test_a_token_that_lies_about_goes_only_to_this_machine(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / ".gpu-platform").mkdir()
+        (tmp_path / ".gpu-platform" / "token").write_text("gpt_local")
+        monkeypatch.chdir(tmp_path)
+        assert credentials.find_token("http://127.0.0.1:8700") == "gpt_local"
+        assert credentials.find_token("http://elsewhere.example:8700") is None
+        monkeypatch.setenv("GPU_PLATFORM_TOKEN", "gpt_given")
+        assert credentials.find_token("http://elsewhere.example:8700") == "gpt_given"
+
+    async def test_a_client_that_lives_longer_than_its_token_finds_the_new_one(
+        self, sqlite_store: Store, tmp_path: Path
+    ) -> None:
+        async with served(application(sqlite_store, NOWHERE)) as url:
+            token = local_token(sqlite_store, tmp_path)
+            credentials.write_note(url, {"token_file": str(tmp_path / "token")})
+            async with AsyncClient(url) as client:
+                await client.who_am_i()
+                found = tokens.find_token(sqlite_store, token)
+                assert found is not None
+                tokens.revoke_token(sqlite_store, found.id, actor="x", now=datetime.now(UTC))
+                with pytest.raises(NotSignedIn, match="gpu-platform up"):
+                    await client.who_am_i()
+                local_token(sqlite_store, tmp_path)
+                assert (await client.who_am_i()).roles == {"*": "admin"}
+
+    async def test_refusals_arrive_in_the_client_as_what_they_are(self, tenants: Tenants) -> None:
+        app: Any = tenants.http._transport.app  # type: ignore[attr-defined]
+        transport = httpx.ASGITransport(app)
+        async with AsyncClient("http://localhost", token=BOB, transport=transport) as client:
+            with pytest.raises(NotFound):
+                await client.kill(ADAS)
+            with pytest.raises(Forbidden, match="role operator"):
+                await client.drain("a")
+            with pytest.raises(Forbidden):
+                await client.submit(JobSpec(command=["true"], namespace="team-a"))
+        async with AsyncClient("http://localhost", user="no such name!", token=ADA, transport=transport) as client:
+            with pytest.raises(InvalidRequest):
+                await client.who_am_i()
+
+
+def test_the_first_administrator_is_made_on_the_machine_of_the_database(
+    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPU_PLATFORM_DATABASE_URL", str(sqlite_store.url))
+    assert first_admin.main(["ada"]) == 0
+    token = capsys.readouterr().out.strip()
+    found = tokens.find_token(sqlite_store, token)
+    assert found is not None
+    assert found.principal().has(Role.ADMIN, CLUSTER)
+    assert first_admin.main(["no name!"]) == 1
+
+
+async def test_many_wrong_tokens_at_once_change_nothing(tenants: Tenants) -> None:
+    guesses = [tenants.ask(f"gpt_{os.urandom(24).hex()}", "GET", "/v1/jobs") for _ in range(50)]
+    assert {answer.status_code for answer in await asyncio.gather(*guesses)} == {401}

@@ -1,0 +1,241 @@
+"""Every route of the running service, asked by everybody: who gets through, and who does not.
+
+The table below is written by hand. A route that it does not name, or a role that it forgets, fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from gpu_platform.domain.access.roles import CLUSTER, Role
+from gpu_platform.domain.errors import CannotStart
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.settings import Settings
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import jobs
+from service.access.routes import ROUTES, TABLE, routes_of
+from service.app import create_app
+from tests.store_cluster import NOW, Cluster
+from tests.unit.service.api_server import application, bearer, in_process, sign_in
+
+NOWHERE = "127.0.0.1:1"
+JOB = "j-0000000000000a1"
+
+ROLES: dict[str, dict[str, Role]] = {
+    "nobody": {},
+    "stranger": {"team-b": Role.ADMIN},
+    "viewer": {"team-a": Role.VIEWER},
+    "user": {"team-a": Role.USER},
+    "owner": {"team-a": Role.USER},
+    "operator": {"team-a": Role.OPERATOR},
+    "admin": {"team-a": Role.ADMIN},
+    "auditor": {CLUSTER: Role.VIEWER},
+    "cluster-operator": {CLUSTER: Role.OPERATOR},
+    "cluster-admin": {CLUSTER: Role.ADMIN},
+}
+"""Who asks. The job is in team-a, and ``owner`` is its user."""
+
+EVERYBODY = frozenset(ROLES)
+SIGNED_IN = EVERYBODY - {"nobody"}
+TEAM = SIGNED_IN - {"stranger"}
+MAY_SUBMIT_SOMEWHERE = SIGNED_IN - {"viewer", "auditor"}
+ABOVE_OWNER = frozenset({"operator", "admin", "cluster-operator", "cluster-admin"})
+OWNER_OR_ADMIN = frozenset({"owner", "admin", "cluster-admin"})
+CLUSTER_WIDE = frozenset({"auditor", "cluster-operator", "cluster-admin"})
+OPERATORS = frozenset({"cluster-operator", "cluster-admin"})
+NOBODY: frozenset[str] = frozenset()
+
+MAY: dict[str, frozenset[str]] = {
+    "GET /healthz": EVERYBODY,
+    "GET /readyz": EVERYBODY,
+    "GET /metrics": CLUSTER_WIDE,
+    "GET /docs": SIGNED_IN,
+    "GET /docs/start.js": SIGNED_IN,
+    "GET /docs/{asset}": SIGNED_IN,
+    "GET /openapi.json": SIGNED_IN,
+    "GET /v1/whoami": SIGNED_IN,
+    "GET /v1/tokens": SIGNED_IN,
+    "POST /v1/tokens": SIGNED_IN,
+    "DELETE /v1/tokens/{token_id}": SIGNED_IN,
+    "POST /v1/jobs": MAY_SUBMIT_SOMEWHERE,
+    "POST /v1/jobs:dry-run": MAY_SUBMIT_SOMEWHERE,
+    "GET /v1/jobs": SIGNED_IN,
+    "GET /v1/jobs/{job_id}": TEAM,
+    "GET /v1/jobs/{job_id}/reason": TEAM,
+    "GET /v1/jobs/{job_id}/events": TEAM,
+    "GET /v1/jobs/{job_id}/usage": TEAM,
+    "GET /v1/jobs/{job_id}/checkpoints": TEAM,
+    "GET /v1/jobs/{job_id}/logs": OWNER_OR_ADMIN,
+    "POST /v1/jobs/{job_id}/cancel": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/kill": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/preempt": ABOVE_OWNER,
+    "POST /v1/jobs/{job_id}/checkpoints": ABOVE_OWNER | {"owner"},
+    "POST /v1/jobs/{job_id}/exec": OWNER_OR_ADMIN,
+    "GET /v1/jobs/{job_id}/exec/{session_id}": NOBODY,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/input": NOBODY,
+    "POST /v1/jobs/{job_id}/exec/{session_id}/size": NOBODY,
+    "DELETE /v1/jobs/{job_id}/exec/{session_id}": NOBODY,
+    "GET /v1/queue": SIGNED_IN,
+    "GET /v1/usage": SIGNED_IN,
+    "GET /v1/events": SIGNED_IN,
+    "GET /v1/snapshot": CLUSTER_WIDE,
+    "POST /v1/checkpoint-roots:check": OPERATORS,
+    "GET /v1/hosts": SIGNED_IN,
+    "GET /v1/hosts/{name}": SIGNED_IN,
+    "POST /v1/hosts/{name}/drain": OPERATORS,
+    "POST /v1/hosts/{name}/offline": OPERATORS,
+    "POST /v1/hosts/{name}/online": OPERATORS,
+    "POST /v1/hosts/{name}/declare-lost": OPERATORS,
+    "DELETE /v1/hosts/{name}": OPERATORS,
+    "GET /v1/gpus": SIGNED_IN,
+    "GET /v1/gpus/{gpu_id}": SIGNED_IN,
+    "GET /v1/gpus/{gpu_id}/health": SIGNED_IN,
+    "GET /v1/gpus/{gpu_id}/events": CLUSTER_WIDE,
+    "GET /v1/gpus/{gpu_id}/remediation": CLUSTER_WIDE,
+    "GET /v1/gpus/{gpu_id}/service-case": CLUSTER_WIDE,
+    "POST /v1/gpus/{gpu_id}/drain": OPERATORS,
+    "POST /v1/gpus/{gpu_id}/offline": OPERATORS,
+    "POST /v1/gpus/{gpu_id}/online": OPERATORS,
+    "POST /v1/gpus/{gpu_id}/remediation/approve": OPERATORS,
+    "POST /v1/gpus/{gpu_id}/remediation/veto": OPERATORS,
+}
+"""Route -> who gets through. Nobody has started a command beside a rank, so nobody reads from one."""
+OF_NODES = {"POST /v1/hosts/{name}/report"}
+"""Only for the node worker of that host: see ``test_machines``."""
+
+
+def token_of(who: str) -> str:
+    return f"gpt_{who}".ljust(47, "0")
+
+
+@dataclass
+class Asked:
+    """What the gate let through, instead of the handlers."""
+
+    through: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+async def service(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    Cluster(sqlite_store).host("a", gpus=1)
+    spec = JobSpec(command=["true"], namespace="team-a", user="owner")
+    jobs.submit_job(sqlite_store, JOB, spec, actor="owner", now=NOW, idempotency_key=None)
+    app = application(sqlite_store, NOWHERE)
+    for who, roles in ROLES.items():
+        if roles:
+            sign_in(sqlite_store, token_of(who), who, roles)
+    async with in_process(app) as http:
+        http.headers.pop("Authorization")
+        yield http
+
+
+def address(path: str) -> str:
+    values = {"job_id": JOB, "session_id": f"1.0.{'0' * 32}", "name": "a", "gpu_id": "nothing", "token_id": "t-none"}
+    for name, value in values.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
+
+
+async def got_through(http: httpx.AsyncClient, route: str, who: str) -> bool:
+    """Was it the handler that answered? What it answers does not matter here: the gate refuses before it."""
+    method, path = route.split(" ", 1)
+    headers = bearer(token_of(who)) if ROLES[who] else {}
+    # No handler does anything: its parameters are wrong, or what it names is not there.
+    answer = await http.request(
+        method,
+        address(path),
+        headers={**headers, "Content-Type": "application/json"},
+        content=b"[]" if method == "POST" else None,
+        params={"follow": "false", "limit": "1"},
+    )
+    problem = answer.json() if answer.headers["content-type"] == "application/problem+json" else {}
+    if who == "nobody" and route not in ("GET /healthz", "GET /readyz"):
+        assert answer.status_code == 401, (route, answer.text)
+        assert answer.headers["WWW-Authenticate"].endswith('realm="gpu-platform"')
+        return False
+    if problem.get("code") == "forbidden":
+        assert "needs" in problem["details"]
+        return False
+    return not (answer.status_code == 404 and problem["detail"] in (f"there is no job '{JOB}'", NO_SESSION))
+
+
+NO_SESSION = "there is no such command beside a rank, or somebody else started it"
+
+
+def test_this_table_names_every_route_of_the_service(sqlite_store: Store) -> None:
+    routes = set(routes_of(create_app(Settings(), sqlite_store)))
+    assert routes == MAY.keys() | OF_NODES
+    assert routes == ROUTES.keys()
+    assert len(routes) > 50
+
+
+@pytest.mark.parametrize("route", sorted(MAY))
+async def test_each_route_lets_through_whom_it_must_and_nobody_else(service: httpx.AsyncClient, route: str) -> None:
+    through = {who for who in ROLES if await got_through(service, route, who)}
+    assert through == MAY[route]
+
+
+def test_a_service_with_a_route_that_the_table_does_not_name_does_not_start() -> None:
+    app = FastAPI(openapi_url=None)
+
+    @app.get("/v1/new")
+    def _new() -> None: ...
+
+    with pytest.raises(CannotStart, match="GET /v1/new"):
+        TABLE.check(app)
+
+
+async def test_a_route_that_was_added_later_is_not_served(sqlite_store: Store) -> None:
+    app = application(sqlite_store, NOWHERE)
+
+    @app.get("/v1/new")
+    def _new() -> None: ...
+
+    async with in_process(app) as http:
+        assert (await http.get("/v1/new")).status_code == 404
+        assert (await http.get("/v1/jobs/../new")).status_code == 404
+        assert (await http.get("/v1/whoami")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//v1/jobs", "/v1//jobs", "/V1/jobs", "/v1/jobs/", "/v1/jobs%2f", "/v1/%6aobs"])
+async def test_a_path_written_in_another_way_is_no_way_in(service: httpx.AsyncClient, path: str) -> None:
+    answer = await service.get(path)
+    assert answer.status_code in (401, 404)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "gpt_x", "Bearer", "Bearer ", "Basic YTpi", "Bearer gpt_" + "0" * 43, "Bearer a.b.c",
+        "Bearer eyJhbGciOiJub25lIn0.e30.",
+        "bearer " + "x" * 20_000,
+    ],
+)  # fmt: skip
+async def test_a_wrong_header_is_a_401_that_says_what_to_do(service: httpx.AsyncClient, header: str) -> None:
+    answer = await service.get("/v1/jobs", headers={"Authorization": header})
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="gpu-platform"'
+    assert answer.json()["code"] == "not_signed_in"
+    assert "GPU_PLATFORM_TOKEN" in answer.json()["detail"]
+
+
+async def test_a_refusal_says_what_it_takes_and_who_has_it(service: httpx.AsyncClient) -> None:
+    answer = await service.post("/v1/hosts/a/drain", headers=bearer(token_of("operator")))
+    assert answer.status_code == 403
+    detail = answer.json()["detail"]
+    for words in ("operator (operator in team-a)", "POST /v1/hosts/{name}/drain", "role operator in the cluster"):
+        assert words in detail
+    assert "cluster-operator" in detail
+
+
+async def test_a_browser_gets_a_question_for_the_password_only_where_pages_are(service: httpx.AsyncClient) -> None:
+    assert (await service.get("/docs")).headers["WWW-Authenticate"].startswith("Basic")
+    signed_in = httpx.BasicAuth("whoever", token_of("viewer"))
+    assert (await service.get("/docs", auth=signed_in)).status_code == 200
+    assert (await service.get("/openapi.json", auth=signed_in)).status_code == 200
+    assert (await service.get("/v1/jobs", auth=signed_in)).status_code == 401
