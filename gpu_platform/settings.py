@@ -49,6 +49,9 @@ class TemporalSettings(_Section):
     """The key of ``tls_cert``; None: it is in the same file."""
     tls_server_name: str | None = None
     """The name in Temporal's certificate, if it is not the host in ``address``."""
+    plain_payloads: Literal["refuse", "accept"] = "refuse"
+    """With a key ring: whether data in Temporal that is not sealed is taken. Accept it until the jobs that an older
+    release started have ended."""
     ui_url: str | None = None
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 
@@ -369,6 +372,12 @@ class NodeSettings(_Section):
     scrub_verify_every: Annotated[int, Field(ge=1)] = 1
     """How much is read back after a scrub: 1: every window of 32 MiB, 16: one window in sixteen."""
     network: NetworkSettings = NetworkSettings()
+    order_keys: Path | None = None
+    """File with the public keys of control workers: this host carries out only orders that are signed with one of
+    them. None: it carries out every order that comes through Temporal."""
+    require_signed_orders: bool = True
+    """With ``order_keys``: false carries out unsigned orders, too, until the steps that an older release ordered have
+    ended."""
     users: dict[str, str] = {}
     """Submitting user -> local account that the user's jailed ranks run as, e.g. ``{alice: alice}``. The ranks of each
     job of any other user run as an account of the job's own, out of ``attempt_uids``. Never root. ``*``, for all users,
@@ -409,6 +418,9 @@ class Settings(BaseSettings):
     key_ring: Path | None = None
     """File with the keys that seal secrets and all data in Temporal (``gpu-platform keys create``); a node worker gets
     a file of its own. None: nothing is sealed. ``gpu-platform up`` makes ``<state_dir>/keys``."""
+    signing_key: Path | None = None
+    """File with the key by which control workers sign orders to hosts (``gpu-platform keys create``). None: they sign
+    none."""
     api_url: str = "http://127.0.0.1:8700"
     """Where clients and node workers find the service."""
     api_urls: list[str] = []

@@ -72,7 +72,7 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
             context = ServiceContext(
                 settings=settings,
                 store=store,
-                workflows=JobWorkflows(temporal or connect_lazily(settings.temporal)),
+                workflows=JobWorkflows(temporal or connect_lazily(settings)),
                 feed=EventFeed(store),
                 node_workers=node_workers,
                 rate_limits=RateLimits(settings.service.rate_limits),

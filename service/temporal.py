@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.job_start import JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
+from activities.payloads.converter import converter_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.observability import get_logger
-from gpu_platform.settings import TemporalSettings
+from gpu_platform.settings import Settings
 from gpu_platform.store.restoring.orphans import HeldAttempt
 
 RPC_TIMEOUT = timedelta(seconds=5)
@@ -36,7 +36,7 @@ class WorkflowGone(Exception):
     """There is no such workflow, or it has ended."""
 
 
-def connect_lazily(settings: TemporalSettings) -> ClientProvider:
+def connect_lazily(settings: Settings) -> ClientProvider:
     """Returns a function that gives one client. It connects at its first call, so the service may start before
     Temporal."""
     client: Client | None = None
@@ -45,7 +45,10 @@ def connect_lazily(settings: TemporalSettings) -> ClientProvider:
         nonlocal client
         if client is None:
             client = await Client.connect(
-                settings.address, namespace=settings.namespace, data_converter=pydantic_data_converter, lazy=True
+                settings.temporal.address,
+                namespace=settings.temporal.namespace,
+                data_converter=converter_of(settings),
+                lazy=True,
             )
         return client
 

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from typing import Any
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Worker
+from temporalio.worker import Interceptor, Worker
 
 from activities.job_workflows import TemporalJobWorkflows, WorkflowLife
 from activities.leader.housekeeping import Housekeeping
@@ -114,7 +114,8 @@ class SimulatedNode:
         scrubber = Scrubber(self.settings.node, nvml, self._home, reset=reset, on_failure=fitness.report)
         sharing = Sharing(self.settings.node, nvml, inventory, self._home, reset=reset, scrubber=scrubber)
         self.agent = HostAgent(self.settings, nvml, inventory, self.health, stages=[accountant, fitness, sharing])
-        self.faults = FaultDispatcher(self._home / "faults", platform.client, self.agent, reset_attempts=2)
+        self.client = platform.node_client(name)
+        self.faults = FaultDispatcher(self._home / "faults", self.client, self.agent, reset_attempts=2)
         self.attempts = AttemptWatch(
             self.settings.node,
             nvml,
@@ -180,6 +181,8 @@ class Platform:
         self.settings = Settings(state_dir=state_dir)
         self.leading: LeaderActivities | None = None
         self.node_fields: Callable[[str], Mapping[str, Any]] = lambda name: {}
+        self.node_client: Callable[[str], Client] = lambda name: client
+        self.node_guards: Callable[[], Sequence[Interceptor]] = list
 
     @classmethod
     @asynccontextmanager
@@ -196,13 +199,19 @@ class Platform:
         policy: Mapping[str, Any] | None = None,
         remediation: RemediationSettings | None = None,
         node_fields: Callable[[str], Mapping[str, Any]] | None = None,
+        node_client: Callable[[str], Client] | None = None,
+        node_guards: Callable[[], Sequence[Interceptor]] = list,
+        signs_orders: bool = False,
     ) -> AsyncIterator[Platform]:
         """``machines`` maps host names to machine types. ``schedule=False``: nothing is ever placed.
 
         A host in ``silent`` has registered but takes no activities until ``listening``. ``policy``: its fields.
-        ``node_fields``: more settings of a host, by its name.
+        ``node_fields``: more settings of a host, by its name. ``node_client``: the host's own client of Temporal.
+        ``node_guards``: what its worker asks before it runs an activity. ``signs_orders``: see ``control_worker``.
         """
         platform = cls(client, store, state_dir)
+        platform.node_client = node_client or platform.node_client
+        platform.node_guards = node_guards
         if node_fields is not None:
             platform.node_fields = node_fields
         async with contextlib.AsyncExitStack() as stack:
@@ -228,6 +237,7 @@ class Platform:
                 executor,
                 settings=remediation,
                 lease_ttl_s=LEASE_TTL_S,
+                signs_orders=signs_orders,
                 checked=True,
                 cached=cached,
             )
@@ -245,7 +255,7 @@ class Platform:
     def listening(self, name: str) -> Worker:
         """``async with`` it: the host runs its activities in the block."""
         node = self.nodes[name]
-        return node_worker(self.client, node.agent, node.faults, node.health, node.reboot)
+        return node_worker(node.client, node.agent, node.faults, node.health, node.reboot, self.node_guards())
 
     async def change_leader(self) -> None:
         """Let the scheduler stop, and a new one without memory lead."""

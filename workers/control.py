@@ -12,17 +12,22 @@ from temporalio.worker import Worker
 from activities.admission import AdmissionActivities
 from activities.cleanup import CleanupActivities
 from activities.host_report import HostReportActivities
+from activities.interrupts import InterruptActivities
 from activities.job_workflows import TemporalJobWorkflows
+from activities.payloads.converter import converter_of
+from activities.payloads.orders import SigningOrders
 from activities.placement import PlacementActivities
 from activities.remediation import RemediationActivities
 from activities.repair import RepairActivities
 from activities.reservation import ReservationActivities
 from activities.takeover import TakeoverActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE
+from gpu_platform.identity.signing import OrderSigner
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import RemediationSettings, Settings
 from gpu_platform.state_dir import keep_private
 from gpu_platform.store import Store
+from workers.order_checks import OrderChecks
 from workers.process import connect, run_process
 from workflows.cleanup import CleanupWorkflow
 from workflows.host_report import HostReportWorkflow
@@ -41,12 +46,14 @@ def control_worker(
     *,
     settings: RemediationSettings | None = None,
     lease_ttl_s: float,
+    signs_orders: bool = False,
     checked: bool = False,
     cached: int = 2000,
 ) -> Worker:
     """The Temporal worker that runs workflows and their database steps.
 
-    ``checked``: run workflows in the sandbox, as tests do. ``cached``: how many workflows are kept between their tasks.
+    ``signs_orders``: hosts obey signed orders only. ``checked``: run workflows in the sandbox, as tests do. ``cached``:
+    how many workflows are kept between their tasks.
     """
     admission = AdmissionActivities(store)
     placement = PlacementActivities(store)
@@ -62,6 +69,7 @@ def control_worker(
         workflows=[JobWorkflow, RemediationWorkflow, SchedulerWorkflow, CleanupWorkflow, HostReportWorkflow],
         activities=[
             admission.admit_job,
+            InterruptActivities(store, asks=signs_orders).may_cancel,
             TakeoverActivities(store).take_over,
             placement.place_gang,
             reservation.reserve_gang,
@@ -101,6 +109,13 @@ def control_worker(
     )
 
 
+def order_signing(settings: Settings, store: Store, executor: ThreadPoolExecutor) -> SigningOrders | None:
+    """What signs orders to hosts. None: there is no key for that."""
+    if settings.signing_key is None:
+        return None
+    return SigningOrders(OrderSigner.load(settings.signing_key), OrderChecks(store, executor))
+
+
 async def main() -> None:
     """Run the control worker until it is told to stop."""
     settings = Settings()
@@ -108,10 +123,17 @@ async def main() -> None:
     keep_private(settings.state_dir)
     store = Store(settings.store_url)
     await asyncio.to_thread(store.migrate)
-    client = await connect(settings)
     with ThreadPoolExecutor(DATABASE_THREADS, thread_name_prefix="database") as executor:
+        client = await connect(
+            settings, converter=converter_of(settings, orders=order_signing(settings, store, executor))
+        )
         worker = control_worker(
-            client, store, executor, settings=settings.remediation, lease_ttl_s=settings.lease_ttl_s
+            client,
+            store,
+            executor,
+            settings=settings.remediation,
+            lease_ttl_s=settings.lease_ttl_s,
+            signs_orders=settings.signing_key is not None,
         )
         await worker.run()
 

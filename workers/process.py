@@ -11,9 +11,10 @@ from typing import Any
 import structlog
 import uvloop
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
+from activities.payloads.converter import converter_of
 from gpu_platform.settings import Settings
 from workers.rpc_deadlines import RpcDeadlines
 
@@ -22,9 +23,12 @@ log = structlog.get_logger()
 CONNECT_RETRY_S = 0.5
 
 
-async def connect(settings: Settings, *, lazy: bool = False) -> Client:
-    """A client of Temporal. Waits for a server that does not answer yet, and logs it. ``lazy``: connect at the first
-    use."""
+async def connect(settings: Settings, *, lazy: bool = False, converter: DataConverter | None = None) -> Client:
+    """A client of Temporal. Waits for a server that does not answer yet, and logs it.
+
+    ``lazy``: connect at the first use. ``converter``: None means that of the control plane.
+    """
+    converter = converter or converter_of(settings)
     runtime = Runtime(
         telemetry=TelemetryConfig(
             logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
@@ -36,7 +40,7 @@ async def connect(settings: Settings, *, lazy: bool = False) -> Client:
             return await Client.connect(
                 settings.temporal.address,
                 namespace=settings.temporal.namespace,
-                data_converter=pydantic_data_converter,
+                data_converter=converter,
                 runtime=runtime,
                 lazy=lazy,
                 interceptors=[RpcDeadlines()],

@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import BaseModel
 
     from activities.admission import AdmissionActivities
+    from activities.interrupts import InterruptActivities
     from activities.reservation import EndAttempt, ReservationActivities, StartedFrom
     from activities.search_attributes import HOSTS, STATE
     from gpu_platform.domain.contracts import AttemptKey
@@ -94,11 +95,22 @@ class JobWorkflow:
                 # Eviction from the worker's cache cancels every task, this one and the work: then it ends here.
                 if work.done() or workflow.cancellation_reason() is None:
                     raise
+                if not await self._may_cancel():
+                    continue
                 cancelled_in_temporal = True
                 self._stop.cancel = self._stop.cancel or Interrupt(actor="temporal", reason="cancelled in Temporal")
         if cancelled_in_temporal and result.state is JobState.CANCELLED:
             raise asyncio.CancelledError
         return result
+
+    async def _may_cancel(self) -> bool:
+        """False if hosts would not obey: they stop ranks only if somebody asked the service for it."""
+        if not workflow.patched("ask-before-cancel"):
+            return True
+        may = await database_step(InterruptActivities.may_cancel, self._id, summary="Did somebody cancel the job?")
+        if not may:
+            self._timeline.note("cancelled in Temporal, but nobody asked the service for it: the job goes on")
+        return may
 
     # -- signals and queries -------------------------------------------------------------------
 

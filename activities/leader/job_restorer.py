@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.converter import WorkflowSerializationContext
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -92,6 +93,10 @@ class _Status(BaseModel):
     state: JobState
     placement: Placement | None
     progress: JobProgress
+
+
+class _NotOurs(Exception):
+    """A workflow that somebody else started: its argument is not sealed with our keys."""
 
 
 class JobRestorer:
@@ -181,12 +186,16 @@ class JobRestorer:
     async def _restore_open(self, job_id: str, started: datetime) -> bool:
         """Restore the job of an open workflow. True: it must be tried again."""
         try:
+            spec = (await self._input(job_id)).spec
             status = await self._status(job_id)
             if status.state.is_terminal or (status.state is JobState.PENDING and not await self._is_lost(job_id)):
                 # A job that is just ending, or is just being admitted or withdrawn.
                 self._asked.add(job_id)
                 return False
-            spec = (await self._input(job_id)).spec
+        except _NotOurs as error:
+            log.warning("job.not_ours", job=job_id, error=str(error))
+            self._asked.add(job_id)
+            return False
         except (RPCError, WorkflowQueryFailedError) as error:  # the workflow closed, or no control worker runs yet
             log.warning("job.restore_delayed", job=job_id, error=str(error))
             return self._may_try(job_id)
@@ -320,7 +329,12 @@ class JobRestorer:
         )
         answer = await self._client.workflow_service.get_workflow_execution_history(request, timeout=QUERY_TIMEOUT)
         started = answer.history.events[0].workflow_execution_started_event_attributes
-        [given] = await self._client.data_converter.decode(list(started.input.payloads), [JobInput])
+        of_workflow = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=job_id)
+        converter = self._client.data_converter.with_context(of_workflow)
+        try:
+            [given] = await converter.decode(list(started.input.payloads), [JobInput])
+        except (KeyError, RuntimeError) as error:  # the payload codec refused it
+            raise _NotOurs(f"the argument of workflow {job_id} was not written by this platform") from error
         return given
 
     async def _all(self, looks: Iterable[Awaitable[T]]) -> list[T]:

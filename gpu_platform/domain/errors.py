@@ -21,6 +21,8 @@
     ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
     ├── Unavailable               Temporal or the database is away; try again
     │   └── TooManyRequests       the caller asks more often than it may; try again later
+    ├── CannotOpen                sealed data has no key here, or was changed or moved (``identity/key_ring.py``)
+    ├── OrderRefused              a host got an order that control did not sign (``identity/signing.py``)
     └── CannotStart               the platform cannot run here: a port in use, no Temporal server
 
 ``code`` is stable and appears in API answers, metric labels and workflow failures. ``retryable`` says whether the

@@ -210,12 +210,16 @@ def create(path: Path) -> None:
         os.unlink(draft)
 
 
-def rotate(path: Path, *, after_s: float = 0.0) -> Key:
-    """Add a key, which seals new data after ``after_s`` seconds: by then every process must have the file."""
+def rotate(path: Path, *, after_s: float = 2 * LOOK_S) -> Key:
+    """Add a key, which seals new data after ``after_s`` seconds: by then every process must have the file.
+
+    Files of single scopes that were exported into the same folder get the key, too.
+    """
     keys = _whole_ring(path)
     # The first key of all seals from the beginning, so a later one is always newer.
     added = Key.new(max(time.time() + after_s, keys[-1].use_from + 0.001))
     _write(path, "", [*keys, added])
+    _export_again(path)
     return added
 
 
@@ -228,11 +232,19 @@ def remove(path: Path, key_id: str) -> None:
     if KeyFile(path).newest(time.time()).id == key_id:
         raise CannotStart(f"key {key_id} seals new data now: rotate first, then remove it")
     _write(path, "", left)
+    _export_again(path)
 
 
 def list_keys(path: Path) -> list[tuple[str, float]]:
     """Id and ``use_from`` of each key, oldest first."""
     return [(key.id, key.use_from) for key in KeyFile(path).all()]
+
+
+def _export_again(path: Path) -> None:
+    ring = KeyRing.load(path)
+    for other in sorted(path.parent.glob("*.json")):
+        if other != path and (scope := KeyRing.load(other).scope):
+            ring.scoped(scope).export(other)
 
 
 def _whole_ring(path: Path) -> list[Key]:

@@ -27,11 +27,10 @@ from gpu_platform.store.events import append_event
 from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.jobs.checkpoints import saved_at
+from gpu_platform.store.jobs.interrupts import PREEMPTING
 from gpu_platform.store.models import allocation, event, host, job
 from gpu_platform.store.reservations.shares import grant_of
 
-PREEMPTING = "job.preempting"
-"""Kind of the event: an attempt is being preempted."""
 _HOUR_S = 3600.0
 _TELEMETRY = TypeAdapter(list[GpuTelemetry])
 

@@ -11,12 +11,13 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 
+from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.errors import IllegalTransition, NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Interrupt, Job
 from gpu_platform.domain.jobs.spec import Fencing, JobSpec
 from gpu_platform.domain.states import JOB_TRANSITIONS, JobState, check_transition
 from gpu_platform.observability import bound, get_logger
-from gpu_platform.store.jobs import admission, jobs
+from gpu_platform.store.jobs import admission, interrupts, jobs
 from gpu_platform.store.restoring import orphans
 from service.context import ServiceContext, now
 from service.operations import checkpoints, dry_runs
@@ -68,6 +69,9 @@ async def interrupt(context: ServiceContext, job_id: str, verb: Verb, actor: str
     if job.state is wanted:
         return job
     request = Interrupt(actor=actor, reason=reason)
+    # First into the database: control signs no stop for a signal that only Temporal knows.
+    key = AttemptKey(job_id=job.id, attempt=job.attempt)
+    await run_in_threadpool(interrupts.record_interrupt, context.store, key, verb, actor, reason, now())
     try:
         await context.workflows.interrupt(job_id, job.spec, verb, request, pending=job.state is JobState.PENDING)
     except WorkflowGone:

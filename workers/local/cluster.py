@@ -19,7 +19,7 @@ from activities.search_attributes import ALL as SEARCH_ATTRIBUTES
 from gpu_platform.domain.contracts import node_task_queue
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.hosts.system.ports import free_port
-from gpu_platform.identity import key_ring
+from gpu_platform.identity import key_ring, signing
 from gpu_platform.identity.key_ring import KeyRing
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
@@ -94,6 +94,7 @@ class LocalCluster:
             "GPU_PLATFORM_TEMPORAL__ADDRESS": self.temporal_address,
             "GPU_PLATFORM_TEMPORAL__UI_URL": self.ui_url,
             "GPU_PLATFORM_KEY_RING": str(self.keys),
+            "GPU_PLATFORM_SIGNING_KEY": str(self.signing_key),
             **({"GPU_PLATFORM_DATABASE_URL": config.database_url} if config.database_url else {}),
             **_open_namespaces(),
             **config.settings,
@@ -133,6 +134,11 @@ class LocalCluster:
     def database_url(self) -> str:
         """Address of the database."""
         return self.config.database_url or f"sqlite:///{self.config.state_dir / 'platform.db'}"
+
+    @property
+    def signing_key(self) -> Path:
+        """The key that signs orders to hosts. Its public key is next to it, with the suffix ``.pub``."""
+        return self.keys.with_name("orders.key")
 
     @property
     def keys(self) -> Path:
@@ -196,10 +202,26 @@ class LocalCluster:
                 )
 
     def _make_keys(self) -> None:
+        if self._is_of_older_release():
+            self._older.parent.mkdir(mode=0o700, exist_ok=True)
+            self._older.write_text("Steps of jobs that an older release started are neither sealed nor signed.\n")
         key_ring.create(self.keys)
+        signing.create(self.signing_key)
         ring = KeyRing.load(self.keys)
         for name in self.nodes:
             ring.scoped(node_task_queue(name)).export(self.node_keys(name))
+        if self._older.exists():
+            for child in self.children:
+                child.env.setdefault("GPU_PLATFORM_TEMPORAL__PLAIN_PAYLOADS", "accept")
+                child.env.setdefault("GPU_PLATFORM_NODE__REQUIRE_SIGNED_ORDERS", "false")
+
+    @property
+    def _older(self) -> Path:
+        """While this file is there, what is neither sealed nor signed is taken."""
+        return self.keys.with_name("accept-older")
+
+    def _is_of_older_release(self) -> bool:
+        return not self.keys.exists() and (self.config.state_dir / "temporal.db").exists()
 
     def _temporal_argv(self, database: Path) -> list[str]:
         binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
@@ -221,7 +243,11 @@ class LocalCluster:
         ]  # fmt: skip
 
     def _node(self, node: NodeSpec) -> ChildProcess:
-        env = {"GPU_PLATFORM_NODE__NAME": node.name, "GPU_PLATFORM_KEY_RING": str(self.node_keys(node.name))}
+        env = {
+            "GPU_PLATFORM_NODE__NAME": node.name,
+            "GPU_PLATFORM_KEY_RING": str(self.node_keys(node.name)),
+            "GPU_PLATFORM_NODE__ORDER_KEYS": str(self.signing_key.with_suffix(".pub")),
+        }
         for key, value in (("SIMULATE", node.simulate), ("LEAF", node.leaf), ("SPINE", node.spine)):
             if value is not None:
                 env[f"GPU_PLATFORM_NODE__{key}"] = value

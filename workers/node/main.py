@@ -16,11 +16,14 @@ import structlog
 from prometheus_client import REGISTRY
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import Interceptor, Worker
 
 from activities.node.launch import LaunchActivities
 from activities.node.watch import RankWatcher, WatchActivities
+from activities.payloads.converter import converter_of
+from activities.payloads.orders import CheckingOrders, OrderGuard
 from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
@@ -49,6 +52,7 @@ from gpu_platform.hosts.processes.record_cleanup import RecordRetention
 from gpu_platform.hosts.sharing.stage import Sharing
 from gpu_platform.hosts.system.lease_file import lease_path
 from gpu_platform.hosts.system.paths import node_dir
+from gpu_platform.identity.signing import PinnedKeys
 from gpu_platform.observability import configure_logging
 from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
@@ -76,6 +80,7 @@ def node_worker(
     faults: FaultDispatcher,
     health: HealthMonitor,
     reboot: Callable[[str | None], Awaitable[None]],
+    interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
     """The Temporal worker of this host, with the activities that it runs."""
     watcher = RankWatcher(agent, faults.recent_fault)
@@ -96,9 +101,22 @@ def node_worker(
             repairing.check_gpu,
             repairing.reboot_host,
         ],
+        interceptors=interceptors,
         max_concurrent_activities=1000,
         max_concurrent_activity_task_polls=2,
     )
+
+
+def node_converter(settings: Settings) -> DataConverter:
+    """The data converter of this host: with its own keys, and it checks who signed its orders."""
+    node = settings.node
+    orders = None if node.order_keys is None else CheckingOrders(node.name, PinnedKeys(node.order_keys))
+    return converter_of(settings, home=node_task_queue(node.name), orders=orders)
+
+
+def order_guards(settings: Settings) -> list[Interceptor]:
+    """What refuses orders that control did not sign. Empty: there is no key to check them with."""
+    return [OrderGuard(required=settings.node.require_signed_orders)] if settings.node.order_keys else []
 
 
 def report_maker(
@@ -143,7 +161,8 @@ async def run_activities(
     reboot: Callable[[str | None], Awaitable[None]],
 ) -> None:
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
-    await node_worker(await connect(settings), agent, faults, health, reboot).run()
+    client = await connect(settings, converter=node_converter(settings))
+    await node_worker(client, agent, faults, health, reboot, order_guards(settings)).run()
 
 
 def report_by_temporal(client: Client) -> TemporalReporter:
@@ -236,7 +255,7 @@ async def main() -> None:
     lease_file = Path(lease_path(str(home)))
     nvml, inventory = open_gpus(node, home)
     # Connect lazily, so that the lease is kept while Temporal does not answer.
-    client = await connect(settings, lazy=True)
+    client = await connect(settings, lazy=True, converter=node_converter(settings))
     policy = FaultPolicy.load(node.fault_policy)
     health = health_monitor(settings, nvml, inventory, home, policy, lambda fault: faults.report(fault))
     accountant = Accountant(home)

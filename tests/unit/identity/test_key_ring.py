@@ -67,8 +67,11 @@ def test_after_a_rotation_a_running_process_seals_with_the_new_key(path: Path, m
     monkeypatch.setattr(key_ring, "LOOK_S", 0.0)
     ring = KeyRing.load(path).scoped("temporal")
     old = ring.seal(b"old")
-    added = key_ring.rotate(path)
+    exported = path.with_name("node-a.json")
+    KeyRing.load(path).scoped("node-a").export(exported)
+    added = key_ring.rotate(path, after_s=0)
     time.sleep(0.005)
+    assert KeyRing.key_id(KeyRing.load(exported).seal(b"x")) == added.id
     new = ring.seal(b"new")
     assert KeyRing.key_id(new) == added.id != KeyRing.key_id(old)
     assert (ring.open(old), ring.open(new)) == (b"old", b"new")
@@ -88,7 +91,7 @@ def test_a_removed_key_opens_nothing_and_the_key_in_use_is_not_removed(path: Pat
     sealed = KeyRing.load(path).seal(b"x")
     with pytest.raises(CannotStart, match="rotate first"):
         key_ring.remove(path, KeyRing.key_id(sealed))
-    key_ring.rotate(path)
+    key_ring.rotate(path, after_s=0)
     time.sleep(0.005)
     key_ring.remove(path, KeyRing.key_id(sealed))
     with pytest.raises(CannotOpen, match="has no key"):

@@ -1,0 +1,89 @@
+"""What the database says about an order to a host: control signs only what it finds here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.jobs.placement import Placement
+from gpu_platform.domain.jobs.spec import JobSpec
+from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.store.database import reading
+from gpu_platform.store.leadership.leases import host_terms
+from gpu_platform.store.models import gpu, job, repair
+from gpu_platform.store.reservations.allocations import is_held
+
+
+@dataclass(frozen=True, slots=True)
+class JobStands:
+    """How far a job is."""
+
+    state: JobState
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """What an attempt holds, and what its job runs there."""
+
+    spec: JobSpec
+    placement: Placement
+    terms: dict[str, int]
+    """Host -> its fencing token now."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRepair:
+    """The repair of a host that goes on."""
+
+    gpu_uuid: str
+    step: str
+    boot_id: str | None
+
+
+@reading
+def job_stands(session: Session, job_id: str) -> JobStands | None:
+    """The job's state and attempt. None: there is no such job."""
+    row = session.execute(_STANDS, {"job_id": job_id}).one_or_none()
+    return None if row is None else JobStands(JobState(row.state), row.attempt)
+
+
+@reading
+def held_place(session: Session, key: AttemptKey) -> HeldPlace | None:
+    """What the attempt holds. None: it holds nothing, or is not its job's attempt any more."""
+    row = session.execute(_PLACE, {"key_job": key.job_id, "key_attempt": key.attempt}).one_or_none()
+    if row is None or row.placement is None or not is_held(session, key):
+        return None
+    placement = Placement.model_validate_json(row.placement)
+    terms = host_terms(session, key, placement.hosts)
+    return HeldPlace(JobSpec.model_validate_json(row.spec), placement, terms)
+
+
+@reading
+def gpu_in_reset(session: Session, uuid: str, host: str) -> bool:
+    """True if the GPU is of this host, and out of service for a reset."""
+    row = session.execute(select(gpu.c.host, gpu.c.state).where(gpu.c.uuid == uuid)).one_or_none()
+    return row is not None and row.host == host and row.state == GpuState.RESETTING
+
+
+@reading
+def is_gpu_of(session: Session, uuid: str, host: str) -> bool:
+    """True if the GPU is of this host."""
+    return session.scalar(select(gpu.c.host).where(gpu.c.uuid == uuid)) == host
+
+
+@reading
+def open_repair(session: Session, host: str) -> OpenRepair | None:
+    """The repair of the host that goes on. None: there is none."""
+    columns = select(repair.c.gpu_uuid, repair.c.step, repair.c.boot_id)
+    row = session.execute(columns.where(repair.c.host == host, repair.c.ended_at.is_(None))).one_or_none()
+    return None if row is None else OpenRepair(row.gpu_uuid, row.step, row.boot_id)
+
+
+_STANDS = select(job.c.state, job.c.attempt).where(job.c.id == bindparam("job_id"))
+_PLACE = select(job.c.spec, job.c.placement).where(
+    job.c.id == bindparam("key_job"), job.c.attempt == bindparam("key_attempt")
+)

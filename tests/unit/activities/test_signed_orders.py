@@ -1,0 +1,131 @@
+"""A host carries out an order if control signed it for this step, host, workflow and argument, in time, and once."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import ActivitySerializationContext
+from temporalio.testing import ActivityEnvironment
+
+from activities.payloads import orders
+from activities.payloads.orders import Asked, CheckingOrders, OrderGuard, SigningOrders
+from gpu_platform.identity import signing
+from gpu_platform.identity.signing import OrderRefused, OrderSigner, PinnedKeys
+
+ARGUMENT = Payload(metadata={"encoding": b"json/plain"}, data=b'{"x":1}')
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    signing.create(tmp_path / "orders.key")
+    return tmp_path / "orders.key"
+
+
+def context(**fields: object) -> ActivitySerializationContext:
+    asked = ActivitySerializationContext(
+        namespace="n",
+        activity_id="1",
+        activity_type="launch_ranks",
+        activity_task_queue="node-a",
+        workflow_id="j-1",
+        workflow_type="JobWorkflow",
+        is_local=False,
+    )
+    return dataclasses.replace(asked, **fields)  # type: ignore[arg-type]
+
+
+async def confirmed(asked: Asked) -> str | None:
+    return None
+
+
+async def signed(key: Path, **fields: object) -> Payload:
+    return await SigningOrders(OrderSigner.load(key), confirmed).encode(context(**fields), ARGUMENT)
+
+
+def carry_out(
+    key: Path, payload: Payload, guard: OrderGuard | None = None, *, host: str = "a", run: str = "r", **fields: object
+) -> None:
+    """What a node worker does before an activity runs. Raises :class:`OrderRefused`."""
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, workflow_run_id=run, activity_id="1")
+    checks, guard = CheckingOrders(host, PinnedKeys(key.with_suffix(".pub"))), guard or OrderGuard(required=True)
+
+    def step() -> None:
+        checks.decode(context(**fields), [payload])
+        guard.check()
+
+    in_its_own_task(lambda: environment.run(step))
+
+
+def in_its_own_task(step: Callable[[], None]) -> None:
+    contextvars.copy_context().run(step)
+
+
+async def test_a_signed_order_is_carried_out_and_may_be_tried_again(key: Path) -> None:
+    payload, guard = await signed(key), OrderGuard(required=True)
+    carry_out(key, payload, guard)
+    carry_out(key, payload, guard)
+    with pytest.raises(OrderRefused, match="for another activity"):
+        carry_out(key, payload, guard, run="another run")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"activity_type": "prepare_host"}, {"workflow_id": "j-2"}, {"host": "b", "activity_task_queue": "node-b"}],
+    ids=str,
+)
+async def test_an_order_for_something_else_is_refused(key: Path, fields: dict[str, str]) -> None:
+    with pytest.raises(OrderRefused, match="the signature is of launch_ranks on a for j-1"):
+        carry_out(key, await signed(key), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["order", "order-signature", "order-key", "data"])
+async def test_every_change_is_found(key: Path, name: str) -> None:
+    payload = await signed(key)
+    if name == "data":
+        payload.data = b'{"x":2}'
+    else:
+        payload.metadata[name] = payload.metadata[name][:-1] + bytes([payload.metadata[name][-1] ^ 1])
+    with pytest.raises(OrderRefused):
+        carry_out(key, payload)
+
+
+async def test_an_order_of_another_key_is_refused(key: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "orders.key"
+    signing.create(other)
+    with pytest.raises(OrderRefused, match="is not in"):
+        carry_out(key, await signed(other))
+
+
+async def test_an_expired_order_is_refused_and_a_stop_never_expires(key: Path) -> None:
+    guard = OrderGuard(required=True, now=lambda: 4e9)
+    with pytest.raises(OrderRefused, match="it expired"):
+        carry_out(key, await signed(key), guard)
+    carry_out(key, await signed(key, activity_type="stop_ranks"), guard, activity_type="stop_ranks")
+
+
+async def test_an_unsigned_order_is_carried_out_only_while_the_setting_says_so(key: Path) -> None:
+    carry_out(key, ARGUMENT, OrderGuard(required=False))
+    with pytest.raises(OrderRefused, match="not signed by control"):
+        carry_out(key, ARGUMENT)
+    # A wrong signature is refused all the same.
+    forged = Payload(metadata={**ARGUMENT.metadata, "order": b"{}"}, data=ARGUMENT.data)
+    with pytest.raises(OrderRefused):
+        carry_out(key, forged, OrderGuard(required=False))
+
+
+async def test_control_does_not_sign_what_the_database_does_not_confirm(key: Path) -> None:
+    async def refused(asked: Asked) -> str | None:
+        return f"no {asked.step} on {asked.host} for {asked.workflow_id}"
+
+    assert await SigningOrders(OrderSigner.load(key), refused).encode(context(), ARGUMENT) == ARGUMENT
+
+
+def test_orders_expire_before_a_host_forgets_the_attempt() -> None:
+    hours = 24.0
+    assert max(orders.EXPIRES_S[step] for step in ("prepare_host", "launch_ranks")) < hours * 3600 / 10

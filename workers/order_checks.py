@@ -1,0 +1,133 @@
+"""Does the database confirm what a workflow asks of a host? Control signs nothing else.
+
+Whoever writes into Temporal can start workflows and send signals, and control runs them. But a host obeys signed orders
+only, and what is signed here is what the service, the scheduler and the leader wrote into the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from pydantic import TypeAdapter, ValidationError
+
+from activities.payloads.orders import Asked
+from activities.repair import RebootRequest
+from gpu_platform.domain.contracts import CLEANUP_WORKFLOW, JOB_WORKFLOW, cleanup_id, remediation_id
+from gpu_platform.domain.hosts.remediation import RepairStep
+from gpu_platform.domain.jobs.attempt import HostPlan, LaunchRequest, StopRequest, WatchRequest
+from gpu_platform.domain.states import JobState
+from gpu_platform.store import Store
+from gpu_platform.store.jobs import interrupts
+from gpu_platform.store.reservations import confirmations
+from workflows.attempts.host_plans import plan_hosts
+
+
+class OrderChecks:
+    """Answers for each step on a host why it is not confirmed, or None. Reads the database in ``executor``."""
+
+    def __init__(self, store: Store, executor: Executor | None = None) -> None:
+        self._store, self._executor = store, executor
+        self._checks: dict[str, Callable[[Asked], str | None]] = {
+            "prepare_host": lambda asked: self._start(asked, HostPlan.model_validate_json(asked.argument)),
+            "launch_ranks": lambda asked: self._start(asked, LaunchRequest.model_validate_json(asked.argument).plan),
+            "watch_ranks": lambda asked: self._watch(asked, WatchRequest.model_validate_json(asked.argument)),
+            "stop_ranks": lambda asked: self._stop(asked, StopRequest.model_validate_json(asked.argument)),
+            "reset_gpu": self._reset,
+            "check_gpu": self._check_gpu,
+            "reset_host": lambda asked: self._repair(asked, RepairStep.HOST_RESET, _uuid(asked)),
+            "reboot_host": self._reboot,
+        }
+
+    async def __call__(self, asked: Asked) -> str | None:
+        """Why the step is not confirmed. None: it is."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.refusal, asked)
+
+    def refusal(self, asked: Asked) -> str | None:
+        """As above, in this thread."""
+        check = self._checks.get(asked.step)
+        if check is None:
+            return f"no host has a step {asked.step}"
+        try:
+            return check(asked)
+        except ValidationError as error:
+            return f"its argument is none of this step: {error.error_count()} errors"
+
+    def _start(self, asked: Asked, plan: HostPlan) -> str | None:
+        if asked.workflow_id != plan.key.job_id:
+            return f"workflow {asked.workflow_id} is not that of job {plan.key.job_id}"
+        place = confirmations.held_place(self._store, plan.key)
+        if place is None:
+            return f"attempt {plan.key} holds nothing"
+        plans = plan_hosts(place.spec, plan.key, place.placement, place.terms)
+        right = next((one for one in plans if one.host == asked.host), None)
+        if right is None or plan.host != asked.host:
+            return f"attempt {plan.key} has no rank on host {asked.host}"
+        if plan != right:
+            wrong = [name for name in HostPlan.model_fields if getattr(plan, name) != getattr(right, name)]
+            return f"the plan differs from the job in {', '.join(wrong)}"
+        return None
+
+    def _watch(self, asked: Asked, request: WatchRequest) -> str | None:
+        if asked.workflow_id != request.key.job_id or asked.workflow_type != JOB_WORKFLOW:
+            return f"workflow {asked.workflow_id} is not that of job {request.key.job_id}"
+        if request.host != asked.host or not request.ranks:
+            return "it watches no rank of this host"
+        return None
+
+    def _stop(self, asked: Asked, request: StopRequest) -> str | None:
+        key = request.key
+        if request.host != asked.host:
+            return f"it is for host {request.host}"
+        if asked.workflow_type == CLEANUP_WORKFLOW and asked.workflow_id == cleanup_id(key):
+            return None  # its first step found that no workflow drives the attempt
+        if asked.workflow_id != key.job_id or asked.workflow_type != JOB_WORKFLOW:
+            return f"workflow {asked.workflow_id} is not that of job {key.job_id}"
+        job = confirmations.job_stands(self._store, key.job_id)
+        if job is None or job.state.is_terminal or job.attempt != key.attempt:
+            return None  # the attempt is over, or the database lost the job
+        if request.reason == JobState.CANCELLED and not interrupts.is_cancelled(self._store, key.job_id):
+            return "nobody asked the service to cancel or kill the job"
+        if request.reason == JobState.PREEMPTED and not self._is_preempted(request):
+            return f"neither the scheduler nor an operator preempts attempt {key}"
+        return None
+
+    def _is_preempted(self, request: StopRequest) -> bool:
+        if interrupts.is_preempted(self._store, request.key):
+            return True
+        place = confirmations.held_place(self._store, request.key)
+        hosts = [] if place is None else place.placement.hosts
+        return any(confirmations.open_repair(self._store, host) is not None for host in hosts)
+
+    def _reset(self, asked: Asked) -> str | None:
+        uuid = _uuid(asked)
+        if asked.workflow_id != remediation_id(uuid):
+            return f"workflow {asked.workflow_id} is not the remediation of GPU {uuid}"
+        return None if confirmations.gpu_in_reset(self._store, uuid, asked.host) else f"GPU {uuid} is not RESETTING"
+
+    def _check_gpu(self, asked: Asked) -> str | None:
+        uuid = _uuid(asked)
+        if asked.workflow_id != remediation_id(uuid) or not confirmations.is_gpu_of(self._store, uuid, asked.host):
+            return f"workflow {asked.workflow_id} does not heal GPU {uuid} of host {asked.host}"
+        return None
+
+    def _reboot(self, asked: Asked) -> str | None:
+        request = RebootRequest.model_validate_json(asked.argument)
+        found = confirmations.open_repair(self._store, asked.host)
+        if found is not None and (request.host, request.boot_id) != (asked.host, found.boot_id):
+            return f"host {asked.host} is repaired in another boot"
+        return self._repair(asked, RepairStep.REBOOT, "" if found is None else found.gpu_uuid)
+
+    def _repair(self, asked: Asked, step: RepairStep, uuid: str) -> str | None:
+        found = confirmations.open_repair(self._store, asked.host)
+        if found is None or found.step != step or found.gpu_uuid != uuid or asked.workflow_id != remediation_id(uuid):
+            return f"no {step.description} of host {asked.host} is under way for workflow {asked.workflow_id}"
+        return None
+
+
+def _uuid(asked: Asked) -> str:
+    return _TEXT.validate_json(asked.argument)
+
+
+_TEXT = TypeAdapter(str)
