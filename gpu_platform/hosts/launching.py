@@ -189,6 +189,11 @@ class Launcher:
 
     def _check_plan(self, plan: HostPlan) -> None:
         """Raise :class:`PreflightFailed` unless the GPUs are fit for work and the programs can be started here."""
+        if plan.require_isolation and self._jail_planner is None:
+            raise HostUnavailable(
+                f"{plan.host} does not isolate ranks, and the job requires it (require_isolation): "
+                "set node.isolation to required there"
+            )
         for uuid in plan.gpu_uuids:
             gpu_reset.verify_gpu(self._nvml, uuid)
         for program in plan.programs:

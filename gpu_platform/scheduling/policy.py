@@ -16,7 +16,7 @@ from gpu_platform.scheduling.cluster.snapshot import ChangeKind
 from gpu_platform.scheduling.placing.framework import Framework, NamedFilter, Score
 from gpu_platform.scheduling.plugins.closeness import BandwidthScore, TopologyScore
 from gpu_platform.scheduling.plugins.exclusion import ExclusionFilter
-from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter
+from gpu_platform.scheduling.plugins.facts import CudaFilter, GpuCountFilter, GpuFactFilter, IsolationFilter
 from gpu_platform.scheduling.plugins.fragmentation import TYPICAL_SIZES, FragmentationScore
 from gpu_platform.scheduling.plugins.gang import DOMAIN_WEIGHTS, DomainWeights, choose_hosts, rank_domains
 from gpu_platform.scheduling.plugins.live_load import (
@@ -164,6 +164,7 @@ def build_framework(policy: Policy) -> Framework:
             GpuFactFilter(ReasonCode.TOO_LITTLE_MEMORY),
             GpuFactFilter(ReasonCode.COMPUTE_CAPABILITY),
             CudaFilter(),
+            IsolationFilter(),  # a fact of the host, as its CUDA is
             SharingSupportedFilter(),
             GpuCountFilter(),  # after this, every host has enough GPUs of the right kind
             HostCapacityFilter(

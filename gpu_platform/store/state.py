@@ -147,6 +147,7 @@ class _SpecOfRunning(BaseModel):
     gpus: ResourceRequest = ResourceRequest()
     groups: tuple[RankGroup, ...] = ()
     spare_hosts: int = 0
+    require_isolation: bool = False
 
 
 def _running_row(

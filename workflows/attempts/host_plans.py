@@ -44,6 +44,7 @@ def plan_hosts(
             limits=_limits(spec, slices),
             term=terms.get(host, 0),
             fencing=spec.fencing or Fencing.LEASE,
+            require_isolation=spec.require_isolation or any(request.isolated for request in spec.requests),
             resume_from_attempt=key.attempt - 1 if key.attempt > 1 else None,
             checkpoint=spec.checkpoint,
         )

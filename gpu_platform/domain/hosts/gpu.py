@@ -54,6 +54,10 @@ class Nic(BaseModel):
     """Indices of the nearest GPUs: behind the same PCIe switch, else in the same NUMA node."""
 
 
+ISOLATED = "fenced"
+"""How an inventory says that the kernel isolates ranks: they run in a jail."""
+
+
 class HostInventory(BaseModel):
     """The hardware and software that a node worker registers. Links and levels use GPU indices of this host."""
 
@@ -90,6 +94,11 @@ class HostInventory(BaseModel):
     """NVML's ``<cluster uuid>.<clique id>``. Hosts with the same value reach each other's GPUs by NVLink (NVL72)."""
     labels: dict[str, str] = {}
     """Labels that an operator gave the host, e.g. ``{"row": "7"}``. Topology levels can be made of them."""
+
+    @property
+    def isolates(self) -> bool:
+        """True if its kernel isolates ranks."""
+        return self.isolation == ISOLATED
 
 
 class GpuHolder(BaseModel):

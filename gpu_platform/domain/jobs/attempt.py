@@ -93,6 +93,8 @@ class HostPlan(BaseModel):
     """The fencing token: the host's term when its GPUs were reserved. A host that was LOST since has a newer term
     and starts nothing. 0: an older release planned it; it is not checked."""
     fencing: Fencing = Fencing.LEASE
+    require_isolation: bool = False
+    """The ranks run in a jail or not at all."""
     resume_from_attempt: int | None = None
     """The newest earlier attempt. The host looks for its checkpoints."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()

@@ -110,6 +110,8 @@ class ReasonCode(StrEnum):
     COMPUTE_CAPABILITY = "compute_capability"
     NO_CUDA = "no_cuda"
     """The host does not have the CUDA version that was asked for."""
+    NOT_ISOLATED = "not_isolated"
+    """Ranks are plain processes there, and the job requires isolation."""
     SHARING_UNSUPPORTED = "sharing_unsupported"
     """Its GPUs have no such MIG profile, or it shares GPUs in another way."""
     TOO_FEW_GPUS = "too_few_gpus"

@@ -37,6 +37,11 @@ class RankPer(StrEnum):
     """One process per GPU; LOCAL_RANK selects the device, as torchrun does."""
 
 
+def _is_default(value: bool) -> bool:
+    """Leave a new field out where it says nothing: earlier releases refuse fields that they do not know."""
+    return not value
+
+
 class ResourceRequest(BaseModel):
     """The requirements for every GPU of the gang, and the shape of the gang.
 
@@ -69,6 +74,13 @@ class ResourceRequest(BaseModel):
         AfterValidator(check_cuda),
         Field(description="A CUDA installation of the host: 12 (any 12.x), 12.4, or >=12.4", examples=["12.4"]),
     ] = None
+    isolated: Annotated[
+        bool,
+        Field(
+            exclude_if=_is_default,
+            description="Only hosts whose kernel isolates ranks; a job asks for it by require_isolation",
+        ),
+    ] = False
     memory_mib: Annotated[int, Field(ge=0, le=10_000_000, description="Least memory of each GPU, MiB")] = 0
     min_compute_capability: Annotated[
         str | None, Field(pattern=r"^\d{1,2}\.\d$", description="e.g. 8.0", examples=["8.0"])

@@ -131,6 +131,13 @@ class JobSpec(BaseModel):
         int, Field(ge=0, le=1000, description="Attempts after GPU faults and lost hosts; preemptions do not count")
     ] = 16
     grace_s: Annotated[float, Field(ge=0, le=3600, description="Time between SIGTERM and SIGKILL")] = 10.0
+    require_isolation: Annotated[
+        bool,
+        Field(
+            exclude_if=lambda value: not value,  # earlier releases do not know the field
+            description="Run only on hosts whose kernel isolates ranks (fenced), never as plain processes",
+        ),
+    ] = False
     fencing: Annotated[
         Fencing | None, Field(description="What happens when one of its hosts is cut off; None: the cluster's setting")
     ] = None

@@ -178,6 +178,7 @@ def describe(request: ResourceRequest) -> str:
         *([f">= {request.memory_mib} MiB"] if request.memory_mib else []),
         *([f"compute capability >= {request.min_compute_capability}"] if request.min_compute_capability else []),
         *([f"CUDA {request.cuda}"] if request.cuda else []),
+        *(["isolated"] if request.isolated else []),
         *([f"{request.cpus_per_host} CPUs a host"] if request.cpus_per_host else []),
         *([f"{request.ram_mib_per_host} MiB a host"] if request.ram_mib_per_host else []),
     ]
@@ -220,7 +221,9 @@ def describe_share(share: Share) -> str:
 
 
 def _never_granted(inventories: Sequence[HostInventory], request: ResourceRequest) -> str:
-    """CPUs, memory and CUDA that no host has. Empty if one host has all of it."""
+    """CPUs, memory and isolation that no host has. Empty if one host has all of it."""
+    if request.isolated and not any(one.isolates for one in inventories):
+        return "no host isolates ranks: set node.isolation to required on one, or leave out require_isolation"
     matching = [(i, gpu) for i in inventories for gpu in i.gpus if mismatch(gpu, request) is None]
     if request.share is not None and not any(_can_share(gpu, i, request.share) for i, gpu in matching):
         return f"no such GPU can be shared so: {_parts_there_are(matching, request.share)}"
@@ -252,7 +255,10 @@ def _parts_there_are(gpus: Sequence[tuple[HostInventory, GpuInfo]], share: Share
 
 
 def _has_room(inventory: HostInventory, request: ResourceRequest) -> bool:
-    """True if the host has the CPUs and memory. A host that did not report them counts as large enough."""
+    """True if the host has the CPUs and memory, and isolates ranks if that is asked for. A host that did not report
+    CPUs and memory counts as large enough."""
+    if request.isolated and not inventory.isolates:
+        return False
     cpus, ram_mib = request.cpus_per_host, request.ram_mib_per_host
     return (inventory.cpus is None or cpus <= inventory.cpus) and (
         inventory.ram_mib is None or ram_mib <= inventory.ram_mib

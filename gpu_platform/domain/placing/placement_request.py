@@ -37,6 +37,8 @@ class _PlaceableSpec(Protocol):
     @property
     def spare_hosts(self) -> int: ...
     @property
+    def require_isolation(self) -> bool: ...
+    @property
     def time_limit_s(self) -> float | None: ...
     @property
     def preemptible(self) -> bool: ...
@@ -80,9 +82,11 @@ class PlacementRequest:
     @classmethod
     def from_spec(cls, spec: _PlaceableSpec, job_id: str, attempt: int, enqueued_at: float) -> PlacementRequest:
         """Build the request of a job that avoids no GPU and no host. Spare hosts are placed like all others."""
-        resources = spec.gpus
-        if spec.groups:
-            resources = spec.groups[0].gpus
+        isolated = {"isolated": True} if spec.require_isolation else {}
+        groups = tuple((group.name, group.gpus.model_copy(update=isolated)) for group in spec.groups)
+        resources = spec.gpus.model_copy(update=isolated)
+        if groups:
+            resources = groups[0][1]
         elif spec.spare_hosts:
             resources = resources.model_copy(update={"hosts": resources.hosts + spec.spare_hosts})
         return cls(
@@ -96,7 +100,7 @@ class PlacementRequest:
             time_limit_s=spec.time_limit_s,
             preemptible=spec.preemptible,
             checkpoints=spec.checkpoints,
-            groups=tuple((group.name, group.gpus) for group in spec.groups),
+            groups=groups,
         )
 
     def rank_groups(self) -> list[PlacementRequest]:

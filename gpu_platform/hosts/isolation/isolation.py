@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from gpu_platform.domain.errors import HostUnavailable, PreflightFailed
-from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.hosts.gpu import ISOLATED, HostInventory
 from gpu_platform.domain.jobs.attempt import HostPlan, RankSpec
 from gpu_platform.domain.jobs.blame import FailureCause, blame
 from gpu_platform.hosts.isolation import device_filter, host_limits, privileges, workdirs
@@ -39,7 +39,7 @@ from gpu_platform.settings import NodeSettings, Settings
 
 log = structlog.get_logger(__name__)
 
-JAILED, PLAIN = "fenced", "plain-process"
+JAILED, PLAIN = ISOLATED, "plain-process"
 
 _PLAIN_LACKS = [
     "device isolation: a rank can open GPUs that it was not given",

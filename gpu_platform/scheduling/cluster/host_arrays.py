@@ -36,7 +36,7 @@ class HostArrays:
             **{name: np.zeros(capacity) for name in ("load", "heat")},
             "speed": np.ones(capacity),
             **{f"in_{level}": np.zeros(capacity, np.intp) for level in levels},
-            **{name: np.zeros(capacity, bool) for name in ("ready", "mps")},
+            **{name: np.zeros(capacity, bool) for name in ("ready", "mps", "isolates")},
             **{name: np.zeros(capacity, np.int64) for name in _HOST_AMOUNTS},
         }
         self._point(0, levels)
@@ -65,6 +65,8 @@ class HostArrays:
         self.ready = cast(NDArray[np.bool_], arrays["ready"])
         self.mps = cast(NDArray[np.bool_], arrays["mps"])
         """The host has an MPS daemon."""
+        self.isolates = cast(NDArray[np.bool_], arrays["isolates"])
+        """The host's kernel isolates ranks."""
         self.cuda = cast(NDArray[np.uint64], arrays["cuda"])
         self.cpus = cast(NDArray[np.int64], arrays["cpus"])
         self.ram_mib = cast(NDArray[np.int64], arrays["ram_mib"])

@@ -208,6 +208,7 @@ class RegisteredHosts(HostArrays):
         self.shared.clear(host_index)
         self.cpus[host_index], self.ram_mib[host_index] = inventory.cpus or 0, inventory.ram_mib or 0
         self.mps[host_index] = inventory.mps
+        self.isolates[host_index] = inventory.isolates
         self.cuda[host_index] = sum(1 << self._cuda_bit(version) for version in inventory.cuda_installations)
         for bit, uuid in enumerate(self._uuids[host_index]):
             flags = self._gpus.setdefault(uuid, GpuFlags())

@@ -73,6 +73,7 @@ def shape_of(row: PlacementRequest) -> tuple[object, ...]:
         request.memory_mib,
         request.min_compute_capability,
         request.cuda,
+        request.isolated,
         request.allow_cross_numa,
         request.required_level,
         request.preferred_level,

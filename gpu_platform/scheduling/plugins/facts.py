@@ -52,6 +52,21 @@ class CudaFilter:
         return np.where(snapshot.cuda[hosts] & bits, query.all_gpus(snapshot, hosts), np.uint64(0))
 
 
+class IsolationFilter:
+    """Keeps hosts whose kernel isolates ranks."""
+
+    code = ReasonCode.NOT_ISOLATED
+    can_change_by = ChangeKind.FACTS
+
+    def applies_to(self, query: HostQuery) -> bool:
+        """Applies only to jobs that require isolation."""
+        return query.request.isolated
+
+    def __call__(self, query: HostQuery, snapshot: Snapshot, hosts: HostIndices) -> GpuSets:
+        """Return for each of ``hosts`` the GPUs that may serve, as a set of bits."""
+        return np.where(snapshot.isolates[hosts], query.all_gpus(snapshot, hosts), np.uint64(0))
+
+
 class GpuCountFilter:
     """Removes nothing. It is the reason for hosts that had too few GPUs from the start."""
 

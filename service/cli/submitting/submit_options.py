@@ -117,6 +117,10 @@ class ProgramOptions:
     priority: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="high, low, … (`whoami` shows all), or -1000 to 1000.")
     ] = None
+    require_isolation: Annotated[
+        bool,
+        typer.Option("--require-isolation", help="Run only on hosts whose kernel isolates jobs from each other."),
+    ] = False
 
     def fields(self) -> Fields:
         """Fields of a job."""
@@ -129,6 +133,7 @@ class ProgramOptions:
             priority=None if self.priority is None else parsing.priority(self.priority),
             rank_per=self.rank_per,
             grace_s=self.grace,
+            require_isolation=self.require_isolation or None,
         )
 
 

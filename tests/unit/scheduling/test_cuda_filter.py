@@ -130,6 +130,7 @@ def test_all_that_a_request_says_of_a_host_makes_its_shape() -> None:
         "cpus_per_host": 3,
         "ram_mib_per_host": 4,
         "cuda": "12.4",
+        "isolated": True,
         "memory_mib": 5,
         "min_compute_capability": "8.0",
         "model": "H100",
