@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,9 +22,10 @@ from pydantic_settings import (
 
 from gpu_platform.access_settings import AccessSettings
 from gpu_platform.domain.hosts.lease_protocol import RESTART_LEASE_S
-from gpu_platform.domain.hosts.network import parse_target
 from gpu_platform.domain.hosts.remediation import BackOff, RemediationPolicy, RepairStep
 from gpu_platform.identity.settings import TlsSettings
+from gpu_platform.jail_settings import JailSettings
+from gpu_platform.network_settings import NetworkSettings
 
 
 class _Section(BaseModel):
@@ -172,47 +172,7 @@ class RemediationSettings(_Section):
         )
 
 
-class NetworkSettings(_Section):
-    """The network of jailed ranks on one host."""
-
-    mode: Literal["auto", "isolated", "host"] = "auto"
-    """``isolated``: each attempt has a network namespace of its own, or the node worker does not start. ``host``: ranks
-    use the host's network; the host says so in its missing guarantees. ``auto``: isolated where this host can do it; a
-    gang with a host that cannot uses the network of its hosts."""
-    allow: list[str] = ["internet"]
-    """What isolated ranks reach besides their gang: ``internet`` (every public address), and addresses, networks and
-    names, with ports or without, e.g. ``10.0.0.0/8:2049`` or ``pypi.example:443``. An address of this host or of the
-    platform opens only by an entry with that one address and its ports. Empty: nothing."""
-    dns: list[str] | None = None
-    """Name servers of isolated ranks (IPv4); None: those of ``/etc/resolv.conf``, or of systemd-resolved behind it."""
-    subnet: str = "198.18.0.0/15"
-    """Addresses of isolated ranks, the same on all hosts: the first half is for links to the host, the second for
-    links within gangs. Nothing else that ranks reach may be in it."""
-    gang_port: Annotated[int, Field(ge=1, le=65535)] = 8474
-    """UDP port between hosts for the networks of gangs (VXLAN), the same on all hosts. Firewalls between them must let
-    it pass."""
-
-    @field_validator("allow")
-    @classmethod
-    def _check_targets(cls, entries: list[str]) -> list[str]:
-        for entry in entries:
-            parse_target(entry)
-        return entries
-
-    @field_validator("subnet")
-    @classmethod
-    def _check_subnet(cls, subnet: str) -> str:
-        if not 8 <= IPv4Network(subnet).prefixlen <= 22:
-            raise ValueError(f"{subnet} must have a prefix from /8 to /22")
-        return subnet
-
-    @field_validator("dns")
-    @classmethod
-    def _check_dns(cls, servers: list[str] | None) -> list[str] | None:
-        return servers and [str(IPv4Address(server)) for server in servers]
-
-
-class NodeSettings(_Section):
+class NodeSettings(JailSettings, _Section):
     """One host and its node worker."""
 
     name: str = Field(default_factory=lambda: socket.gethostname().split(".")[0])
@@ -304,39 +264,6 @@ class NodeSettings(_Section):
     isolation: Literal["auto", "plain", "required"] = "auto"
     """``auto``: ranks are jailed by the kernel where this host can do it (root, cgroups, bubblewrap), else they are
     plain processes, and plain on simulated hosts; ``required``: jailed, or the node worker does not start."""
-    rank_pids_max: Annotated[int, Field(ge=16)] = 16_384
-    """Tasks (processes and threads) of one jailed rank."""
-    attempt_pids_max: Annotated[int, Field(ge=16)] | None = None
-    """Tasks of all jailed ranks of an attempt on this host; None: half of ``pids_max``."""
-    pids_max: Annotated[int, Field(ge=64)] | None = None
-    """Tasks of all jailed ranks of this host; None: half of what its kernel allows (``kernel.pid_max``,
-    ``kernel.threads-max``)."""
-    rank_memory_mib: Annotated[int, Field(ge=16)] | None = None
-    """Memory of one jailed rank, with its files in ``/tmp`` and ``/dev/shm``; None: what its attempt may use."""
-    attempt_memory_mib: Annotated[int, Field(ge=16)] | None = None
-    """Memory of all jailed ranks of an attempt on this host, for jobs that do not say; None: all but
-    ``host_reserve_mib``."""
-    host_reserve_mib: Annotated[int, Field(ge=0)] | None = None
-    """Memory that all jailed ranks of this host together leave free; None: 5 % of the host's."""
-    cpu_weight: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """Weight of all jailed ranks together when CPUs are short, against other services of the host, which have 100.
-    Between attempts the weight follows their GPUs."""
-    io_weight: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """The same for local disks, where the kernel can weigh them (BFQ or its I/O cost model)."""
-    attempt_io_mib_s: Annotated[int, Field(ge=1)] | None = None
-    """The most MiB/s that an attempt reads from each local disk, and that it writes to it; None: no limit."""
-    rank_tmp_mib: Annotated[int, Field(ge=1)] = 8_192
-    """Size of a jailed attempt's private ``/tmp``."""
-    rank_tmp_files: Annotated[int, Field(ge=16)] | None = 1_000_000
-    """The most files in each of a jailed attempt's ``/tmp``, ``/var/tmp`` and ``/dev/shm``; None: the kernel's default
-    (one for every two pages of memory)."""
-    rank_shm_mib: Annotated[int, Field(ge=1)] | None = None
-    """Size of a jailed attempt's ``/dev/shm``; None: half of the host's memory. What is in it counts as memory."""
-    rank_memlock_mib: Annotated[int, Field(ge=0)] | None = None
-    """Memory that each process of a jailed rank may lock (``ulimit -l``), as RDMA needs it; None: any amount."""
-    rdma_management: bool = False
-    """Jailed ranks also get the nodes for management datagrams of their RDMA cards (``umad``, ``issm``), for tools such
-    as ``ibdiagnet``. Only where all users are trusted: these nodes can reconfigure the fabric."""
     writable_paths: list[Path] = []
     """What jailed ranks may write besides their working and checkpoint directories, e.g. a scratch file system."""
     workdirs: list[str] = ["~", "/home", "/scratch", "/data"]

@@ -1,7 +1,7 @@
 """The kernel's view of a jail: which system calls are left, and that the process that holds the jail is no way out.
 
-Each attack is made by a real rank, once as root and once as an account. The calls go to the kernel by number, as an
-attacker's would.
+Each attack is made by a real rank, once with its user's own account and once with one of its job. The calls go to the
+kernel by number, as an attacker's would.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_platform.domain.jobs.attempt import HostPlan
 from gpu_platform.hosts.isolation import isolation, privileges, seccomp, system_calls
 from gpu_platform.hosts.isolation.cgroup import find_hierarchies
 from gpu_platform.hosts.isolation.jail import Jail
-from gpu_platform.hosts.isolation.sandbox import HOLDER_UID
+from gpu_platform.hosts.isolation.passwd import HOLDER_UID, Account, is_account
 from gpu_platform.hosts.processes.spawner_client import _PROGRAM
 from gpu_platform.hosts.system.paths import attempt_dir
 from gpu_platform.settings import NodeSettings
@@ -106,9 +106,9 @@ REFUSED = f"calls = {NUMBERS['x86_64']!r}\n" + textwrap.dedent("""
 """)
 
 
-@pytest.fixture(params=["root", "account"])
+@pytest.fixture(params=["own account", "temporary account"])
 async def host(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[HostRig]:
-    users = {"*": "nobody"} if request.param == "account" else {}
+    users = {"ada": "nobody"} if request.param == "own account" else {}
     rig = HostRig(tmp_path / "state", isolation="required", users=users, rank_pids_max=200, rank_memory_mib=256)
     yield rig
     await rig.aclose()
@@ -180,6 +180,12 @@ async def test_the_holder_of_a_jail_has_nothing_that_could_be_stolen(host: HostR
     uids = {pid: set(status_of(pid)["Uid"].split()) for pid in (jail.holder.pid, rank.pid)}
     assert uids[jail.holder.pid] == {str(HOLDER_UID)}
     assert not uids[rank.pid] & uids[jail.holder.pid]
+
+
+def test_no_rank_runs_as_the_holder() -> None:
+    account = Account("ada", 1000, 1000, "/home/ada", [])
+    assert is_account([*account])
+    assert not is_account([*account._replace(uid=HOLDER_UID)])
 
 
 async def test_the_holder_is_in_every_tree_of_cgroups_that_the_ranks_are_in(host: HostRig) -> None:

@@ -50,8 +50,8 @@ def account_of(node: NodeSettings, plan: HostPlan) -> Account:
     account = Account(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, groups)
     if not account.is_valid():
         raise PreflightFailed(
-            f"user {plan.user!r} would run as the account {name!r} on {node.name}, which is root or in root's group: "
-            "name another account (node.users)",
+            f"user {plan.user!r} would run as the account {name!r} on {node.name}, which is root, in root's group, or "
+            "the holder's of jails: name another account (node.users)",
             kind=blame(FailureCause.REQUEST),
         )
     return account

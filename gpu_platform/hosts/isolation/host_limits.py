@@ -58,11 +58,19 @@ def of_attempt(node: NodeSettings, plan: HostPlan) -> Limits:
     )
 
 
-def of_rank(node: NodeSettings, plan: HostPlan) -> Limits:
+def of_rank(node: NodeSettings, plan: HostPlan, hierarchies: Hierarchies) -> Limits:
     """The limits of one rank. CPUs are chosen elsewhere."""
     memory = node.rank_memory_mib
     all_ranks = of_attempt(node, plan)
-    return Limits(memory_bytes=all_ranks.memory_bytes if memory is None else memory << 20, pids=node.rank_pids_max)
+    part = None
+    if all_ranks.io_bytes_s is not None and "io" in hierarchies.v1:
+        # Cgroup v1 does not add up what the cgroups below one read and write (blkio-controller.rst).
+        part = max(all_ranks.io_bytes_s // len(plan.ranks), 1)
+    return Limits(
+        memory_bytes=all_ranks.memory_bytes if memory is None else memory << 20,
+        pids=node.rank_pids_max,
+        io_bytes_s=part,
+    )
 
 
 def _memory_bytes(node: NodeSettings) -> int:

@@ -262,7 +262,7 @@ class JailPlanner:
         memlock = self._node.rank_memlock_mib
         return RankJailOrder(
             rank=spec.rank,
-            limits=host_limits.of_rank(self._node, plan)._replace(cpus=cpus, mems=mems),
+            limits=host_limits.of_rank(self._node, plan, self._hierarchies)._replace(cpus=cpus, mems=mems),
             memlock_bytes=None if memlock is None else memlock << 20,
             uid=account.uid,
             gid=account.gid,

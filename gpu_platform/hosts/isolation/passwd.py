@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 PRIVATE_HOME = "/tmp/home"
 """The home directory, inside the jail, of an account that has none on the host. It goes with the attempt."""
+HOLDER_UID = 65_533
+"""The uid of the process that holds a jail's namespaces. No rank has it, so no rank may trace or signal that process.
+Debian keeps the number free (Debian Policy 9.2.2), and so does systemd (its "Users, Groups, UIDs and GIDs")."""
 _NOT_ALLOWED = (":", "\n", "\0")
 
 
@@ -30,9 +33,9 @@ class Account(NamedTuple):
         return self.home == PRIVATE_HOME
 
     def is_valid(self) -> bool:
-        """False for root, and for texts that would break the files."""
+        """False for root and the holder of jails, and for texts that would break the files."""
         texts_fit = not any(bad in text for bad in _NOT_ALLOWED for text in (self.name, self.home))
-        return texts_fit and self.uid > 0 and self.gid > 0 and 0 not in self.groups
+        return texts_fit and self.uid not in (0, HOLDER_UID) and self.gid > 0 and 0 not in self.groups
 
 
 def is_account(value: object) -> bool:

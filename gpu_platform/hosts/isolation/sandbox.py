@@ -22,6 +22,7 @@ from typing import NamedTuple, NoReturn
 
 from gpu_platform.hosts.isolation import seccomp
 from gpu_platform.hosts.isolation.cgroup import Cgroup
+from gpu_platform.hosts.isolation.passwd import HOLDER_UID
 from gpu_platform.hosts.isolation.workdirs import is_below, is_system
 from gpu_platform.hosts.system.process_tree import Process, is_alive, read_stat
 
@@ -36,10 +37,6 @@ _SMALL = ["--size", str(16 << 20)]
 _SYS_FSCONFIG, _SYS_FSPICK = 431, 433
 """Numbers of fsconfig(2) and fspick(2), the same on every architecture."""
 _AT_FDCWD, _SET_STRING, _RECONFIGURE = -100, 1, 7
-
-HOLDER_UID = 65_533
-"""The uid of the process that holds the namespaces. No rank has it, so no rank may trace or signal that process.
-Debian keeps the number free (Debian Policy 9.2.2), and so does systemd (its "Users, Groups, UIDs and GIDs")."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _EMPTY = ("/tmp", "/var/tmp", "/run")
