@@ -22,6 +22,9 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 REFUSED_STARTS = 20
 """How often a check before the start may refuse a job's GPUs without using up a retry."""
 
+HOST_FULL_WAIT_S = 2.0
+"""How long a job waits before it is placed again because a host had no ports left for it."""
+
 FOREVER = timedelta(days=3650)
 
 PLACE: dict[str, Any] = {

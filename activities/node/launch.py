@@ -105,6 +105,7 @@ def _preflight_failure(error: PreflightFailed, host: str) -> ApplicationError:
         before_start=kind is FailureKind.HARDWARE and "rank" not in error.details,
         message=error.message,
         host=host,
+        host_full=error.details.get("host_full", False),
         gpu_uuid=error.details.get("gpu_uuid"),
         rank=error.details.get("rank"),
         exit_code=error.details.get("exit_code"),

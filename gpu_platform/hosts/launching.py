@@ -25,6 +25,7 @@ from gpu_platform.hosts.isolation.isolation import JailPlanner, choose_isolation
 from gpu_platform.hosts.isolation.orders import LeaseTerms, RankOrder
 from gpu_platform.hosts.local_attempts import LocalAttempts
 from gpu_platform.hosts.network.links import NetworkOrder
+from gpu_platform.hosts.network.network import RENDEZVOUS_PORTS
 from gpu_platform.hosts.nvml.library import NvmlLibrary
 from gpu_platform.hosts.processes import preflight
 from gpu_platform.hosts.processes.environment import base_environ, rank_environ
@@ -32,7 +33,6 @@ from gpu_platform.hosts.processes.ranks import wait_record
 from gpu_platform.hosts.processes.spawner_client import SpawnerClient
 from gpu_platform.hosts.stages import Provision, Stage, Stages
 from gpu_platform.hosts.system import lease_file, paths, records
-from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.settings import Settings
 
 NO_LEASE = "no_lease"
@@ -162,6 +162,10 @@ class Launcher:
         self._attempts.opened(key)
         try:
             self._attempts.check_room(self._node.disk_reserve_mib)
+            network = None if self._jail_planner is None else self._jail_planner.network
+            is_alone = len(plan.ranks) == plan.world_size
+            ports = RENDEZVOUS_PORTS if is_alone and network is not None and network.isolates else None
+            ports = ports or self._attempts.take_ports(key)
             self.stages.prepare(plan)
             resume = self.checkpointing.resume(plan)
         except Exception:
@@ -170,15 +174,13 @@ class Launcher:
             (directory / records.PLAN).unlink()
             self._attempts.ended(key)
             raise
-        isolates_gangs = self._jail_planner is not None and self._jail_planner.network.isolates_gangs
-        port = free_port(self._attempts.ports)
         prepared = Prepared(
             host=self._node.name,
             address=self._node.address,
-            rendezvous_port=port,
+            rendezvous_port=ports.start,
             resume_from=None if resume.checkpoint is None else resume.checkpoint.path,
             resume_note=resume.note,
-            isolates_gangs=isolates_gangs,
+            isolates_gangs=network is not None and network.isolates_gangs,
         )
         with self._attempts.writing():
             # While a node worker restarts, the old one and the new one may both prepare the attempt: one port counts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gpu_platform.hosts.accounting.limits import overdue_message
 from gpu_platform.hosts.processes.ranks import RankProcess
 from gpu_platform.hosts.processes.stopping import attempt_processes, find_open_attempts, is_closed
 from gpu_platform.hosts.system import paths, records
+from gpu_platform.hosts.system.ports import free_ports
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -30,6 +32,7 @@ class LocalAttempts:
         found = find_open_attempts(home)
         self._open = set(found)
         self._ports = {key: port for key, port in found.items() if port is not None}
+        self._ports_lock = threading.Lock()
 
     def open(self) -> list[AttemptKey]:
         """Attempts that were prepared or launched here and still have processes or open records."""
@@ -48,10 +51,15 @@ class LocalAttempts:
         self._open.discard(key)
         self._ports.pop(key, None)
 
-    @property
-    def ports(self) -> list[int]:
-        """The rendezvous ports of the open attempts."""
-        return list(self._ports.values())
+    def take_ports(self, key: AttemptKey) -> range:
+        """Choose ports for an attempt in the host's network. No other attempt gets them while it is open.
+
+        Raises :class:`PreflightFailed` if there are none.
+        """
+        with self._ports_lock:
+            ports = free_ports(port for taker, port in self._ports.items() if taker != key)
+            self._ports[key] = ports.start
+        return ports
 
     def remember_port(self, key: AttemptKey, port: int) -> None:
         """Note the attempt's rendezvous port, so that no other attempt gets it."""

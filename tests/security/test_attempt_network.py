@@ -272,6 +272,45 @@ quickly("abstract", abstract, "passing-gpus")
         socket.create_connection((address, 4000), 2)
 
 
+async def test_the_two_attempts_would_meet_without_the_packet_filter(hosts: Any) -> None:
+    """What tries them is checked: without the table one attempt reaches the other by TCP, and never by its names."""
+    host = hosts("box")
+    victim = await host.start(LISTEN)
+    address = host.rig.log(victim).split("at ")[1].split()[0]
+    with host.machine.here():
+        host.firewall.remove()
+    lines = await host.run(
+        f"""
+attempt("tcp", lambda: socket.create_connection(({address!r}, 4000), 3))
+attempt("abstract", abstract, "passing-gpus")
+"""
+    )
+    assert lines == ["tcp WORKS", "abstract ECONNREFUSED"]
+
+
+async def test_a_job_that_takes_every_port_disturbs_nobody(hosts: Any) -> None:
+    host = hosts("box")
+    hog = await host.start(
+        """
+taken = []
+for port in range(20000, 20900):
+    one = socket.socket()
+    one.bind(("", port))
+    taken.append(one)
+print("ready", flush=True)
+wait_for("/nothing")
+"""
+    )
+    lines = await host.run(
+        """
+with socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as server:
+    print(os.environ["GPU_PLATFORM_PORTS"], socket.create_server(("", 20000)).getsockname()[1])
+"""
+    )
+    assert lines == ["29500-29515 20000"]
+    await host.rig.stop(hog.key)
+
+
 async def test_an_attempt_in_the_hosts_network_does_not_reach_isolated_ones(lan: Lan, tmp_path: Path) -> None:
     machine = lan.machine("box")
     isolated = Host(machine, tmp_path / "one")

@@ -69,6 +69,12 @@ def after_failure(failure: Failure, spec: JobSpec, progress: JobProgress) -> End
         note = f"{failure.message}; found before the start, so not charged"
         return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s)
     progress.excluded_gpus, progress.excluded_hosts = [], []
+    if failure.host_full and failure.host and progress.refused_starts < policies.REFUSED_STARTS:
+        progress.refused_starts += 1
+        progress.excluded_hosts = [failure.host]
+        note = f"{failure.message}; not charged"
+        wait_s = policies.HOST_FULL_WAIT_S
+        return Ending(state=JobState.QUEUED, failure=failure, note=note, grace_s=grace_s, retry_in_s=wait_s)
     if failure.kind in (FailureKind.REJECTED, FailureKind.TIME_LIMIT):
         return _failed(failure, grace_s)
     if failure.kind is FailureKind.USER:

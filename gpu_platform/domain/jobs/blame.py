@@ -38,6 +38,8 @@ class FailureCause(StrEnum):
     """A GPU fault that the fault policy ascribes to the GPU or its host."""
     GPU_UNFIT = "gpu_unfit"
     """A GPU is not fit for work: a check before the start refused it, or it cannot be set up, cleared or reset."""
+    NO_PORTS = "no_ports"
+    """Other programs of the host hold the ports that a rendezvous needs."""
     NO_JAIL = "no_jail"
     """The host cannot build the jail of a rank."""
     RANK_VANISHED = "rank_vanished"
@@ -65,6 +67,7 @@ def blame(cause: FailureCause) -> FailureKind:
         case (
             FailureCause.GPU_FAULT
             | FailureCause.GPU_UNFIT
+            | FailureCause.NO_PORTS
             | FailureCause.NO_JAIL
             | FailureCause.RANK_VANISHED
             | FailureCause.STOPPED_BY_HOST

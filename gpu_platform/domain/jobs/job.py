@@ -81,6 +81,8 @@ class Failure(BaseModel):
     xid: int | None = None
     before_start: bool = False
     """A check refused the GPU or host before any rank ran, so no work was lost."""
+    host_full: bool = False
+    """The host had none left of what its jobs share, such as ports. No hardware is at fault, so it is not charged."""
 
 
 class Job(BaseModel):

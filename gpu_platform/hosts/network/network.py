@@ -19,6 +19,8 @@ from gpu_platform.hosts.network.names import HOSTS, RESOLV_CONF, file_behind, lo
 from gpu_platform.settings import Settings
 
 LOOPBACK = "127.0.0.1"
+RENDEZVOUS_PORTS = range(29_500, 29_516)
+"""In a network of its own every port is free. The first is the usual one of torchrun."""
 _USUAL_MTU = 1500
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """How NCCL, Gloo and TensorPipe learn which interface leads to the other ranks."""
@@ -43,6 +45,11 @@ class HostNetwork:
     def close(self) -> None:
         """Guard the packet filter no longer. It stays, because ranks go on."""
         self.firewall.close()
+
+    @property
+    def isolates(self) -> bool:
+        """True if an attempt on this host alone has a network of its own."""
+        return self._choice.isolated
 
     @property
     def isolates_gangs(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.jobs.attempt import HostPlan, Prepared, Program, RankSpec
+from gpu_platform.hosts.system.ports import PORTS_OF_AN_ATTEMPT
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """A job gets only these of the node worker's environment, which may hold credentials."""
@@ -37,6 +38,7 @@ def rank_environ(
         "NODE_RANK": str(plan.node_rank),
         "MASTER_ADDR": prepared.address,
         "MASTER_PORT": str(prepared.rendezvous_port),
+        "GPU_PLATFORM_PORTS": f"{prepared.rendezvous_port}-{prepared.rendezvous_port + PORTS_OF_AN_ATTEMPT - 1}",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": gpus,
         "NVIDIA_VISIBLE_DEVICES": gpus or "void",
