@@ -34,6 +34,8 @@ class Machine:
             _setns(own)
             os.close(own)
         self.run("ip", "link", "set", "lo", "up")
+        # A new network namespace has the setting of the first one.
+        self.run("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
 
     @contextmanager
     def here(self) -> Iterator[None]:
