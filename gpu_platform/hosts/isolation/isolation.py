@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -185,7 +186,8 @@ class JailPlanner:
                 account=self._node.users[EVERYBODY],
                 hint="node.users '*' is ignored: each job runs as an account of its own (node.attempt_uids); remove it",
             )
-        self._hidden = [str(settings.state_dir.resolve()), str(checkpoints), *_SECRETS]
+        self._own = [str(settings.state_dir.resolve()), str(checkpoints)]
+        self._hidden = [*self._own, *_SECRETS]
         configured = [os.path.realpath(path) for path in self._node.writable_paths]
         # What is hidden inside a writable directory is mounted on top of it, which only bubblewrap does in order.
         self._shared = [path for path in configured if self._can_be_shared(path)]
@@ -293,7 +295,7 @@ class JailPlanner:
                 f"{error.strerror}",
                 kind=blame(FailureCause.REQUEST),
             ) from error
-        if self._touches_hidden(path):
+        if not workdirs.is_system(path) and _touches(path, self._own):
             raise PreflightFailed(
                 f"the working directory {plan.workdir!r} belongs to the platform on {plan.host}, or contains its "
                 "files: name a directory of your own",
@@ -311,10 +313,7 @@ class JailPlanner:
         )
 
     def _can_be_shared(self, path: str) -> bool:
-        return os.path.isdir(path) and not self._touches_hidden(path) and not workdirs.is_system(path)
-
-    def _touches_hidden(self, path: str) -> bool:
-        return any(workdirs.is_below(path, own) or workdirs.is_below(own, path) for own in self._hidden)
+        return os.path.isdir(path) and not _touches(path, self._hidden) and not workdirs.is_system(path)
 
     def _allowed_workdirs(self, account: Account) -> list[str]:
         homes = [] if account.is_temporary else [account.home]
@@ -344,3 +343,8 @@ class JailPlanner:
             raise HostUnavailable(f"{plan.host} has no device node {missing[0]}: run nvidia-modprobe -u -c 0 there")
         nodes = [*wanted, *(self._dev / name for name in _CONTROL_NODES)]
         return [str(path) for path in nodes if path.exists()]
+
+
+def _touches(path: str, directories: Sequence[str]) -> bool:
+    """True if ``path`` is, contains or is below one of ``directories``."""
+    return any(workdirs.is_below(path, one) or workdirs.is_below(one, path) for one in directories)
