@@ -7,10 +7,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.clock import utc_now
-from gpu_platform.domain.errors import InvalidRequest, StaleReport
+from gpu_platform.domain.errors import InvalidRequest, NotFound, StaleReport
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.store import Store
-from gpu_platform.store.hosts import reports
+from gpu_platform.store.hosts import hosts, reports
 
 
 class HostReportActivities:
@@ -23,8 +23,13 @@ class HostReportActivities:
     @activity.defn
     def report_host(self, report: HostReport) -> LeaseAnswer:
         """Write the report and return the leader's answer. Fails for good if the report is invalid or older than
-        another one."""
+        another one.
+
+        Temporal does not say who sent it. So it only renews the lease of a host that is known, and the address of its
+        node worker stays as the service learned it.
+        """
         try:
+            report = report.model_copy(update={"agent_url": hosts.agent_url(self._store, report.name)})
             return reports.report_host(self._store, report, ttl_s=self._lease_ttl_s, now=utc_now())
-        except (InvalidRequest, StaleReport) as error:
+        except (InvalidRequest, NotFound, StaleReport) as error:
             raise ApplicationError(error.message, type=error.code, non_retryable=True) from error

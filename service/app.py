@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-import httpx
 from anyio import to_thread
 from fastapi import FastAPI
 
 from gpu_platform.client.wire import LogChunk, Problem
 from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.jobs.exec import ExecChunk
+from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
@@ -27,8 +27,10 @@ from service.feed import EventFeed
 from service.http import problems
 from service.http.body_limit import BodyLimit
 from service.http.browsers import BrowserRules, names_of_this_service
+from service.http.machines import NodeTokenReader
 from service.http.rate_limits import RateLimits, limited
 from service.metrics import RequestTimes
+from service.node_agents import NodeAgents
 from service.planning_queue import PlanningQueue
 from service.routers import (
     access,
@@ -36,6 +38,7 @@ from service.routers import (
     docs,
     health,
     hosts_and_gpus,
+    identity,
     jobs,
     queue,
     remediation,
@@ -55,20 +58,24 @@ Run jobs on your GPU hosts. Every error is problem+json with a stable `code`; li
 """
 
 
-def create_app(settings: Settings, store: Store, temporal: ClientProvider | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    store: Store,
+    temporal: ClientProvider | None = None,
+    tls: TlsContexts | None = None,
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+) -> FastAPI:
     """The REST application.
 
     ``store`` is migrated already, and the caller closes it. ``temporal`` defaults to one client of the settings, which
-    connects when it is first needed.
+    connects when it is first needed. ``tls``: the service's certificate; None: node workers use plain HTTP, and prove
+    who they are with node tokens. ``background``: what runs beside the requests until the end.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(
-            timeout=httpx.Timeout(10.0, connect=2.0),
-            trust_env=False,
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # node workers use plain HTTP inside the cluster
-        ) as node_workers:
+        node_workers = NodeAgents(store, tls, settings.tls.trust_domain)
+        async with contextlib.aclosing(node_workers):
             context = ServiceContext(
                 settings=settings,
                 store=store,
@@ -77,15 +84,17 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
                 node_workers=node_workers,
                 rate_limits=RateLimits(settings.service.rate_limits),
                 planning=PlanningQueue(),
+                tls=tls,
             )
             app.state.context = context
             to_thread.current_default_thread_limiter().total_tokens = REQUEST_THREADS
-            reading = asyncio.create_task(context.feed.run())
+            tasks = [asyncio.create_task(work()) for work in (context.feed.run, *background)]
             yield
             context.feed.close()
             context.planning.close()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     app = FastAPI(
         title="gpu-platform",
@@ -98,13 +107,15 @@ def create_app(settings: Settings, store: Store, temporal: ClientProvider | None
         docs_url=None,
         redoc_url=None,
     )
+    app.state.node_tokens = NodeTokenReader(None if tls else settings.tls.directory(settings.state_dir))
     problems.install(app)
     app.add_middleware(BodyLimit)
     gate = Gate(settings.access, store, [event_recorder(store)])
     app.add_middleware(AccessControl, gate=gate, table=TABLE)
     app.add_middleware(BrowserRules, names=names_of_this_service(settings))
     app.add_middleware(RequestTimes)
-    for module in (queue, checkpoints, jobs, streams, exec_router, hosts_and_gpus, remediation, usage, access):
+    of_machines = (hosts_and_gpus, identity, remediation)
+    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, usage, access):
         app.include_router(module.router, dependencies=[limited("requests")])
     for router in (hosts_and_gpus.node_reports, health.router, docs.router):
         app.include_router(router)

@@ -4,35 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, cast
 
-import httpx
 from fastapi import Depends, Header, Request
 
 from gpu_platform.client.wire import USER_HEADER
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.jobs.job import Job
+from gpu_platform.identity.certificates import TlsContexts
 from gpu_platform.settings import RateLimitSettings, Settings
 from gpu_platform.store import Store
 from service.access.gate import Access
 from service.feed import EventFeed
 from service.http.rate_limits import RateLimits
+from service.node_agents import NodeAgents
+from service.operations.identities import Issuer, Revocations
 from service.planning_queue import PlanningQueue
 from service.temporal import JobWorkflows
 
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What every request of the service needs. ``node_workers``: the HTTP client for node workers; ``planning``: where
-    dry runs are computed."""
+    """What every request of the service needs. ``node_workers``: asks node workers; ``planning``: where dry runs are
+    computed."""
 
     settings: Settings
     store: Store
     workflows: JobWorkflows
     feed: EventFeed
-    node_workers: httpx.AsyncClient
+    node_workers: NodeAgents
     rate_limits: RateLimits = field(default_factory=lambda: RateLimits(RateLimitSettings()))
     planning: PlanningQueue = field(default_factory=PlanningQueue)
+    tls: TlsContexts | None = None
+    """The service's certificate. None: it speaks plain HTTP, on the loopback."""
+
+    @cached_property
+    def revoked(self) -> Revocations:
+        """Machines whose certificates are not believed any more."""
+        return Revocations(self.store)
+
+    @cached_property
+    def issuer(self) -> Issuer:
+        """Signs certificates of machines."""
+        return Issuer(self.settings, self.store, tls=self.tls is not None)
 
     def with_workflow_url(self, job: Job) -> Job:
         """The job with the address of its workflow in the Temporal UI."""

@@ -20,7 +20,7 @@ import httpx
 from gpu_platform.client.credentials import LOOPBACK, TokenAuth
 from gpu_platform.client.wire import BREAK_GLASS_HEADER, USER_HEADER
 from gpu_platform.domain.access.tokens import TokenRequest
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.errors import InvalidRequest, Unavailable
 from gpu_platform.domain.jobs.exec import ExecRequest, ExecSession
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
@@ -299,8 +299,7 @@ class Connection:
             "timeout": httpx.Timeout(30.0, connect=5.0),
             # A proxy for the internet cannot reach the loopback of this machine.
             "trust_env": urlsplit(self.base_url).hostname not in LOOPBACK,
-            # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
-            "verify": True if self.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            "verify": _trusted(self.base_url),
         }
 
     def request_options(self, call: Call) -> dict[str, Any]:
@@ -324,6 +323,18 @@ class Connection:
             "start it with `gpu-platform up`, or say where it is with GPU_PLATFORM_API_URL",
             url=self.base_url,
         )
+
+
+def _trusted(base_url: str) -> ssl.SSLContext:
+    """Whom to trust: the authorities in the file ``GPU_PLATFORM_CA_FILE``, else those of the operating system."""
+    if not base_url.startswith("https:"):
+        # Loading the certificate authorities takes 0.1 s, for nothing when the address is not https.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    file = os.environ.get("GPU_PLATFORM_CA_FILE")
+    try:
+        return ssl.create_default_context(cafile=file or None)
+    except OSError as error:
+        raise InvalidRequest(f"GPU_PLATFORM_CA_FILE is {file!r}, which holds no certificates (PEM): {error}") from error
 
 
 def may_repeat(call: Call, error: httpx.TransportError) -> bool:

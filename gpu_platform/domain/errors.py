@@ -19,6 +19,7 @@
     ├── HostUnavailable           a host does not answer
     ├── PreflightFailed           a host refused to start a rank (workdir, command, GPU)
     ├── PluginFailed              a filter or score of another package raised, or gave no valid answer
+    ├── CannotOpen                sealed data cannot be read
     ├── Unavailable               Temporal or the database is away; try again
     │   └── TooManyRequests       the caller asks more often than it may; try again later
     ├── CannotOpen                sealed data has no key here, or was changed or moved (``identity/key_ring.py``)
@@ -182,6 +183,12 @@ class PluginFailed(PlatformError):
     def fault(self) -> PluginFault:
         """The failure as data: which plugin, and what it raised."""
         return PluginFault.model_validate(self.details)
+
+
+class CannotOpen(PlatformError):
+    """Sealed data cannot be read: the key ring lacks its key, or somebody changed it or put it in another place."""
+
+    code = "cannot_open"
 
 
 class Unavailable(PlatformError):

@@ -102,7 +102,7 @@ class CertificateAuthority:
             .issuer_name(certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _SKEW)
+            .not_valid_before(now - min(_SKEW, life / 10))
             .not_valid_after(until)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)

@@ -27,19 +27,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gpu_platform.domain.errors import CannotStart, PlatformError
+from gpu_platform.domain.errors import CannotOpen, CannotStart
 
 LOOK_S = 1.0
 """How often, in seconds, a process looks whether the file has changed."""
 _VERSION = 1
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
-
-
-class CannotOpen(PlatformError):
-    """Sealed data cannot be read: the key ring lacks its key, or somebody changed it or put it in another place."""
-
-    code = "cannot_open"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from starlette.types import Scope
 from gpu_platform.domain.access.principal import Principal, PrincipalKind
 from gpu_platform.domain.access.tokens import PREFIX, TokenInfo
 from gpu_platform.domain.errors import NotSignedIn
+from gpu_platform.identity import names
 from gpu_platform.store.access import tokens
+from service.http import machines
 
 WHAT_TO_DO = (
     "Sign in: set GPU_PLATFORM_TOKEN or GPU_PLATFORM_TOKEN_FILE (an administrator makes a token with `gpu-platform "
@@ -53,7 +55,13 @@ def check_token(session: Session, credential: str, now: datetime) -> TokenInfo:
     return found
 
 
-def node_principal(scope: Scope, host: str) -> Principal | None:
-    """The node worker that sends a report."""
-    # Until node workers have certificates, a report proves nothing: see docs/explanation/architecture.md.
-    return Principal(PrincipalKind.NODE, host, signed_in_by="nothing")
+def node_principal(scope: Scope) -> Principal | None:
+    """The machine that sends a report, by its certificate, or, without TLS, its node token. None: it
+    shows neither."""
+    peer = machines.peer_name(scope)
+    if peer is None:
+        return None
+    how = "certificate" if machines.peer_of(scope) is not None else "node token"
+    name = names.host_of(peer)
+    kind = PrincipalKind.PROCESS if name is None else PrincipalKind.NODE
+    return Principal(kind, name or peer, signed_in_by=how)

@@ -104,7 +104,7 @@ class Gate:
         asked = _asked(scope, matched)
         if matched.rule.reach is Reach.NODE:
             host = matched.path_params["name"]
-            principal = authentication.node_principal(scope, host)
+            principal = authentication.node_principal(scope)
             return self._decide(asked, principal, Subject(host=host))
         return await to_thread.run_sync(self._look_and_decide, asked)
 
@@ -164,6 +164,8 @@ class Gate:
 
     def _refusal(self, asked: _Asked, principal: Principal | None, subject: Subject, verdict: Verdict) -> PlatformError:
         rule, route = asked.matched.rule, asked.matched.route
+        if rule.reach is Reach.NODE:
+            return _not_that_host(principal, subject.host or "")
         if principal is None:
             return NotSignedIn(f"{route} needs a token, and there is none. {authentication.WHAT_TO_DO}")
         if verdict is Verdict.UNSEEN:
@@ -257,6 +259,16 @@ def _subject(session: Session, path_params: Mapping[str, str]) -> Subject:
     session_id = path_params.get("session_id")
     starter = None if session_id is None else sessions.starter_of(session, session_id, job_id)
     return Subject(owner.namespace, owner.user, job_id, session_of=starter)
+
+
+def _not_that_host(principal: Principal | None, host: str) -> PlatformError:
+    needed = (
+        f"a report of host {host!r} needs the certificate of node/{host}, or, without TLS, its node token: "
+        f"`gpu-platform hosts enroll {host}` (a node worker with the service's own state_dir finds its token by itself)"
+    )
+    if principal is None:
+        return NotSignedIn(needed)
+    return Forbidden(f"{principal.id} may not report for another; {needed}", needs=f"node/{host}")
 
 
 def _may_act_for_others(principal: Principal) -> bool:

@@ -73,6 +73,12 @@ ROUTES: dict[str, Rule] = {
     "POST /v1/hosts/{name}/declare-lost": OPERATE,
     "DELETE /v1/hosts/{name}": OPERATE,
     "POST /v1/hosts/{name}/report": Rule(Permission.HOSTS_REPORT, reach=Reach.NODE),
+    "POST /v1/hosts/{name}/enroll": Rule(Permission.HOSTS_OPERATE, Role.ADMIN, Reach.CLUSTER),
+    "DELETE /v1/hosts/{name}/identity": OPERATE,
+    # A machine without a certificate asks for the first one, and its join token is checked there.
+    "GET /v1/identity/authorities": PUBLIC,
+    "POST /v1/identity/enroll": PUBLIC,
+    "POST /v1/identity/renew": PUBLIC,
     "GET /v1/gpus": SEE_HOSTS,
     "GET /v1/gpus/{gpu_id}": SEE_HOSTS,
     "GET /v1/gpus/{gpu_id}/health": SEE_HOSTS,

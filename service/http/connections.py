@@ -9,6 +9,10 @@ import socket
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gpu_platform.identity.certificates import Peer
+from gpu_platform.identity.names import DEFAULT_DOMAIN
+from service.http.machines import PEER
+
 REQUEST_TIMEOUT_S = 10.0
 """A request and its body must arrive within this time after the first byte of the connection or request."""
 _PEER_IDLE_S = 30
@@ -23,11 +27,16 @@ class TimeLimitedConnection(H11Protocol):
     uvicorn itself limits only the time between two requests of a connection.
     """
 
+    trust_domain = DEFAULT_DOMAIN
+    """The SPIFFE trust domain of clients that are believed; see :func:`connections_of`."""
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio for a new connection: start the limit for the first request."""
         super().connection_made(transport)
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            # Each request's scope gets a copy of it.
+            self.app_state = {**self.app_state, PEER: Peer.of(tls.getpeercert(), self.trust_domain)}
         _notice_lost_peers(transport.get_extra_info("socket"))
         self._wait_for_request()
 
@@ -67,6 +76,11 @@ class TimeLimitedConnection(H11Protocol):
         if self.conn.our_state is h11.IDLE or self.conn.our_state is h11.SEND_RESPONSE:
             self.transport.write(_TOO_SLOW)  # no answer was begun yet
         self.transport.close()
+
+
+def connections_of(trust_domain: str) -> type[TimeLimitedConnection]:
+    """For ``uvicorn.Config(http=…)``: the same, for clients with certificates of ``trust_domain``."""
+    return type("TlsConnection", (TimeLimitedConnection,), {"trust_domain": trust_domain})
 
 
 def _notice_lost_peers(connection: socket.socket | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +18,17 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store, events
-from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import checkpoints, jobs
 from gpu_platform.store.jobs.checkpoints import RootOfHost
 from gpu_platform.store.models import CheckpointRecord
+from service import node_agents
 from service.context import ServiceContext
 
 _LIST = TypeAdapter(list[CheckpointInfo])
+_NUMBERS = TypeAdapter(dict[str, int])
+_ANSWERS = TypeAdapter(dict[str, bool])
+_NAMES = TypeAdapter(dict[str, str])
+_PROBE = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PATIENCE = httpx.Timeout(10.0, connect=2.0)
 _HASHING = httpx.Timeout(600.0, connect=2.0)
 _AT_ONCE = 32
@@ -48,7 +53,7 @@ async def list_checkpoints(context: ServiceContext, job_id: str, *, verify: bool
             silent |= {one.host for one in group}
         else:
             names = [one.host for one in group if one.alive]
-            found += [one.model_copy(update={"hosts": names}) for one in _LIST.validate_json(listed)]
+            found += [one.model_copy(update={"hosts": names}) for one in listed]
     found += [_remembered(job_id, one) for one in known if one.host in silent]
     return sorted(found, key=lambda one: (one.attempt, one.written_at, one.name))
 
@@ -70,7 +75,7 @@ async def ask_for_checkpoint(context: ServiceContext, job_id: str) -> int:
         )
     host = job.placement.slices[0].host
     answer = await _call(context, host, "POST", f"/checkpoints/{job.id}/{job.attempt}")
-    return int(answer.json()["signalled"])
+    return node_agents.parsed(_NUMBERS, answer, host).get("signalled", 0)
 
 
 async def check_roots(context: ServiceContext) -> list[CheckpointRoot]:
@@ -149,12 +154,14 @@ def _remembered(job_id: str, one: CheckpointRecord) -> CheckpointInfo:
     )
 
 
-async def _ask_one(context: ServiceContext, group: Sequence[RootOfHost], path: str, verify: bool) -> bytes | None:
+async def _ask_one(
+    context: ServiceContext, group: Sequence[RootOfHost], path: str, verify: bool
+) -> list[CheckpointInfo] | None:
     """The first answer among hosts that share a root, asked one after the other. None: no host answers."""
     for one in [one for one in group if one.alive][:3]:
         try:
             answer = await _call(context, one.host, "GET", path, params={"hashes": "1"} if verify else {})
-            return answer.content
+            return node_agents.parsed(_LIST, answer, one.host)
         except PlatformError:
             continue
     return None
@@ -166,7 +173,7 @@ async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> 
     if not names:
         return result
     try:
-        probe = (await _call(context, names[0], "POST", "/checkpoint-root")).json()["probe"]
+        probe = _probe_of(await _call(context, names[0], "POST", "/checkpoint-root"), names[0])
     except PlatformError as error:
         return result.model_copy(update={"problem": error.message})
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -174,7 +181,8 @@ async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> 
     async def sees(host: str) -> bool | None:
         try:
             async with limit:
-                return (await _call(context, host, "GET", f"/checkpoint-root/{probe}")).json()["seen"]
+                answer = await _call(context, host, "GET", f"/checkpoint-root/{probe}")
+                return node_agents.parsed(_ANSWERS, answer, host).get("seen")
         except PlatformError:
             return None
 
@@ -193,11 +201,18 @@ async def _check_group(context: ServiceContext, group: Sequence[RootOfHost]) -> 
     return result.model_copy(update={"problem": problem, "silent": silent})
 
 
+def _probe_of(answer: httpx.Response, host: str) -> str:
+    """The name of the file that the host wrote. It becomes a part of the requests to other hosts."""
+    probe = node_agents.parsed(_NAMES, answer, host).get("probe", "")
+    if not _PROBE.fullmatch(probe) or set(probe) == {"."}:
+        raise HostUnavailable(f"host {host} answered with something that nobody asked for", host=host)
+    return probe
+
+
 async def _call(context: ServiceContext, host: str, method: str, path: str, **options: Any) -> httpx.Response:
-    url = await run_in_threadpool(hosts.agent_url, context.store, host)
     patience = _HASHING if options.get("params") else _PATIENCE
     try:
-        answer = await context.node_workers.request(method, url.rstrip("/") + path, timeout=patience, **options)
+        answer = await context.node_workers.ask(host, method, path, timeout=patience, **options)
     except httpx.TransportError as error:
         raise HostUnavailable(f"host {host} does not answer", host=host) from error
     if not answer.is_success:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -23,14 +24,17 @@ from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.states import JobState
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
-from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
+from service import node_agents
 from service.context import ServiceContext, now
+from service.node_agents import NodeAgents
 from service.operations import logs
 from service.streams import end, message
 
 _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
 """Timeouts. The node worker sends something every 5 s while a command writes nothing."""
+_SESSION = TypeAdapter(ExecSession)
+_RECEIVED = TypeAdapter(ExecReceived)
 _SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})")
 _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
@@ -50,20 +54,23 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
     except PlatformError as error:
         await run_in_threadpool(_record, context.store, job, rank_host.host, request, actor, now(), error.message)
         raise
-    session = ExecSession.model_validate_json(answer.content)
+    session = node_agents.parsed(_SESSION, answer, rank_host.host)
     return session.model_copy(update={"id": f"{session.attempt}.{session.rank}.{session.id}"})
 
 
 async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end."""
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
-    async with rank_host.stream(offset) as answer:
-        async for line in answer.aiter_lines():
+    async with rank_host.stream(offset) as lines:
+        async for line in lines:
             if context.feed.closed:
                 return
             if line:
-                chunk = ExecChunk.model_validate_json(line)
-                yield message(line, str(chunk.next_offset))
+                try:
+                    chunk = ExecChunk.model_validate_json(line)
+                except ValidationError:
+                    return  # the host sends something else: for the client the stream has broken off
+                yield message(chunk.model_dump_json(exclude_none=True), str(chunk.next_offset))
                 if chunk.stream == "exit":
                     yield end()
                     return
@@ -77,7 +84,7 @@ async def give_input(
     rank_host = await _ExecHost.of_session(context, job_id, session_id)
     params = {"offset": offset, "eof": str(eof).lower()}
     answer = await rank_host.ask("POST", "/input", params=params, content=data)
-    return ExecReceived.model_validate_json(answer.content)
+    return node_agents.parsed(_RECEIVED, answer, rank_host.host)
 
 
 async def resize(context: ServiceContext, job_id: str, session_id: str, rows: int, columns: int) -> None:
@@ -118,17 +125,16 @@ def _not_running(job: Job) -> IllegalTransition:
 class _ExecHost:
     """The node worker of one rank's host."""
 
-    def __init__(self, node_workers: httpx.AsyncClient, host: str, url: str) -> None:
-        self._http = node_workers
+    def __init__(self, node_workers: NodeAgents, host: str, path: str) -> None:
+        self._node_workers = node_workers
         self.host = host
-        self._url = url
+        self._path = path
 
     @classmethod
     async def of(cls, context: ServiceContext, job: Job, attempt: int, rank: int, session: str = "") -> _ExecHost:
         host = await run_in_threadpool(logs.host_of, context, job, attempt, rank)
-        url = await run_in_threadpool(hosts.agent_url, context.store, host)
-        place = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
-        return cls(context.node_workers, host, url.rstrip("/") + place)
+        path = f"/exec/{job.id}/{attempt}/{rank}" + (f"/{session}" if session else "")
+        return cls(context.node_workers, host, path)
 
     @classmethod
     async def of_session(cls, context: ServiceContext, job_id: str, session_id: str) -> _ExecHost:
@@ -139,7 +145,8 @@ class _ExecHost:
 
     async def ask(self, method: str, below: str = "", **options: Any) -> httpx.Response:
         try:
-            answer = await self._http.request(method, self._url + below, timeout=_SILENCE, **options)
+            path = self._path + below
+            answer = await self._node_workers.ask(self.host, method, path, timeout=_SILENCE, **options)
         except httpx.TransportError as error:
             raise self._away() from error
         if not answer.is_success:
@@ -147,13 +154,14 @@ class _ExecHost:
         return answer
 
     @asynccontextmanager
-    async def stream(self, offset: int) -> AsyncIterator[httpx.Response]:
+    async def stream(self, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
         try:
-            async with self._http.stream("GET", self._url, params={"offset": offset}, timeout=_SILENCE) as answer:
+            asked = self._node_workers.stream(self.host, "GET", self._path, params={"offset": offset}, timeout=_SILENCE)
+            async with asked as answer:
                 if not answer.is_success:
-                    body = await answer.aread()
-                    raise problem_of_response(answer.status_code, answer.headers, body).error()
-                yield answer
+                    failed = await node_agents.whole(answer, self.host)
+                    raise problem_of_response(failed.status_code, failed.headers, failed.content).error()
+                yield node_agents.lines(answer, self.host)
         except httpx.TransportError as error:
             raise self._away() from error
 

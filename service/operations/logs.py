@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from gpu_platform.domain.jobs.placement import HostSlice
 from gpu_platform.domain.jobs.ranks import max_ranks, number_ranks
 from gpu_platform.domain.texts import counted
 from gpu_platform.store import events
-from gpu_platform.store.hosts import hosts
 from gpu_platform.store.jobs import jobs
+from service import node_agents
 from service.context import ServiceContext
+from service.node_agents import NodeAgents
 from service.streams import end, message
 
 POLL_S = 0.2
@@ -32,6 +34,8 @@ PIECE_BYTES = 256 * 1024
 """Size of one piece that the service reads from a host."""
 ALL_BYTES = 1 << 50
 """A number larger than any log. An older node worker answers with at most a MiB."""
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_LONGEST_NOTE = 500
 AWAY_AFTER_END_S = 5.0
 """How long a follower of an attempt that has ended waits for a host that does not answer."""
 
@@ -201,16 +205,15 @@ class _LogSource:
     not answer.
     """
 
-    def __init__(self, node_workers: httpx.AsyncClient, host: str, url: str) -> None:
-        self._http = node_workers
+    def __init__(self, node_workers: NodeAgents, host: str, path: str) -> None:
+        self._node_workers = node_workers
         self._host = host
-        self._url = url
+        self._path = path
 
     @classmethod
     async def find(cls, context: ServiceContext, job: Job, attempt: int, rank: int) -> _LogSource:
         host = await run_in_threadpool(host_of, context, job, attempt, rank)
-        agent_url = await run_in_threadpool(hosts.agent_url, context.store, host)
-        return cls(context.node_workers, host, f"{agent_url.rstrip('/')}/logs/{job.id}/{attempt}/{rank}")
+        return cls(context.node_workers, host, f"/logs/{job.id}/{attempt}/{rank}")
 
     async def read(self, offset: int) -> _LogPiece:
         """Read at most ``CHUNK_BYTES`` from ``offset`` on."""
@@ -222,18 +225,24 @@ class _LogSource:
         """Stream at most ``limit`` bytes from ``offset`` on."""
         params = {"offset": offset, "limit": limit}
         try:
-            async with self._http.stream("GET", self._url, params=params) as answer:
-                head = answer.headers
+            async with self._node_workers.stream(self._host, "GET", self._path, params=params) as answer:
                 if not answer.is_success:
-                    await answer.aread()
-                    raise self._error(answer)
-                found = _LogHead(int(head["X-Log-Offset"]), int(head["X-Log-Size"]), head.get("X-Log-Note"))
-                yield found, answer.aiter_raw(PIECE_BYTES)
+                    raise self._error(await node_agents.whole(answer, self._host))
+                head = self._head(answer.headers)
+                most = min(limit, max(0, head.size - head.offset))
+                yield head, node_agents.pieces(answer, most, PIECE_BYTES)
         except httpx.TransportError as error:
             raise HostUnavailable(
                 f"the log is on host {self._host}, which does not answer; it can be read when the host is back",
                 host=self._host,
             ) from error
+
+    def _head(self, headers: httpx.Headers) -> _LogHead:
+        offset, size = headers.get("X-Log-Offset", ""), headers.get("X-Log-Size", "")
+        if not (_NUMBER.fullmatch(offset) and _NUMBER.fullmatch(size)):
+            raise HostUnavailable(f"host {self._host} answered without saying where in the log it begins")
+        note = headers.get("X-Log-Note")
+        return _LogHead(int(offset), int(size), None if note is None else note[:_LONGEST_NOTE])
 
     def _error(self, answer: httpx.Response) -> PlatformError:
         if answer.headers.get("content-type", "").startswith(PROBLEM_JSON):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.domain.errors import HostUnavailable, NotFound
@@ -13,11 +13,13 @@ from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, GpuHolder
 from gpu_platform.domain.jobs.job import Job
 from gpu_platform.domain.jobs.ranks import running_slices
 from gpu_platform.domain.jobs.usage import GpuNow, JobUsage, RankUsage, RunningUsage
-from gpu_platform.store.hosts import gpus, hosts
+from gpu_platform.store.hosts import gpus
 from gpu_platform.store.jobs import jobs, usage
+from service import node_agents
 from service.context import ServiceContext
 
 PATIENCE_S = 2.0
+_HEALTH = TypeAdapter(GpuHealth)
 _RANKS = TypeAdapter(list[RankUsage])
 
 
@@ -25,7 +27,7 @@ async def gpu_health(context: ServiceContext, reference: str) -> GpuHealth:
     """What the GPU's host measures now. Raises :class:`NotFound` and :class:`HostUnavailable`."""
     gpu = await run_in_threadpool(gpus.get_gpu, context.store, reference)
     answer = await _ask(context, gpu.host, f"/gpus/{gpu.info.uuid}/health")
-    return GpuHealth.model_validate_json(answer)
+    return node_agents.parsed(_HEALTH, answer, gpu.host)
 
 
 async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
@@ -48,22 +50,21 @@ async def job_usage(context: ServiceContext, job_id: str) -> JobUsage:
 
 async def _ranks(context: ServiceContext, host: str, job: Job) -> list[RankUsage] | None:
     try:
-        return _RANKS.validate_json(await _ask(context, host, f"/usage/{job.id}/{job.attempt}"))
-    except (HostUnavailable, NotFound, ValidationError):
+        return node_agents.parsed(_RANKS, await _ask(context, host, f"/usage/{job.id}/{job.attempt}"), host)
+    except (HostUnavailable, NotFound):
         return None
 
 
-async def _ask(context: ServiceContext, host: str, path: str) -> bytes:
-    url = await run_in_threadpool(hosts.agent_url, context.store, host)
+async def _ask(context: ServiceContext, host: str, path: str) -> httpx.Response:
     try:
-        answer = await context.node_workers.get(url.rstrip("/") + path, timeout=PATIENCE_S)
+        answer = await context.node_workers.ask(host, "GET", path, timeout=PATIENCE_S)
     except httpx.TransportError as error:
         raise HostUnavailable(
             f"host {host} does not answer, so nobody knows what it measures now; try again when it is back", host=host
         ) from error
     if not answer.is_success:
         raise HostUnavailable(f"host {host} answered {answer.status_code} when asked what it measures", host=host)
-    return answer.content
+    return answer
 
 
 def _gpus_of(context: ServiceContext, job: Job) -> list[GpuNow]:

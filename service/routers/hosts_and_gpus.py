@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from gpu_platform.client.wire import Page, ReasonBody
@@ -15,12 +14,14 @@ from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.states import GpuState
+from gpu_platform.identity import names
 from gpu_platform.store import events
 from gpu_platform.store.hosts import gpus, hosts, reports
 from service.access.masking import Mask
 from service.context import AccessDep, ActorDep, ServiceContextDep, now
 from service.http.paging import Cursor, page_of
 from service.operations import hosts_and_gpus, measurements
+from service.operations import reports as incoming
 from service.routers.jobs import ReasonBodyDep
 
 router = APIRouter(prefix="/v1")
@@ -96,11 +97,22 @@ async def remove_host(name: HostName, context: ServiceContextDep, actor: ActorDe
 
 
 @node_reports.post("/hosts/{name}/report", tags=["node workers"])
-async def report_host(name: HostName, report: HostReport, context: ServiceContextDep) -> LeaseAnswer:
-    """A node worker registers its host or renews its lease; the answer names attempts it must kill."""
+async def report_host(name: HostName, report: HostReport, context: ServiceContextDep, request: Request) -> LeaseAnswer:
+    """A node worker registers its host or renews its lease; the answer names attempts it must kill.
+
+    Only the node worker of this host may: it shows the certificate of its name, or its node token where there is no
+    TLS.
+    """
+    tls = context.tls is not None
     if report.name != name:
         raise InvalidRequest(f"the report is of host {report.name!r}, but was sent for {name!r}")
-    write = partial(reports.report_host, context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
+    source = None if request.client is None else request.client.host
+
+    def write() -> LeaseAnswer:
+        context.revoked.check(f"{names.NODE}/{name}")
+        incoming.check_agent_url(context.store, report, source, tls=tls)
+        return reports.report_host(context.store, report, ttl_s=context.settings.lease_ttl_s, now=now())
+
     return await to_thread.run_sync(write, limiter=REPORT_THREADS)
 
 

@@ -18,7 +18,7 @@ from gpu_platform.domain.states import JobState
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import jobs
 from tests.store_cluster import NOW, Cluster, spec
-from tests.unit.service.api_server import application, in_process
+from tests.unit.service.api_server import application, in_process, node_headers
 
 NO_TEMPORAL = "127.0.0.1:1"
 """What is refused never gets that far."""
@@ -34,8 +34,8 @@ def store(sqlite_template: Path, tmp_path: Path):
 
 
 @pytest.fixture
-async def http(store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    async with in_process(application(store, NO_TEMPORAL)) as http:
+async def http(store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with in_process(application(store, NO_TEMPORAL, state_dir=tmp_path)) as http:
         yield http
 
 
@@ -245,15 +245,17 @@ async def test_a_wrong_reason_body(http: httpx.AsyncClient, store: Store) -> Non
     assert jobs.get_job(store, "j-1").state is JobState.PENDING
 
 
-async def test_a_report_of_another_host(http: httpx.AsyncClient, store: Store) -> None:
+async def test_a_report_of_another_host(http: httpx.AsyncClient, tmp_path: Path) -> None:
     report = {
-        "name": "b", "session": "s", "address": "127.0.0.1", "agent_url": "http://x",
+        "name": "b", "session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1",
         "inventory": {"machine": "m", "gpus": []},
     }  # fmt: skip
-    is_problem(await http.post("/v1/hosts/a/report", json=report), 422, "invalid_request")
+    sent = await http.post("/v1/hosts/a/report", json=report, headers=node_headers("a", tmp_path))
+    is_problem(sent, 422, "invalid_request")
     assert (await http.get("/v1/hosts")).json()["items"] == []
     del report["session"]
-    problem = is_problem(await http.post("/v1/hosts/b/report", json=report), 422, "invalid_request")
+    sent = await http.post("/v1/hosts/b/report", json=report, headers=node_headers("b", tmp_path))
+    problem = is_problem(sent, 422, "invalid_request")
     assert problem["errors"][0]["field"] == "session"
 
 

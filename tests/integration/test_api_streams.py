@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from gpu_platform.store.jobs.jobs import JobUpdate
 from gpu_platform.store.leadership import leader
 from gpu_platform.store.reservations import attempts, releasing, reserving
 from tests.store_cluster import NOW, Cluster, key, placement, set_job_state, spec
-from tests.unit.service.api_server import LogFiles, application, bearer, in_process, served, until
+from tests.unit.service.api_server import LogFiles, application, bearer, in_process, node_headers, served, until
 
 NO_TEMPORAL = "127.0.0.1:1"
 
@@ -275,14 +276,14 @@ async def test_a_follower_survives_a_restart_of_the_service(store: Store) -> Non
     assert len(kinds) == len(set(kinds))
 
 
-async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store) -> None:
+async def test_a_node_worker_reports_and_is_told_what_to_kill(store: Store, tmp_path: Path) -> None:
     leader.begin_epoch(store, "test", datetime(2026, 1, 1, tzinfo=UTC))  # it has looked for lost jobs long ago
-    async with in_process(application(store, NO_TEMPORAL, lease_ttl_s=7.0)) as http:
+    async with in_process(application(store, NO_TEMPORAL, lease_ttl_s=7.0, state_dir=tmp_path)) as http:
         report = {
-            "name": "n", "session": "s", "address": "127.0.0.1", "agent_url": "http://x",
+            "name": "n", "session": "s", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1",
             "inventory": {"machine": "m", "gpus": []}, "attempts": [{"job_id": "j-x", "attempt": 3}],
         }  # fmt: skip
-        answer = await http.post("/v1/hosts/n/report", json=report)
+        answer = await http.post("/v1/hosts/n/report", json=report, headers=node_headers("n", tmp_path))
         told = answer.json()
         assert (told["ttl_s"], told["kill"]) == (7.0, [{"job_id": "j-x", "attempt": 3}])
         assert (told["renewed"], told["online_ms"]) == (True, None)

@@ -13,7 +13,7 @@ from gpu_platform.domain.hosts.lease import HostReport
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from tests.store_cluster import inventory
-from tests.unit.service.api_server import application, in_process
+from tests.unit.service.api_server import application, in_process, node_headers
 
 CROWD = 60
 """More than the service has threads for requests."""
@@ -32,11 +32,12 @@ async def test_a_report_is_answered_while_a_crowd_waits(
     monkeypatch.setattr(hosts, "list_hosts", slow)
     fields = {"session": "s1", "address": "127.0.0.1", "agent_url": "http://127.0.0.1:1"}
     report = HostReport(name="a", inventory=inventory("a", 1), **fields).model_dump(mode="json")
-    async with in_process(application(store, "127.0.0.1:1")) as http:
+    headers = node_headers("a", tmp_path)
+    async with in_process(application(store, "127.0.0.1:1", state_dir=tmp_path)) as http:
         crowd = [asyncio.create_task(http.get("/v1/hosts")) for _ in range(CROWD)]
         try:
             await asyncio.sleep(0)
-            answer = await asyncio.wait_for(http.post("/v1/hosts/a/report", json=report), 10)
+            answer = await asyncio.wait_for(http.post("/v1/hosts/a/report", json=report, headers=headers), 10)
             assert answer.status_code == 200
             assert not any(task.done() for task in crowd)
         finally:

@@ -1,9 +1,10 @@
 """The node worker's HTTP server: logs of its ranks, commands beside them, and its metrics.
 
-It is for the service. Every route needs a token, except ``/metrics`` and the route at which other hosts ask for votes.
-The node worker makes the token at its start and reports it to the service, as the password in ``agent_url``. A job on
-this host can reach all its ports, but without the token it cannot read another job's output or run a command in its
-place.
+It is for the service. With TLS the client must show the service's certificate; other hosts' certificates are good for
+one question, that for votes, and a scraper's for ``/metrics``. Without TLS, on the loopback, every route needs a token,
+except ``/metrics`` and the route for votes. The node worker makes the token at its start and reports it to the service,
+as the password in ``agent_url``. A job on this host can reach all its ports, but without the token it cannot read
+another job's output or run a command in its place.
 """
 
 from __future__ import annotations
@@ -27,30 +28,48 @@ from gpu_platform.client.wire import PROBLEM_JSON, Problem
 from gpu_platform.domain.errors import PlatformError
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec import ExecSessions
+from gpu_platform.identity import names
+from gpu_platform.identity.certificates import TlsContexts
+from gpu_platform.identity.settings import TlsSettings
 from gpu_platform.settings import NodeSettings
-from service.http.connections import TimeLimitedConnection
+from service.http.connections import connections_of
+from service.http.machines import peer_name
+from service.server import check_address, tls_options
 from workers.node.checkpoints import checkpoint_routes
 from workers.node.exec import exec_routes
 from workers.node.logs import log_routes
 from workers.node.peer_votes import VOTES_PATH
 
 USER = "service"
+METRICS_PATH = "/metrics"
 
 
 def node_app(
-    agent: HostAgent, token: str, sessions: ExecSessions | None = None, more: Sequence[Route] = ()
+    agent: HostAgent,
+    token: str | None,
+    sessions: ExecSessions | None = None,
+    more: Sequence[Route] = (),
+    *,
+    open_metrics: bool = False,
 ) -> Starlette:
-    """The HTTP application of a node worker. ``more``: routes besides those of logs, commands and metrics."""
+    """The HTTP application of a node worker. ``more``: routes besides those of logs, commands and metrics.
+
+    ``token``: None if clients show certificates. ``open_metrics``: then everybody may read ``/metrics``.
+    """
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    routes = [*log_routes(agent), Route("/metrics", metrics), *more, *checkpoint_routes(agent)]
+    routes = [*log_routes(agent), Route(METRICS_PATH, metrics), *more, *checkpoint_routes(agent)]
     if sessions is not None:
         routes += exec_routes(sessions, agent.host)
+    if token is None:
+        check = Middleware(CertificateCheck, open_metrics=open_metrics)
+    else:
+        check = Middleware(TokenCheck, token=token, open_paths=[METRICS_PATH, VOTES_PATH])
     return Starlette(
         routes=routes,
-        middleware=[Middleware(TokenCheck, token=token, open_paths=["/metrics", VOTES_PATH])],
+        middleware=[check],
         exception_handlers={PlatformError: _problem},
     )
 
@@ -72,6 +91,27 @@ class TokenCheck:
         return await self._app(scope, receive, send)
 
 
+class CertificateCheck:
+    """Lets the service's certificate ask everything, another host's only for votes, a scraper's for metrics."""
+
+    def __init__(self, app: ASGIApp, open_metrics: bool) -> None:
+        self._app = app
+        self._open_metrics = open_metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI defines it."""
+        if scope["type"] == "http" and not self._may(peer_name(scope), scope["path"]):
+            return await PlainTextResponse("only for the service", status_code=403)(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+    def _may(self, peer: str | None, path: str) -> bool:
+        if path == METRICS_PATH and (self._open_metrics or peer == names.SCRAPER):
+            return True
+        if path == VOTES_PATH and names.host_of(peer) is not None:
+            return True
+        return peer == names.SERVICE
+
+
 async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, PlatformError)
     body = Problem.of(error).model_dump_json(exclude_none=True)
@@ -83,26 +123,43 @@ class NodeHttp:
     report."""
 
     def __init__(
-        self, agent: HostAgent, sessions: ExecSessions, node: NodeSettings, more: Sequence[Route] = ()
+        self,
+        agent: HostAgent,
+        sessions: ExecSessions,
+        node: NodeSettings,
+        more: Sequence[Route] = (),
+        tls: TlsSettings | None = None,
+        contexts: TlsContexts | None = None,
     ) -> None:
+        """``contexts``: this host's certificate. None: plain HTTP. Raises :class:`CannotStart` if the address is not
+        for plain HTTP."""
+        check_address(node.address, "node", tls=contexts is not None, insecure=node.insecure_http)
+        tls = tls or TlsSettings()
         self._socket = socket.create_server((node.address, node.agent_port), backlog=128)
         # asyncio sets it only on sockets that it made itself. Without it every answer waits 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        token = secrets.token_hex(24)
-        self.public_url = node.advertised_url or f"http://{node.address}:{self._socket.getsockname()[1]}"
-        self.url = self.public_url.replace("://", f"://{USER}:{token}@", 1)
-        """The URL with the password, for the service. It is a secret."""
+        token = secrets.token_hex(24) if contexts is None else None
+        scheme = "http" if contexts is None else "https"
+        self.public_url = node.advertised_url or f"{scheme}://{node.address}:{self._socket.getsockname()[1]}"
+        self.url = self.public_url if token is None else self.public_url.replace("://", f"://{USER}:{token}@", 1)
+        """The URL for the service. Without TLS it has the password, and is a secret."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                node_app(agent, token, sessions, more),
-                http=TimeLimitedConnection,
+                node_app(agent, token, sessions, more, open_metrics=tls.metrics == "open"),
+                http=connections_of(tls.trust_domain),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 timeout_graceful_shutdown=1,
+                **tls_options(contexts),
             )
         )
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        await self._server._serve(sockets=[self._socket])
+        try:
+            await self._server._serve(sockets=[self._socket])
+        finally:
+            for listening in getattr(self._server, "servers", []):
+                listening.close()
+            self._socket.close()

@@ -25,6 +25,7 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.system import lease_file
 from gpu_platform.hosts.system.records import boot_clock_s
 from gpu_platform.settings import Settings
+from workers.node.identity import NodeIdentity
 from workers.node.peer_votes import PeerVotes
 
 log = structlog.get_logger()
@@ -47,10 +48,12 @@ class LeaseKeeper:
         forget_resets_before: Callable[[int], None],
         temporal: TemporalReporter,
         path: Path,
+        identity: NodeIdentity | None = None,
     ) -> None:
         """``forget_resets_before`` is called with the time (Unix ms) when an operator last put the host online.
 
-        ``path``: the file of the lease.
+        ``path``: the file of the lease. ``identity``: how it proves which host this is; None: by the settings, without
+        TLS.
         """
         self._urls = [settings.api_url, *settings.api_urls]
         self._interval_s = settings.node.lease_interval_s
@@ -61,7 +64,9 @@ class LeaseKeeper:
         self._temporal = temporal
         self._path = str(path)
         self._ttl_s = settings.lease_ttl_s
-        self._peers = PeerVotes(agent.host)
+        self._identity = identity or NodeIdentity(settings)
+        self._peers = PeerVotes(agent.host, self._identity.peer_extensions)
+        self._refused = ""
         self._killing: dict[AttemptKey, asyncio.Task[None]] = {}
         self._soon = asyncio.Event()
         self._ended = False
@@ -87,7 +92,7 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Report and renew until cancelled."""
-        async with httpx.AsyncClient(timeout=self._patience_s, trust_env=False) as http:
+        async with self._identity.client(self._patience_s) as http:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._report_for_ever(http))
@@ -154,10 +159,19 @@ class LeaseKeeper:
         response = await http.post(
             f"{url}/v1/hosts/{report.name}/report",
             content=report.model_dump_json(),
-            headers={"content-type": "application/json"},
+            headers={"content-type": "application/json", **self._identity.headers()},
         )
+        if response.status_code in (401, 403, 422):
+            self._complain(url, response)
         response.raise_for_status()
+        self._refused = ""
         return LeaseAnswer.model_validate_json(response.content)
+
+    def _complain(self, url: str, response: httpx.Response) -> None:
+        """Log why the service refuses the reports, once for each reason."""
+        if response.text != self._refused:
+            self._refused = response.text
+            log.error("lease.report_refused", service=url, status=response.status_code, answer=response.text[:1000])
 
     def _apply_answer(self, answer: LeaseAnswer, sent_at: float, lease_s: float | None) -> None:
         self._ttl_s = answer.ttl_s

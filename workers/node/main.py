@@ -58,6 +58,7 @@ from gpu_platform.settings import Settings
 from gpu_platform.state_dir import keep_private
 from workers.node.fault_outbox import FaultDispatcher
 from workers.node.http import NodeHttp
+from workers.node.identity import NodeIdentity
 from workers.node.lease_keeper import LeaseKeeper, TemporalReporter
 from workers.node.metrics import NodeMetrics
 from workers.node.nvml_watch import NvmlWatch, RestartRequired, open_gpus, unusable
@@ -253,6 +254,7 @@ async def main() -> None:
     configure_logging(f"node/{node.name}", level=settings.log_level, json=settings.log_json)
     home = node_dir(settings.state_dir.resolve(), node.name)
     lease_file = Path(lease_path(str(home)))
+    identity = await NodeIdentity.begin(settings)
     nvml, inventory = open_gpus(node, home)
     # Connect lazily, so that the lease is kept while Temporal does not answer.
     client = await connect(settings, lazy=True, converter=node_converter(settings))
@@ -278,10 +280,10 @@ async def main() -> None:
     attempts = AttemptWatch(node, nvml, home, accountant, policy, faults.report, indices, agent.checkpointing.clock)
     sessions = ExecSessions(home.resolve(), node.name, jailed=inventory.isolation == JAILED)
     routes = [*reading_routes(health, accountant), votes_route(lambda: lease.votes())]
-    http = NodeHttp(agent, sessions, node, routes)
+    http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
-        settings, agent, make_report, health.forget_resets_before, report_by_temporal(client), lease_file
+        settings, agent, make_report, health.forget_resets_before, report_by_temporal(client), lease_file, identity
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)
@@ -291,12 +293,14 @@ async def main() -> None:
         health.start()
     try:
         async with asyncio.TaskGroup() as group:
-            for part in (http, faults, lease, watch, reboot):
-                group.create_task(part.run())
-            group.create_task(attempts.run(agent))
-            group.create_task(sweep_checkpoints(agent))
-            group.create_task(sweep_old(retentions(settings, home, agent)))
-            group.create_task(run_activities(settings, agent, faults, health, reboot))
+            works = [part.run() for part in (http, faults, lease, watch, reboot)]
+            works += [identity.keep(), attempts.run(agent), sweep_checkpoints(agent)]
+            works += [
+                sweep_old(retentions(settings, home, agent)),
+                run_activities(settings, agent, faults, health, reboot),
+            ]
+            for work in works:
+                group.create_task(work)
     finally:
         health.stop()
         sessions.close()

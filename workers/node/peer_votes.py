@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -21,6 +22,7 @@ from gpu_platform.domain.hosts.lease import Member
 ALL_ARE_ASKED = 32
 """Up to this many members all are asked. If there are more, only ``ASKED_AT_ONCE`` are."""
 ASKED_AT_ONCE = 8
+_LONGEST_ANSWER = 4 << 20
 VOTES_PATH = "/lease/votes"
 VOTES = TypeAdapter(dict[str, float])
 
@@ -38,8 +40,10 @@ def votes_route(votes: Callable[[], dict[str, float]]) -> Route:
 class PeerVotes:
     """Asks the other hosts of the cluster whether they reach the control plane."""
 
-    def __init__(self, own_name: str) -> None:
+    def __init__(self, own_name: str, extensions_of: Callable[[str], dict[str, Any]] = lambda host: {}) -> None:
+        """``extensions_of``: options of a request to a host, e.g. the name in its certificate."""
         self._own_name = own_name
+        self._extensions_of = extensions_of
         self._others: list[Member] = []
 
     def know(self, members: Sequence[Member] | None) -> None:
@@ -62,8 +66,16 @@ class PeerVotes:
 
     async def _ask_one(self, http: httpx.AsyncClient, member: Member, patience_s: float) -> dict[str, float]:
         try:
-            async with asyncio.timeout(patience_s):
-                response = await http.get(f"{member.url}{VOTES_PATH}")
-            return VOTES.validate_json(response.raise_for_status().content)
+            options: dict[str, Any] = {"extensions": self._extensions_of(member.name)}
+            async with (
+                asyncio.timeout(patience_s),
+                http.stream("GET", f"{member.url}{VOTES_PATH}", **options) as response,
+            ):
+                content = bytearray()
+                async for piece in response.raise_for_status().aiter_raw():
+                    content += piece
+                    if len(content) > _LONGEST_ANSWER:
+                        return {}
+            return VOTES.validate_json(bytes(content))
         except (httpx.HTTPError, ValidationError, TimeoutError):
             return {}

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gpu_platform.domain.hosts.bounds import (
+    MAX_GPUS,
+    MAX_ITEMS,
+    Count,
+    GpuIndex,
+    Place,
+    ShortText,
+    SmallCount,
+    Text,
+    Uuid,
+)
 from gpu_platform.domain.hosts.share import ShareGrant
 from gpu_platform.domain.states import GpuState, HostState
 
@@ -15,17 +26,17 @@ class GpuInfo(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    uuid: str
-    index: int
-    model: str
-    memory_mib: int
-    compute_capability: str
+    uuid: Uuid
+    index: GpuIndex
+    model: ShortText
+    memory_mib: Count
+    compute_capability: ShortText
     """The CUDA compute capability, ``"major.minor"``."""
-    pci_bus_id: str | None = None
-    numa_node: int | None = None
-    socket: int | None = None
-    pcie_switch: str | None = None
-    serial: str | None = None
+    pci_bus_id: ShortText | None = None
+    numa_node: Place | None = None
+    socket: Place | None = None
+    pcie_switch: ShortText | None = None
+    serial: ShortText | None = None
     mig_capable: bool = False
 
 
@@ -35,9 +46,9 @@ class NvLink(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    a: int
-    b: int
-    links: int
+    a: GpuIndex
+    b: GpuIndex
+    links: SmallCount
 
 
 class Nic(BaseModel):
@@ -45,12 +56,12 @@ class Nic(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
+    name: ShortText
     """Its name, e.g. ``mlx5_0`` or ``eth0``."""
     kind: Literal["infiniband", "ethernet"]
-    pci_bus_id: str
-    numa_node: int | None = None
-    gpus: list[int] = []
+    pci_bus_id: ShortText
+    numa_node: Place | None = None
+    gpus: list[GpuIndex] = Field(default=[], max_length=MAX_GPUS)
     """Indices of the nearest GPUs: behind the same PCIe switch, else in the same NUMA node."""
 
 
@@ -59,46 +70,56 @@ ISOLATED = "fenced"
 
 
 class HostInventory(BaseModel):
-    """The hardware and software that a node worker registers. Links and levels use GPU indices of this host."""
+    """The hardware and software that a node worker registers. Links and levels use GPU indices of this host.
+
+    Whatever a host says, it is bounded: see ``bounds``.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    machine: str
+    machine: ShortText
     """Machine type, e.g. ``dgx-h100``; hosts with equal GPUs and links share one precomputed topology."""
-    driver_version: str | None = None
-    cuda_version: str | None = None
-    cpus: int | None = None
-    ram_mib: int | None = None
-    cuda_installations: dict[str, str] = {}
+    driver_version: ShortText | None = None
+    cuda_version: ShortText | None = None
+    cpus: Count | None = None
+    ram_mib: Count | None = None
+    cuda_installations: dict[ShortText, Text] = Field(default={}, max_length=MAX_ITEMS)
     """Version -> directory of each CUDA installation, e.g. ``{"12.4": "/usr/local/cuda-12.4"}``."""
-    unusable_cuda: dict[str, str] = {}
+    unusable_cuda: dict[ShortText, Text] = Field(default={}, max_length=MAX_ITEMS)
     """Version -> why no job gets it, e.g. ``{"13.0": "its driver runs CUDA up to 12.8"}``."""
     mps: bool = False
     """The host has the MPS control daemon."""
-    mig_profiles: dict[str, list[str]] = {}
+    mig_profiles: dict[ShortText, list[ShortText]] = Field(default={}, max_length=MAX_ITEMS)
     """GPU model -> MIG profiles whose placement rules are known, e.g. ``1g.10gb``."""
     simulated: bool = False
-    isolation: str = "plain-process"
+    isolation: ShortText = "plain-process"
     """The isolation that ranks get here, e.g. ``fenced`` (a jail) or ``plain-process``; see ``gpu_platform.hosts``."""
-    missing_guarantees: list[str] = []
-    gpus: list[GpuInfo]
-    nvlinks: list[NvLink] = []
-    nvlink_generation: int | None = None
+    missing_guarantees: list[Text] = Field(default=[], max_length=MAX_ITEMS)
+    gpus: list[GpuInfo] = Field(max_length=MAX_GPUS)
+    nvlinks: list[NvLink] = Field(default=[], max_length=MAX_GPUS * MAX_GPUS // 2)
+    nvlink_generation: SmallCount | None = None
     """2 Volta (25 GB/s per link), 3 Ampere (25), 4 Hopper (25), 5 Blackwell (50), in one direction."""
-    nvswitches: int = 0
+    nvswitches: SmallCount = 0
     """NVSwitch chips of the machine itself, where the host sees them."""
-    nics: list[Nic] = []
-    source: str = "NVML"
+    nics: list[Nic] = Field(default=[], max_length=MAX_ITEMS)
+    source: Text = "NVML"
     """The source of the list of GPUs: NVML, or ``nvidia-smi`` or the driver's files where NVML does not answer."""
-    nvlink_domain: str | None = None
+    nvlink_domain: ShortText | None = None
     """NVML's ``<cluster uuid>.<clique id>``. Hosts with the same value reach each other's GPUs by NVLink (NVL72)."""
-    labels: dict[str, str] = {}
+    labels: dict[ShortText, ShortText] = Field(default={}, max_length=MAX_ITEMS)
     """Labels that an operator gave the host, e.g. ``{"row": "7"}``. Topology levels can be made of them."""
 
     @property
     def isolates(self) -> bool:
         """True if its kernel isolates ranks."""
         return self.isolation == ISOLATED
+
+    @model_validator(mode="after")
+    def _gpus_differ(self) -> Self:
+        for what, values in (("uuid", [gpu.uuid for gpu in self.gpus]), ("index", [gpu.index for gpu in self.gpus])):
+            if len(set(values)) != len(values):
+                raise ValueError(f"two GPUs of one host have the same {what}")
+        return self
 
 
 class GpuHolder(BaseModel):

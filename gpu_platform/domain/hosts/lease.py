@@ -9,65 +9,88 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from gpu_platform.domain.contracts import AttemptKey
+from gpu_platform.domain.hosts.bounds import (
+    MAX_ATTEMPTS,
+    MAX_GPUS,
+    BigCount,
+    Count,
+    HostName,
+    ShortText,
+    SmallCount,
+    Text,
+    Uuid,
+)
 from gpu_platform.domain.hosts.gpu import HostInventory
+from gpu_platform.domain.texts import check_text
 
 
 class GpuTelemetry(BaseModel):
     """What a host measured of one GPU. None: this GPU or driver does not report the value."""
 
-    uuid: str
-    temperature_c: int | None = None
-    power_w: float | None = None
-    utilization_percent: int | None = None
-    memory_used_mib: int | None = None
+    uuid: Uuid
+    temperature_c: Annotated[int, Field(ge=-300, le=10_000)] | None = None
+    power_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    utilization_percent: SmallCount | None = None
+    memory_used_mib: Count | None = None
+
+
+def _is_an_attempt(key: AttemptKey) -> AttemptKey:
+    if not (0 <= key.attempt < 2**31 and len(key.job_id) <= 255):
+        raise ValueError("no attempt of a job has this name")
+    check_text(key.job_id, "the id of a job")
+    return key
+
+
+ReportedAttempt = Annotated[AttemptKey, AfterValidator(_is_an_attempt)]
 
 
 class SavedCheckpoint(BaseModel):
     """The newest complete checkpoint of an attempt, as one of its hosts sees it."""
 
-    key: AttemptKey
+    key: ReportedAttempt
     written_at: Annotated[float, Field(ge=0, lt=1e11)]
     """Unix seconds, by the clock of the file system."""
-    name: str = ""
+    name: Text = ""
     """Its directory below the attempt's directory. Empty: the attempt's directory itself."""
 
 
 class HostReport(BaseModel):
-    """Registers a host and renews its lease. Each report has everything that the host knows."""
+    """Registers a host and renews its lease. Each report has everything that the host knows. Whatever a host says, it
+    is bounded: see ``bounds``."""
 
-    name: str
-    session: str
+    name: HostName
+    session: ShortText
     """A new value at every start of the node worker."""
-    boot_id: str | None = None
+    boot_id: ShortText | None = None
     """A new value at every boot of the machine. None: the host does not know it."""
-    address: str
+    address: ShortText
     """The address at which ranks of other hosts reach this one."""
-    agent_url: str
-    """The URL at which the service fetches logs and runs commands, with its password:
-    ``http://service:…@10.0.0.7:41234``."""
-    leaf: str | None = None
-    spine: str | None = None
+    agent_url: Annotated[str, StringConstraints(max_length=512, pattern=r"^[!-~]*$")]
+    """The URL at which the service fetches logs and runs commands: ``https://10.0.0.7:41234``. It must be on the host
+    that sends the report. Without TLS it has the node worker's password: ``http://service:…@127.0.0.1:41234``."""
+    leaf: ShortText | None = None
+    spine: ShortText | None = None
     inventory: HostInventory
-    attempts: list[AttemptKey] = []
+    attempts: list[ReportedAttempt] = Field(default=[], max_length=MAX_ATTEMPTS)
     """Attempts with processes on this host."""
-    checkpoints: list[SavedCheckpoint] = []
+    checkpoints: list[SavedCheckpoint] = Field(default=[], max_length=MAX_ATTEMPTS)
     """The newest checkpoint of each of ``attempts`` that has one."""
-    checkpoint_root: str | None = None
+    checkpoint_root: Text | None = None
     """Identity of the checkpoint root. Hosts that report the same one see each other's checkpoints. None: unknown."""
-    telemetry: list[GpuTelemetry] = []
-    degraded: dict[str, str] = {}
+    telemetry: list[GpuTelemetry] = Field(default=[], max_length=MAX_GPUS)
+    degraded: dict[Uuid, Text] = Field(default={}, max_length=MAX_GPUS)
     """GPU uuid -> why the host itself says that it must get no new work (temperature, lost device)."""
 
-    seq: Annotated[int, Field(ge=0)] = 0
+    seq: BigCount = 0
     """The number of this report since the host booted. 0: a node worker of an older release."""
-    round: Annotated[int, Field(ge=0)] = 0
+    round: BigCount = 0
     """The lease round in the newest answer that the host got."""
     voted: bool = False
     """The host gave a vote and must not be counted as heard for a while: see ``LeaseTimes.vote_binds_s``."""
-    members_version: Annotated[int, Field(ge=0)] = 0
+    members_version: BigCount = 0
     """The version of the newest list of members that the host knows."""
     lease_s: Annotated[float | None, Field(gt=0, le=3600)] = None
     """The lease that the host asks for, in seconds. It is longer before a planned restart of the node worker. None:

@@ -11,6 +11,7 @@ from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
 from gpu_platform.store.models.events import EventRecord
 from gpu_platform.store.models.hosts import FaultRecord, FlappingRecord, GpuRecord, HostRecord, RepairRecord
+from gpu_platform.store.models.identities import JoinTokenRecord, MachineIdentityRecord
 from gpu_platform.store.models.jobs import (
     CheckpointRecord,
     IdempotencyRecord,
@@ -39,3 +40,5 @@ leader = table_of(LeaderRecord)
 membership = table_of(MembershipRecord)
 api_token = table_of(ApiTokenRecord)
 exec_session = table_of(ExecSessionRecord)
+machine_identity = table_of(MachineIdentityRecord)
+join_token = table_of(JoinTokenRecord)

@@ -33,6 +33,7 @@ from gpu_platform.domain.errors import NotFound, Unavailable
 from gpu_platform.domain.jobs.job import Interrupt, JobInput
 from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.logs import LogRead
+from gpu_platform.identity.node_tokens import NODE_HEADER, NodeTokens
 from gpu_platform.settings import Settings, TemporalSettings
 from gpu_platform.store import Store
 from gpu_platform.store.access import tokens
@@ -168,6 +169,11 @@ class LogFiles:
     async def served(self) -> AsyncIterator[str]:
         async with served(node_app(cast(HostAgent, self), "secret")) as url:
             yield url.replace("http://", "http://service:secret@")
+
+
+def node_headers(host: str, state_dir: Path) -> dict[str, str]:
+    """What the node worker of a host sends with a report to a service that has this state directory."""
+    return {NODE_HEADER: f"{host}:{NodeTokens.open(state_dir / 'identity').of(host)}"}
 
 
 def application(store: Store, address: str, **fields: Any) -> FastAPI:

@@ -1,0 +1,120 @@
+"""Machines with certificates: join tokens, which are worth one certificate each, and revoked machines."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from gpu_platform.domain.errors import Forbidden, NotFound
+from gpu_platform.store.database import change, reading, upsert, writing
+from gpu_platform.store.events import append_event
+from gpu_platform.store.models import join_token, machine_identity
+
+_KEEP_TOKENS = timedelta(days=7)
+"""Join tokens are deleted this long after they have expired."""
+
+
+@writing
+def add_join_token(
+    session: Session, secret: str, path: str, *, address: str | None, actor: str, expires_at: datetime, now: datetime
+) -> None:
+    """Write down a join token for one certificate of ``path``. Only the hash of ``secret`` is kept.
+
+    A machine that was revoked may join again with it. ``address``: where the machine will be reached, if that is not
+    the address that it connects from.
+    """
+    row = {
+        "hash": _hash(secret),
+        "path": path,
+        "address": address,
+        "created_by": actor,
+        "expires_at": expires_at,
+        "used_at": None,
+    }
+    upsert(session, join_token, row)
+    session.execute(delete(join_token).where(join_token.c.expires_at < now - _KEEP_TOKENS))
+    data = {"identity": path, "address": address, "expires_at": expires_at.isoformat()}
+    append_event(session, "identity.join_token", actor, now, host=_host(path), data=data)
+
+
+@writing
+def use_join_token(session: Session, secret: str, path: str, now: datetime) -> None:
+    """Spend the token for a certificate of ``path``. Raises :class:`Forbidden` if it is unknown, spent, expired, or for
+    another name. All four are one answer, so that nobody learns which tokens exist."""
+    right = (
+        (join_token.c.hash == _hash(secret))
+        & (join_token.c.path == path)
+        & join_token.c.used_at.is_(None)
+        & (join_token.c.expires_at > now)
+    )
+    address = session.scalar(select(join_token.c.address).where(right))
+    if change(session, update(join_token).where(right).values(used_at=now)) != 1:
+        raise Forbidden(
+            f"this join token is not valid for {path}: it was used, has expired, or is for another name. "
+            "Make a new one with `gpu-platform hosts enroll`"
+        )
+    _enroll(session, path, address, path, now)
+
+
+@writing
+def enroll_without_certificate(session: Session, path: str, *, address: str | None, actor: str, now: datetime) -> None:
+    """Write down a machine that will prove who it is by a node token."""
+    _enroll(session, path, address, actor, now)
+
+
+@writing
+def note_certificate(session: Session, path: str, expires_at: datetime) -> None:
+    """Write down when the newest certificate of ``path`` ends."""
+    values = update(machine_identity).where(machine_identity.c.path == path).values(expires_at=expires_at)
+    session.execute(values)
+
+
+@writing
+def revoke(session: Session, path: str, actor: str, now: datetime) -> None:
+    """Believe no certificate of ``path`` any more, and give it no new one. Raises :class:`NotFound`."""
+    known = update(machine_identity).where(machine_identity.c.path == path).values(revoked_at=now)
+    if change(session, known) != 1:
+        raise NotFound(f"no machine was enrolled as {path}")
+    session.execute(delete(join_token).where(join_token.c.path == path))
+    append_event(session, "identity.revoked", actor, now, host=_host(path), data={"identity": path})
+
+
+@reading
+def revoked(session: Session) -> frozenset[str]:
+    """The names whose certificates are not believed any more."""
+    query = select(machine_identity.c.path).where(machine_identity.c.revoked_at.is_not(None))
+    return frozenset(session.scalars(query))
+
+
+@reading
+def address_of(session: Session, path: str) -> str | None:
+    """The address that the machine was enrolled with. None: the one that it connects from."""
+    return session.scalar(select(machine_identity.c.address).where(machine_identity.c.path == path))
+
+
+@reading
+def certificate_ends(session: Session) -> dict[str, datetime]:
+    """Name -> end of its newest certificate, for machines that were enrolled and are not revoked."""
+    query = select(machine_identity.c.path, machine_identity.c.expires_at).where(
+        machine_identity.c.revoked_at.is_(None), machine_identity.c.expires_at.is_not(None)
+    )
+    return {row.path: row.expires_at for row in session.execute(query)}
+
+
+def _enroll(session: Session, path: str, address: str | None, actor: str, now: datetime) -> None:
+    row = {"path": path, "address": address, "enrolled_at": now, "expires_at": None, "revoked_at": None}
+    upsert(session, machine_identity, row)
+    append_event(
+        session, "identity.enrolled", actor, now, host=_host(path), data={"identity": path, "address": address}
+    )
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _host(path: str) -> str | None:
+    return path.removeprefix("node/") if path.startswith("node/") else None
