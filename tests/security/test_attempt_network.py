@@ -553,6 +553,21 @@ async def test_rules_that_another_program_throws_away_are_written_again(hosts: A
     await host.rig.stop(plan.key)
 
 
+async def test_a_program_that_changes_many_rules_does_not_keep_the_guard_busy(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = hosts("box")
+    looks: list[bool] = []
+    is_there = host.firewall.is_there
+    monkeypatch.setattr(host.firewall, "is_there", lambda: looks.append(is_there()) or looks[-1])
+    tables = "".join(f"table ip theirs{number} {{\n}}\n" for number in range(300))
+    host.machine.run("nft", "-f", "-", say=tables)
+    await until(lambda: looks, "the guard looked")
+    host.machine.run("nft", "flush", "ruleset")
+    await until(lambda: host.table() in host.machine.run("nft", "list", "tables"), "the table is back")
+    assert len(looks) < 10
+
+
 async def test_rules_of_others_stay_and_two_hosts_on_one_machine_have_two_tables(lan: Lan, tmp_path: Path) -> None:
     machine = lan.machine("box")
     foreign = "table ip theirs {\nchain in {\ntype filter hook input priority 0\ntcp dport 99 drop\n}\n}\n"

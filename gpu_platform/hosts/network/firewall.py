@@ -30,6 +30,7 @@ _GROUP_NFTABLES = 1 << 6
 _NAMES_LAST_S = 60.0
 """Names in ``node.network.allow`` are looked up again after this time."""
 _SETTLE_S = 0.2
+_BURST_S = 0.05
 _TIMEOUT_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
 """Where nft looks for cgroups."""
@@ -135,6 +136,7 @@ class Firewall:
                 except OSError:  # more news than the socket holds
                     pass
                 else:
+                    self._drain(news)
                     if self.is_there():
                         continue
                 waited_s = 0.0
@@ -142,6 +144,13 @@ class Firewall:
                     self._write()
                 except HostUnavailable:
                     log.exception("network.rules_not_written", table=self.table)
+
+    def _drain(self, news: socket.socket) -> None:
+        """Read what comes within a moment: some programs change hundreds of rules in a row."""
+        self._end.wait(_BURST_S)
+        with contextlib.suppress(OSError):
+            while True:
+                news.recv(65_536, socket.MSG_DONTWAIT)
 
 
 def _name_for_nft(cgroup: Path | None) -> str | None:
