@@ -3,11 +3,49 @@
 from __future__ import annotations
 
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gpu_platform.domain.access.roles import Role
 from gpu_platform.domain.texts import check_name
+
+
+class OidcSettings(BaseModel):
+    """People sign in at an OpenID Connect provider."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str | None = None
+    """Address of the provider, as it stands in its tokens, e.g. ``https://login.example.com/realms/lab``. None: nobody
+    signs in that way."""
+    audience: str = "gpu-platform"
+    """Who the tokens must be made for (claim ``aud``)."""
+    client_id: str = "gpu-platform"
+    """The public client that ``gpu-platform login`` uses; it needs the device authorization grant."""
+    scopes: list[str] = ["openid", "offline_access"]
+    """What ``gpu-platform login`` asks for."""
+    use_id_token: bool = False
+    """true: clients send the ID token, for providers whose access tokens are no JWTs; set ``audience`` to
+    ``client_id``."""
+    user_claim: str = "sub"
+    """The claim that names the user. It must be unique for ever, and users must not be able to choose it."""
+    roles_claim: str = "groups"
+    """The claim with the groups of a user, a list or one text; with dots for claims inside others:
+    ``realm_access.roles``."""
+    roles: dict[str, dict[str, Role]] = {}
+    """Group -> namespace -> role, e.g. ``{ml: {team-a: user}, gpu-admins: {"*": admin}}``."""
+    everybody: dict[str, Role] = {}
+    """Namespace -> role of everybody who signs in."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_private(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+                raise ValueError(f"the issuer {value!r} must be an https address: its keys decide who gets in")
+        return value
 
 
 class AccessSettings(BaseModel):
@@ -29,6 +67,7 @@ class AccessSettings(BaseModel):
     """Named levels of priority, for ``submit --priority high`` and ``access.max_priority``."""
     max_priority: dict[Role, str | int] = {Role.USER: "normal", Role.OPERATOR: "urgent", Role.ADMIN: "urgent"}
     """Role -> the highest priority of its jobs: a level or a number. A token may have another."""
+    oidc: OidcSettings = OidcSettings()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -249,6 +249,11 @@ def order_remediation(gpu_id: str, verb: str, reason: str) -> Call:
     return Call("POST", f"/v1/gpus/{_quoted(gpu_id)}/remediation/{verb}", body=_why(reason), repeatable=False)
 
 
+def how_to_sign_in() -> Call:
+    """Ask where people sign in: ``GET /v1/login``."""
+    return Call("GET", "/v1/login")
+
+
 def who_am_i() -> Call:
     """Ask who one is: ``GET /v1/whoami``."""
     return Call("GET", "/v1/whoami")

@@ -7,10 +7,11 @@ this machine, ``.gpu-platform/token`` in the working directory. Files are read a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,19 +28,37 @@ class TokenAuth(httpx.Auth):
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._base_url = base_url
-        self._given = token
-        self._token = token or find_token(base_url)
+        self._given = self._token = token
+        self._is_refreshed = False
+        """The token is kept by ``gpu-platform login``, and lives only some minutes."""
+        self._newest()
 
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Called by httpx for each request."""
-        if self._token is None and self._given is None:
-            self._token = find_token(self._base_url)
-        used = self._token
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Called by httpx for each request of a client without asyncio."""
+        used = self._current()
         response = yield self._with(request, used)
-        if response.status_code == httpx.codes.UNAUTHORIZED and self._given is None:
-            self._token = find_token(self._base_url)
-            if self._token not in (None, used):
-                yield self._with(request, self._token)
+        if self._may_be_old(response) and (newer := self._newest()) != used:
+            response.close()
+            yield self._with(request, newer)
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        """Called by httpx for each request of a client with asyncio."""
+        used = await asyncio.to_thread(self._current) if self._is_refreshed else self._current()
+        response = yield self._with(request, used)
+        if self._may_be_old(response) and (newer := await asyncio.to_thread(self._newest)) != used:
+            await response.aclose()
+            yield self._with(request, newer)
+
+    def _current(self) -> str | None:
+        return self._token if self._token is not None and not self._is_refreshed else self._newest()
+
+    def _newest(self) -> str | None:
+        if self._given is None:
+            self._token, self._is_refreshed = find_token(self._base_url), is_refreshed(self._base_url)
+        return self._token
+
+    def _may_be_old(self, response: httpx.Response) -> bool:
+        return response.status_code == httpx.codes.UNAUTHORIZED and self._given is None
 
     @staticmethod
     def _with(request: httpx.Request, token: str | None) -> httpx.Request:
@@ -57,8 +76,18 @@ def find_token(base_url: str) -> str | None:
     noted = read_note(base_url)
     if "token_file" in noted and (token := _read(Path(noted["token_file"]))):
         return token
+    if "access_token" in noted:
+        from gpu_platform.client.sign_in import fresh_token  # most clients never need it
+
+        return fresh_token(base_url)
     # A token that lies about is for this machine only: it must not be sent to any address that is asked for.
     return _read(Path.cwd() / ".gpu-platform" / TOKEN_FILE) if _is_loopback(base_url) else None
+
+
+def is_refreshed(base_url: str) -> bool:
+    """True if the token for this service is one that ``gpu-platform login`` keeps and refreshes."""
+    given = os.environ.get("GPU_PLATFORM_TOKEN") or os.environ.get("GPU_PLATFORM_TOKEN_FILE")
+    return not given and "access_token" in read_note(base_url)
 
 
 def note_path(base_url: str) -> Path:

@@ -28,7 +28,7 @@ from gpu_platform.client.wire import (
     Problem,
     problem_of_response,
 )
-from gpu_platform.domain.access.tokens import NewToken, TokenInfo, TokenRequest, WhoAmI
+from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
@@ -66,6 +66,11 @@ class Client:
     ) -> None:
         self._connection = Connection(base_url, token, user, break_glass, retry_for_s)
         self._http = httpx.Client(**self._connection.http_options() | http_options)
+
+    @property
+    def base_url(self) -> str:
+        """The address of the service."""
+        return self._connection.base_url
 
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> Job:
         """Submit a job. With the same key and spec the same job comes back, however often this is sent."""
@@ -273,6 +278,10 @@ class Client:
     ) -> UsageReport:
         """Sums over the attempts that ended from ``since`` to before ``until`` (times with a time zone)."""
         return self._send(calls.usage(namespace, user, since, until), UsageReport)
+
+    def how_to_sign_in(self) -> LoginInfo:
+        """Where people sign in."""
+        return self._send(calls.how_to_sign_in(), LoginInfo)
 
     def who_am_i(self) -> WhoAmI:
         """Who the service takes the owner of the token for, and what that one may do."""

@@ -18,8 +18,9 @@ from gpu_platform.store.access import tokens
 from service.http import machines
 
 WHAT_TO_DO = (
-    "Sign in: set GPU_PLATFORM_TOKEN or GPU_PLATFORM_TOKEN_FILE (an administrator makes a token with `gpu-platform "
-    "tokens create`). `gpu-platform up` keeps its token in the file `token` of its state directory"
+    "Sign in: `gpu-platform login`, or set GPU_PLATFORM_TOKEN or GPU_PLATFORM_TOKEN_FILE (an administrator makes a "
+    "token with `gpu-platform tokens create`). `gpu-platform up` keeps its token in the file `token` of its state "
+    "directory"
 )
 _MAX_TOKEN_CHARACTERS = 16 * 1024
 

@@ -29,6 +29,7 @@ from gpu_platform.store.access import sessions, tokens
 from gpu_platform.store.jobs import owners
 from service.access import authentication
 from service.access.decisions import Decision, Recorder
+from service.access.oidc import OidcVerifier, is_jwt
 from service.access.routes import MatchedRoute
 
 _LONGEST_REASON = 500
@@ -96,6 +97,7 @@ class Gate:
         self._store = store
         self._recorders = [*recorders]
         self._noted: dict[str, float] = {}
+        self._oidc = None if settings.oidc.issuer is None else OidcVerifier(settings.oidc)
 
     async def admit(self, scope: Scope, matched: MatchedRoute) -> Access:
         """What the handler may know. Raises :class:`NotSignedIn`, :class:`Forbidden` or :class:`NotFound`."""
@@ -119,16 +121,14 @@ class Gate:
         return True
 
     def _look_again(self, asked: _Asked) -> None:
-        with self._store.read() as session:
-            principal, subject = self._look(session, asked)
+        principal, subject = self._look(asked)
         verdict = judge(asked.matched.rule, principal, subject, break_glass=asked.break_glass is not None)
         if not verdict.is_allowed:
             raise Forbidden("no longer allowed")
 
     def _look_and_decide(self, asked: _Asked) -> Access:
         try:
-            with self._store.read() as session:
-                principal, subject = self._look(session, asked)
+            principal, subject = self._look(asked)
         except NotSignedIn as refusal:
             self._record(_decision(asked, None, Subject(), Verdict.NOT_SIGNED_IN, message=refusal.message))
             raise
@@ -136,11 +136,14 @@ class Gate:
             self._note_use(principal)
         return self._decide(asked, principal, subject)
 
-    def _look(self, session: Session, asked: _Asked) -> tuple[Principal | None, Subject]:
-        principal = None
-        if asked.credential is not None:
-            principal = authentication.check_token(session, asked.credential, datetime.now(UTC)).principal()
-        return principal, _subject(session, asked.matched.path_params)
+    def _look(self, asked: _Asked) -> tuple[Principal | None, Subject]:
+        principal, credential = None, asked.credential
+        if credential is not None and self._oidc is not None and is_jwt(credential):
+            principal, credential = self._oidc.principal(credential), None
+        with self._store.read() as session:
+            if credential is not None:
+                principal = authentication.check_token(session, credential, datetime.now(UTC)).principal()
+            return principal, _subject(session, asked.matched.path_params)
 
     def _decide(self, asked: _Asked, principal: Principal | None, subject: Subject) -> Access:
         rule = asked.matched.rule
@@ -189,7 +192,16 @@ class Gate:
 
     def _who_has(self, role: Role, namespace: str) -> str:
         found = tokens.holders_of(self._store, role, namespace, datetime.now(UTC))
+        found += [f"the group {group}" for group in sorted(self._groups_with(role, namespace))[:3]]
         return f"Who has it: {', '.join(found)}." if found else "Nobody who has a token has it."
+
+    def _groups_with(self, role: Role, namespace: str) -> list[str]:
+        """Groups of the identity provider with this role."""
+        return [
+            group
+            for group, roles in self._settings.oidc.roles.items()
+            if any(roles[place].includes(role) for place in (namespace, CLUSTER) if place in roles)
+        ]
 
     def _record(self, decision: Decision) -> None:
         for recorder in self._recorders:

@@ -12,7 +12,7 @@ from gpu_platform.client.wire import Problem
 from gpu_platform.domain.access.rules import Reach
 from gpu_platform.domain.errors import NotSignedIn, PlatformError
 from service import streams
-from service.access.gate import Gate
+from service.access.gate import Access, Gate
 from service.access.routes import MatchedRoute, RouteTable
 from service.http import problems
 
@@ -120,7 +120,9 @@ class _Sender:
         if not self._started:
             await problems.answer(Problem.of(refusal, scope["path"]), _challenge(None))(scope, receive, self._send)
         elif self._is_stream:
-            body = streams.problem(refusal)
+            # After the end of a short-lived token the client comes again with a newer one: a stream just breaks off.
+            access: Access = scope["access"]
+            body = streams.problem(refusal) if access.principal and access.principal.token_id else b""
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
         # Anything else stays incomplete, so that nobody takes a part for the whole: the server closes the connection.
 

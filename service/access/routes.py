@@ -38,6 +38,7 @@ ROUTES: dict[str, Rule] = {
     "GET /docs/start.js": DESCRIPTION,
     "GET /docs/{asset}": DESCRIPTION,
     "GET /openapi.json": DESCRIPTION,
+    "GET /v1/login": PUBLIC,
     "GET /v1/whoami": DESCRIPTION,
     "GET /v1/tokens": TOKENS,
     "POST /v1/tokens": TOKENS,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.cli import session, simulate, up
-from service.cli.access import tokens
+from service.cli.access import login, tokens
 from service.cli.cluster import hosts, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
@@ -28,7 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (up, submit, jobs, exec_command, status, queue, usage, hosts, remediation, tokens, simulate, inject):
+_jobs = (submit, jobs, exec_command)
+_cluster = (status, queue, usage, hosts, remediation)
+for module in (up, *_jobs, *_cluster, login, tokens, simulate, inject):
     module.register(app)
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.access.principal import Principal
 from gpu_platform.domain.access.roles import CLUSTER, Role
-from gpu_platform.domain.access.tokens import NewToken, TokenInfo, TokenRequest, WhoAmI, missing_rights
+from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI, missing_rights
 from gpu_platform.domain.errors import Forbidden, InvalidRequest, NotFound
 from gpu_platform.store.access import tokens
 from service.access.submissions import highest_priority
@@ -19,6 +19,15 @@ from service.http.paging import Cursor, page_of
 router = APIRouter(prefix="/v1", tags=["access"])
 
 TokenId = Annotated[str, Path(description="Token id, not the token itself", examples=["t-4k2h0x4t7z"], max_length=80)]
+
+
+@router.get("/login")
+def how_to_sign_in(access: AccessDep) -> LoginInfo:
+    """Where people sign in, for `gpu-platform login`."""
+    oidc = access.settings.oidc
+    if oidc.issuer is None:
+        return LoginInfo()
+    return LoginInfo(issuer=oidc.issuer, client_id=oidc.client_id, scopes=oidc.scopes, use_id_token=oidc.use_id_token)
 
 
 @router.get("/whoami")

@@ -194,6 +194,10 @@ async def test_unknown_addresses_and_methods(http: httpx.AsyncClient) -> None:
     assert answer.headers["allow"]
 
 
+def submitted(store: Store, job_id: str = "j-1") -> None:
+    jobs.submit_job(store, job_id, spec(), actor="test", now=NOW, idempotency_key=None)
+
+
 @pytest.mark.parametrize(
     ("path", "params", "field"),
     [
@@ -210,7 +214,10 @@ async def test_unknown_addresses_and_methods(http: httpx.AsyncClient) -> None:
         ("/v1/jobs/j-1/events", {"after": 2**64}, "after"),
     ],
 )
-async def test_a_wrong_parameter(http: httpx.AsyncClient, path: str, params: dict[str, Any], field: str) -> None:
+async def test_a_wrong_parameter(
+    http: httpx.AsyncClient, store: Store, path: str, params: dict[str, Any], field: str
+) -> None:
+    submitted(store)  # whoever asks for a job that is not there learns only that
     problem = is_problem(await http.get(path, params=params), 422, "invalid_request")
     assert problem["errors"][0]["field"] == field
 
@@ -260,6 +267,7 @@ async def test_a_report_of_another_host(http: httpx.AsyncClient, tmp_path: Path)
 
 
 async def test_an_error_of_ours_says_so_and_shows_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted(store)
     app = application(store, NO_TEMPORAL)
     monkeypatch.setattr("gpu_platform.store.jobs.jobs.get_job", lambda *_: 1 / 0)
     async with in_process(app) as http:

@@ -89,6 +89,17 @@ class NewToken(BaseModel):
     info: TokenInfo
 
 
+class LoginInfo(BaseModel):
+    """How people sign in here."""
+
+    issuer: str | None = None
+    """The OpenID Connect provider. None: there is none, people have API tokens."""
+    client_id: str = ""
+    scopes: list[str] = []
+    use_id_token: bool = False
+    """Send the ID token, not the access token."""
+
+
 class WhoAmI(BaseModel):
     """Who the service takes one for, and what one may do."""
 

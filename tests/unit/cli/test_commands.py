@@ -190,7 +190,8 @@ async def test_a_file_and_what_is_typed_over_it(platform: Platform, tmp_path: Pa
     ran = await run("submit", "-f", "job.yaml", "--env", "A=typed", "--json", url=platform.url, cwd=tmp_path)
     job = json.loads(ran.out)
     assert job["spec"]["name"] == "from-file"
-    assert job["spec"]["env"] == {"A": "typed", "B": "file"}
+    assert job["spec"]["env"] == {"A": "***", "B": "***"}, "values are shown to nobody"
+    assert jobs.get_job(platform.store, job["id"]).spec.env == {"A": "typed", "B": "file"}
     assert job["spec"]["gpus"]["model"] == "H100"
     (tmp_path / "job.yaml").write_text("comand: [x]\ncommand: [x]\n")
     ran = await run("submit", "-f", "job.yaml", url=platform.url, cwd=tmp_path)

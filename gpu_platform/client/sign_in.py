@@ -1,0 +1,143 @@
+"""Sign in at an OpenID Connect provider: the device authorization grant (RFC 8628), and fresh tokens (RFC 6749)."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from gpu_platform.client import credentials
+from gpu_platform.domain.access.tokens import LoginInfo
+from gpu_platform.domain.errors import InvalidRequest, NotSignedIn, PlatformError, Unavailable
+
+EARLY_S = 30.0
+"""A token is refreshed so long before it expires."""
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_TIMEOUT_S = 10.0
+
+
+def discover(issuer: str) -> dict[str, Any]:
+    """The provider's addresses (OpenID Connect Discovery). Raises :class:`Unavailable` and :class:`InvalidRequest`."""
+    try:
+        answer = httpx.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration", timeout=_TIMEOUT_S)
+        found = answer.raise_for_status().json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise Unavailable(f"the identity provider {issuer} does not answer ({error})") from None
+    if not isinstance(found, dict) or found.get("issuer") != issuer:
+        raise InvalidRequest(f"{issuer} is not what the identity provider calls itself; set access.oidc.issuer so")
+    for name, address in found.items():
+        if name.endswith(("_endpoint", "_uri")) and isinstance(address, str) and not _is_private(address):
+            raise InvalidRequest(f"the identity provider's {name} is {address}, which is no https address")
+    return found
+
+
+def sign_in(base_url: str, info: LoginInfo, show: Callable[[str, str], None]) -> None:
+    """Sign in with a browser on any machine, and keep the tokens for the service at ``base_url``.
+
+    ``show`` gets an address and a code for the person. Returns when they have confirmed. Raises :class:`NotSignedIn`
+    if they refuse, or the code expires.
+    """
+    if info.issuer is None:
+        raise InvalidRequest(
+            f"nobody signs in at {base_url} with a browser: access.oidc.issuer is not set. Ask an administrator for a "
+            "token, and set GPU_PLATFORM_TOKEN"
+        )
+    provider = discover(info.issuer)
+    if "device_authorization_endpoint" not in provider:
+        raise InvalidRequest(f"the identity provider {info.issuer} has no device authorization grant (RFC 8628)")
+    form = {"client_id": info.client_id, "scope": " ".join(info.scopes)}
+    code = _post(provider["device_authorization_endpoint"], form)
+    show(str(code.get("verification_uri_complete") or code["verification_uri"]), str(code["user_code"]))
+    found = _confirmed(provider["token_endpoint"], info.client_id, code)
+    where = {
+        "token_endpoint": provider["token_endpoint"],
+        "client_id": info.client_id,
+        "issuer": info.issuer,
+        "use_id_token": info.use_id_token,
+    }
+    credentials.write_note(base_url, where | _kept(found, info.use_id_token))
+
+
+def fresh_token(base_url: str) -> str | None:
+    """The token that was kept for the service, refreshed if it is about to expire. None: there is none."""
+    note = credentials.read_note(base_url)
+    if "access_token" not in note or not _is_old(note) or "refresh_token" not in note:
+        return note.get("access_token")
+    path = Path(f"{credentials.note_path(base_url)}.lock")
+    with path.open("w") as lock:
+        # Providers take a refresh token once: of several commands at the same time one refreshes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note = credentials.read_note(base_url)
+        if not _is_old(note):
+            return note.get("access_token")
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": note["refresh_token"],
+            "client_id": note["client_id"],
+        }
+        try:
+            found = _post(note["token_endpoint"], form)
+        except PlatformError:
+            return note.get("access_token")  # the service says what is wrong
+        note = note | _kept(found, bool(note.get("use_id_token")))
+        credentials.write_note(base_url, note)
+        return note["access_token"]
+
+
+def _confirmed(token_endpoint: str, client_id: str, code: dict[str, Any]) -> dict[str, Any]:
+    """Ask until the person has confirmed (RFC 8628, 3.4 and 3.5)."""
+    pause = float(code.get("interval", 5))
+    deadline = time.monotonic() + float(code.get("expires_in", 600))
+    form = {"grant_type": _DEVICE_GRANT, "device_code": code["device_code"], "client_id": client_id}
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        try:
+            return _post(token_endpoint, form)
+        except Unavailable:
+            pause *= 2
+        except NotSignedIn as refusal:
+            error = refusal.details.get("error")
+            if error == "slow_down":
+                pause += 5
+            elif error != "authorization_pending":
+                raise
+    raise NotSignedIn("nobody confirmed in time: run `gpu-platform login` again")
+
+
+def _post(url: str, form: dict[str, str]) -> dict[str, Any]:
+    try:
+        answer = httpx.post(url, data=form, headers={"Accept": "application/json"}, timeout=_TIMEOUT_S)
+        found = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise Unavailable(f"the identity provider does not answer at {url} ({error})") from None
+    if not isinstance(found, dict):
+        raise Unavailable(f"the identity provider answered {answer.status_code} at {url}, without an object")
+    if not answer.is_success:
+        error = str(found.get("error", answer.status_code))
+        said = str(found.get("error_description", ""))[:200]
+        raise NotSignedIn(f"the identity provider refuses: {error} {said}".rstrip(), error=error)
+    return found
+
+
+def _kept(found: dict[str, Any], use_id_token: bool) -> dict[str, Any]:
+    token = found.get("id_token" if use_id_token else "access_token")
+    if not isinstance(token, str):
+        raise NotSignedIn("the identity provider gave no token of the kind that the service takes")
+    kept: dict[str, Any] = {"access_token": token, "expires_at": time.time() + float(found.get("expires_in", 300))}
+    if isinstance(found.get("refresh_token"), str):
+        kept["refresh_token"] = found["refresh_token"]
+    return kept
+
+
+def _is_old(note: dict[str, Any]) -> bool:
+    return time.time() > float(note.get("expires_at", 0)) - EARLY_S
+
+
+def _is_private(address: str) -> bool:
+    parts = urlsplit(address)
+    return parts.scheme == "https" or parts.hostname in credentials.LOOPBACK

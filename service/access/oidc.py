@@ -1,0 +1,165 @@
+"""People who sign in at an OpenID Connect provider: their tokens (JWT, RFC 7519) are verified against its keys.
+
+Only asymmetric signatures are taken, from the keys that the provider publishes (JWKS). A key that is not known makes
+this fetch them anew, so a provider may change its keys at any time; but not more often than ``FETCH_AT_MOST_S``, so
+nobody makes the service ask the provider all the time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from joserfc import jwt
+from joserfc.errors import ExpiredTokenError, JoseError
+from joserfc.jwk import KeySet
+
+from gpu_platform.access_settings import OidcSettings
+from gpu_platform.client.sign_in import discover
+from gpu_platform.domain.access.principal import Principal, PrincipalKind
+from gpu_platform.domain.access.roles import Role
+from gpu_platform.domain.errors import NotSignedIn, PlatformError, Unavailable
+from gpu_platform.domain.texts import check_name
+from gpu_platform.observability import get_logger
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
+FETCH_AT_MOST_S = 10.0
+KEPT_S = 600.0
+"""How long keys are used without asking for them again. A key that the provider withdraws is used no longer than so."""
+LEEWAY_S = 30
+"""How much the clocks of provider and service may differ."""
+
+log = get_logger(__name__)
+
+
+def is_jwt(credential: str) -> bool:
+    """True if it looks like a JWT: three parts with dots between them. API tokens have no dots."""
+    return credential.count(".") == 2
+
+
+class OidcVerifier:
+    """Verifies tokens of one provider."""
+
+    def __init__(self, settings: OidcSettings) -> None:
+        assert settings.issuer is not None, "no provider is configured"
+        self._settings = settings
+        self._issuer = settings.issuer
+        self._keys = KeySet([])
+        self._fetched_at = self._tried_at = float("-inf")
+        self._lock = threading.Lock()
+        self._claims = jwt.JWTClaimsRegistry(
+            leeway=LEEWAY_S,
+            iss={"essential": True, "value": self._issuer},
+            aud={"essential": True, "value": settings.audience},
+            exp={"essential": True},
+            sub={"essential": True},
+        )
+
+    def principal(self, token: str) -> Principal:
+        """The person whose token it is. Raises :class:`NotSignedIn`, or :class:`Unavailable` without any keys."""
+        claims = self._verified(token)
+        name = _text_at(claims, self._settings.user_claim)
+        try:
+            check_name(name or "")
+        except ValueError as error:
+            raise NotSignedIn(
+                f"the token of {self._issuer} names its user by {self._settings.user_claim} = {name!r}: {error}. An "
+                "administrator sets access.oidc.user_claim to a claim that is a name"
+            ) from None
+        return Principal(
+            kind=PrincipalKind.PERSON,
+            name=name or "",
+            roles=self._roles(claims),
+            signed_in_by=self._issuer,
+        )
+
+    def _verified(self, token: str) -> dict[str, Any]:
+        try:
+            found = jwt.decode(token, self._key_for(token), algorithms=[*ALGORITHMS])
+            self._claims.validate(found.claims)
+        except ExpiredTokenError:
+            raise NotSignedIn(f"the token of {self._issuer} has expired: run `gpu-platform login` again") from None
+        except (JoseError, ValueError, TypeError) as error:
+            reason = str(error)[:200] or type(error).__name__
+            raise NotSignedIn(
+                f"the token is not one of {self._issuer} for {self._settings.audience} ({reason}): run `gpu-platform "
+                "login`"
+            ) from None
+        return found.claims
+
+    def _key_for(self, token: str) -> Any:
+        """The key that the token names. It must name one, unless the provider has only one."""
+        wanted = jwt_header(token).get("kid")
+        if not self._has(wanted) or time.monotonic() - self._fetched_at > KEPT_S:
+            self._fetch(wanted)
+        usable = [key for key in self._keys.keys if wanted is None or key.kid == wanted]
+        if len(usable) != 1:
+            raise ValueError(f"no key {wanted!r} of the provider" if wanted else "it does not say which key signed it")
+        return usable[0]
+
+    def _has(self, kid: str | None) -> bool:
+        return bool(self._keys.keys) if kid is None else any(key.kid == kid for key in self._keys.keys)
+
+    def _fetch(self, wanted: str | None) -> None:
+        with self._lock:
+            now = time.monotonic()
+            fresh = now - self._fetched_at <= KEPT_S
+            if (fresh and self._has(wanted)) or (self._keys.keys and now - self._tried_at < FETCH_AT_MOST_S):
+                return
+            if now - self._tried_at < FETCH_AT_MOST_S:
+                raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment")
+            self._tried_at = now
+            try:
+                document = httpx.get(discover(self._issuer)["jwks_uri"], timeout=5.0).raise_for_status().json()
+                self._keys = KeySet.import_key_set({"keys": [one for one in document["keys"] if _signs(one)]})
+                self._fetched_at = now
+            except (httpx.HTTPError, PlatformError, JoseError, KeyError, TypeError, ValueError) as error:
+                log.warning("oidc.keys_not_read", issuer=self._issuer, error=repr(error))
+                if not fresh:
+                    self._keys = KeySet([])
+                if not self._keys.keys:
+                    raise Unavailable(f"the keys of {self._issuer} cannot be read now; try again in a moment") from None
+
+    def _roles(self, claims: Mapping[str, Any]) -> dict[str, Role]:
+        found = dict(self._settings.everybody)
+        given = _at(claims, self._settings.roles_claim)
+        groups = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+        for group in groups:
+            for namespace, role in self._settings.roles.get(str(group), {}).items():
+                if namespace not in found or role.includes(found[namespace]):
+                    found[namespace] = role
+        return found
+
+
+def jwt_header(token: str) -> dict[str, Any]:
+    """The header of a JWT, unverified. Raises :class:`ValueError`."""
+    part = token.split(".", 1)[0]
+    found = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    if not isinstance(found, dict) or not isinstance(found.get("kid", ""), str):
+        raise ValueError("its header is no header of a JWT")
+    return found
+
+
+def _signs(key: Mapping[str, Any]) -> bool:
+    """True for public keys that verify signatures. A symmetric key must never come from a public document."""
+    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+
+
+def _at(claims: Mapping[str, Any], path: str) -> Any:
+    found: Any = claims
+    # A claim may have dots in its own name, as addresses do.
+    if path in claims:
+        return claims[path]
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _text_at(claims: Mapping[str, Any], path: str) -> str | None:
+    found = _at(claims, path)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,226 @@
+"""People who sign in at an identity provider: a real one with real keys, and every wrong token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import re
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from httpx_sse import aconnect_sse
+from pydantic import ValidationError
+
+from gpu_platform.access_settings import AccessSettings, OidcSettings
+from gpu_platform.client import AsyncClient, Client, credentials, sign_in
+from gpu_platform.domain.access.roles import Role
+from gpu_platform.domain.errors import InvalidRequest, NotSignedIn
+from gpu_platform.store import Store
+from service.access import middleware, oidc
+from tests.security.identity_provider import AUDIENCE, Provider, new_key
+from tests.store_cluster import Cluster
+from tests.unit.service.api_server import application, bearer, served
+
+NOWHERE = "127.0.0.1:1"
+
+
+@dataclass
+class World:
+    url: str
+    provider: Provider
+
+    async def ask(self, token: str, path: str = "/v1/whoami") -> httpx.Response:
+        async with httpx.AsyncClient(base_url=self.url, headers=bearer(token)) as http:
+            return await http.get(path)
+
+
+@pytest.fixture
+async def world(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(oidc, "FETCH_AT_MOST_S", 0.0)
+    provider = Provider()
+    Cluster(sqlite_store).host("a", gpus=1)
+    async with served(provider.application()) as there:
+        provider.url = there
+        known = OidcSettings(issuer=there, roles={"ml": {"team-a": Role.USER}, "ops": {"*": Role.OPERATOR}})
+        async with served(application(sqlite_store, NOWHERE, access=AccessSettings(oidc=known))) as url:
+            credentials.forget_note(url)
+            yield World(url, provider)
+
+
+async def test_who_signed_in_there_is_known_here_with_the_roles_of_their_groups(world: World) -> None:
+    found = (await world.ask(world.provider.token())).json()
+    assert (found["name"], found["roles"], found["signed_in_by"]) == ("ada", {"team-a": "user"}, world.provider.url)
+    both = (await world.ask(world.provider.token(groups=["ml", "ops", "others"]))).json()
+    assert both["roles"] == {"team-a": "user", "*": "operator"}
+    assert (await world.ask(world.provider.token(groups=[]), "/v1/jobs")).status_code == 403
+    assert (await world.ask(world.provider.token(groups="ml"), "/v1/jobs")).status_code == 200
+    assert (await world.ask(world.provider.token(aud=["other", AUDIENCE]))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": 1},
+        {"exp": None},
+        {"exp": "never"},
+        {"aud": "another-service"},
+        {"aud": None},
+        {"iss": "https://evil.example"},
+        {"iss": None},
+        {"sub": None},
+        {"sub": "ada lovelace"},
+        {"sub": ["ada"]},
+        {"nbf": 2**40},
+    ],
+    ids=str,
+)
+async def test_a_token_with_wrong_claims_is_refused(world: World, claims: dict[str, Any]) -> None:
+    refused = await world.ask(world.provider.token(**claims))
+    assert refused.status_code == 401, refused.text
+    assert refused.json()["code"] == "not_signed_in"
+
+
+async def test_a_token_with_another_signature_is_refused(world: World) -> None:
+    good = world.provider.token()
+    head, body, signature = good.split(".")
+    stranger = new_key("first")  # the same name, another key
+    public = world.provider.keys[0].as_pem(private=False)
+    said = json.loads(base64.urlsafe_b64decode(body + "=="))
+
+    def part(value: dict[str, Any] | bytes) -> str:
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+    # The public key as the secret of a symmetric signature: a library that takes any algorithm believes it.
+    signed = f"{part({'alg': 'HS256', 'kid': 'first'})}.{body}"
+    as_secret = f"{signed}.{part(hmac.digest(public, signed.encode(), 'sha256'))}"
+    more = part({**said, "groups": ["ops"]})
+    for token in (
+        world.provider.token(stranger),
+        f"{part({'alg': 'none'})}.{body}.",
+        f"{part({'alg': 'none', 'kid': 'first'})}.{body}.{signature}",
+        as_secret,
+        f"{head}.{more}.{signature}",
+        f"{head}.{body}.",
+        f"{head}.{body}.{signature[:-4]}AAAA",
+        f"{part({'alg': 'RS256', 'kid': 'unknown'})}.{body}.{signature}",
+        f"{part({'alg': 'RS256', 'kid': 7})}.{body}.{signature}",
+        f"{part({'alg': 'RS256', 'jwk': stranger.as_dict(private=False)})}.{body}.{signature}",
+        "..",
+        "a.b.c",
+    ):
+        assert (await world.ask(token)).status_code == 401, token
+    assert (await world.ask(good)).status_code == 200
+
+
+async def test_keys_may_change_at_any_time(world: World) -> None:
+    old = world.provider.token()
+    assert (await world.ask(old)).status_code == 200
+    world.provider.rotate()
+    assert (await world.ask(world.provider.token())).status_code == 200
+    assert (await world.ask(old)).status_code == 401
+
+
+async def test_nobody_makes_the_service_ask_the_provider_all_the_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await world.ask(world.provider.token())).status_code == 200
+    monkeypatch.setattr(oidc, "FETCH_AT_MOST_S", 60.0)
+    before = world.provider.asked_for_keys
+    for number in range(20):
+        token = world.provider.token(new_key("x"), header={"alg": "RS256", "kid": f"made-up-{number}"})
+        assert (await world.ask(token)).status_code == 401
+    assert world.provider.asked_for_keys <= before + 1
+
+
+async def test_a_provider_that_is_away_is_a_503_and_known_keys_go_on(sqlite_store: Store) -> None:
+    provider = Provider(url="http://127.0.0.1:1")
+    access = AccessSettings(oidc=OidcSettings(issuer=provider.url))
+    async with served(application(sqlite_store, NOWHERE, access=access)) as url:
+        assert (await World(url, provider).ask(provider.token())).status_code == 503
+
+
+def test_an_issuer_that_anybody_could_play_is_refused() -> None:
+    with pytest.raises(ValidationError, match="https"):
+        OidcSettings(issuer="http://login.example.com")
+
+
+async def test_login_confirms_a_code_keeps_the_tokens_and_refreshes_them(world: World) -> None:
+    provider, shown = world.provider, list[tuple[str, str]]()
+    provider.lives_s = sign_in.EARLY_S + 1.5
+
+    def show(address: str, code: str) -> None:
+        shown.append((address, code))
+        threading.Timer(0.5, provider.confirmed.add, [code]).start()
+
+    def work() -> tuple[str, str]:
+        with Client(world.url) as client:
+            with pytest.raises(NotSignedIn, match="gpu-platform login"):
+                client.who_am_i()
+            sign_in.sign_in(world.url, client.how_to_sign_in(), show)
+            first = client.who_am_i().name
+            before = credentials.read_note(world.url)["access_token"]
+            time.sleep(2.0)  # it is soon too old
+            second = client.who_am_i().name
+            assert credentials.read_note(world.url)["access_token"] != before
+            return first, second
+
+    assert await asyncio.to_thread(work) == ("ada", "ada")
+    assert shown[0][0] == f"{provider.url}/activate"
+    assert provider.asked_for_tokens.count("refresh_token") == 1
+    assert stat.S_IMODE(credentials.note_path(world.url).stat().st_mode) == 0o600
+    async with AsyncClient(world.url) as client:
+        assert (await client.who_am_i()).name == "ada"
+
+
+async def test_many_commands_at_once_refresh_once(world: World) -> None:
+    provider = world.provider
+    provider.refresh_tokens.add("r-1")
+    note = {"access_token": provider.token(exp=1), "refresh_token": "r-1", "expires_at": 0.0}
+    note |= {"token_endpoint": f"{provider.url}/token", "client_id": "gpu-platform"}
+    credentials.write_note(world.url, note)
+
+    def ask() -> str:
+        with Client(world.url) as client:
+            return client.who_am_i().name
+
+    assert set(await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(6)))) == {"ada"}
+    assert provider.asked_for_tokens == ["refresh_token"]
+
+
+async def test_login_says_when_it_cannot_be(world: World, sqlite_store: Store) -> None:
+    def not_confirmed(address: str, code: str) -> None:
+        world.provider.codes.clear()
+
+    async with AsyncClient(world.url) as client:
+        info = await client.how_to_sign_in()
+    with pytest.raises(NotSignedIn, match="invalid_grant"):
+        await asyncio.to_thread(sign_in.sign_in, world.url, info, not_confirmed)
+    for update, kind, words in (
+        ({"client_id": "another"}, NotSignedIn, "invalid_client"),
+        ({"issuer": f"{world.provider.url}/"}, InvalidRequest, "is not what the identity provider calls itself"),
+        ({"issuer": None}, InvalidRequest, "access.oidc.issuer is not set"),
+    ):
+        other = info.model_copy(update=update)
+        with pytest.raises(kind, match=re.escape(words)):
+            await asyncio.to_thread(sign_in.sign_in, world.url, other, not_confirmed)
+
+
+async def test_a_stream_breaks_off_when_its_token_ends_so_that_the_client_comes_with_a_new_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "LOOK_AGAIN_S", 0.2)
+    short = world.provider.token(exp=int(time.time()) - oidc.LEEWAY_S + 3)
+    async with httpx.AsyncClient(headers=bearer(short), timeout=50) as http:
+        async with aconnect_sse(http, "GET", f"{world.url}/v1/events") as source:
+            assert source.response.status_code == 200
+            assert [sse.event async for sse in source.aiter_sse()] == []
+        assert (await http.get(f"{world.url}/v1/events")).status_code == 401
