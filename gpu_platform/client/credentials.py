@@ -38,7 +38,6 @@ class TokenAuth(httpx.Auth):
         used = self._current()
         response = yield self._with(request, used)
         if self._may_be_old(response) and (newer := self._newest()) != used:
-            response.close()
             yield self._with(request, newer)
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
@@ -46,7 +45,6 @@ class TokenAuth(httpx.Auth):
         used = await asyncio.to_thread(self._current) if self._is_refreshed else self._current()
         response = yield self._with(request, used)
         if self._may_be_old(response) and (newer := await asyncio.to_thread(self._newest)) != used:
-            await response.aclose()
             yield self._with(request, newer)
 
     def _current(self) -> str | None:
