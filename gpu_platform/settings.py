@@ -56,6 +56,18 @@ class TemporalSettings(_Section):
     """Base address of the Temporal UI, for links, e.g. ``http://127.0.0.1:8233``."""
 
 
+class GatewaySettings(_Section):
+    """The node gateway, through which hosts reach Temporal: ``python -m workers.gateway``. A node worker behind it sets
+    ``temporal.address`` to the gateway."""
+
+    host: str = "127.0.0.1"
+    """Address on which it listens. It takes certificates of hosts only."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 7243
+    """Port for node workers."""
+    metrics_port: int | None = None
+    """Port of its ``/metrics``; None: not served."""
+
+
 class JobDefaults(_Section):
     """Values for jobs that do not give their own."""
 
@@ -367,6 +379,7 @@ class Settings(BaseSettings):
     temporal: TemporalSettings = TemporalSettings()
     access: AccessSettings = AccessSettings()
     service: ServiceSettings = ServiceSettings()
+    gateway: GatewaySettings = GatewaySettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     remediation: RemediationSettings = RemediationSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)

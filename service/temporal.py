@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.job_start import JobStarter
 from activities.job_workflows import CleanupInput, TemporalJobWorkflows, cleanup_keys
 from activities.payloads.converter import converter_of
+from activities.temporal_tls import tls_of
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.remediation import RemediationOrder, RemediationStatus
 from gpu_platform.domain.jobs.job import Interrupt, Job, JobInput
@@ -48,6 +49,7 @@ def connect_lazily(settings: Settings) -> ClientProvider:
                 settings.temporal.address,
                 namespace=settings.temporal.namespace,
                 data_converter=converter_of(settings),
+                tls=tls_of(settings.temporal),
                 lazy=True,
             )
         return client

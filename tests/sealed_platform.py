@@ -54,12 +54,12 @@ async def sealed_platform(
 ) -> AsyncIterator[Platform]:
     """Started as :meth:`Platform.start`; the plain client ``temporal`` is an attacker's."""
     keys = Keys(state_dir / "keys")
+    options.setdefault("node_client", lambda name: with_converter(temporal, keys.node(name)))
     async with Platform.start(
         with_converter(temporal, keys.control(store)),
         store,
         state_dir,
         machines,
-        node_client=lambda name: with_converter(temporal, keys.node(name)),
         signs_orders=True,
         node_guards=lambda: [OrderGuard(required=True)],
         **options,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import signal
 from collections.abc import Coroutine
@@ -15,6 +16,7 @@ from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from activities.payloads.converter import converter_of
+from activities.temporal_tls import tls_of
 from gpu_platform.settings import Settings
 from workers.rpc_deadlines import RpcDeadlines
 
@@ -29,11 +31,6 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
     ``lazy``: connect at the first use. ``converter``: None means that of the control plane.
     """
     converter = converter or converter_of(settings)
-    runtime = Runtime(
-        telemetry=TelemetryConfig(
-            logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
-        )
-    )
     warned = False
     while True:
         try:
@@ -41,7 +38,8 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 settings.temporal.address,
                 namespace=settings.temporal.namespace,
                 data_converter=converter,
-                runtime=runtime,
+                tls=tls_of(settings.temporal),
+                runtime=_runtime(),
                 lazy=lazy,
                 interceptors=[RpcDeadlines()],
             )
@@ -50,6 +48,13 @@ async def connect(settings: Settings, *, lazy: bool = False, converter: DataConv
                 log.warning("temporal.away", address=settings.temporal.address, error=str(error))
                 warned = True
             await asyncio.sleep(CONNECT_RETRY_S)
+
+
+@functools.cache
+def _runtime() -> Runtime:
+    """One for the process: a worker takes a new client only of the same runtime."""
+    filter = TelemetryFilter(core_level="ERROR", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=filter)))
 
 
 def run_process(main: Coroutine[Any, Any, None]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.cli import session, simulate, up
-from service.cli.access import login, tokens
+from service.cli.access import keys, login, tokens
 from service.cli.cluster import hosts, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 _jobs = (submit, jobs, exec_command)
 _cluster = (status, queue, usage, hosts, remediation)
-for module in (up, *_jobs, *_cluster, login, tokens, simulate, inject):
+for module in (up, *_jobs, *_cluster, login, tokens, keys, simulate, inject):
     module.register(app)
 
 

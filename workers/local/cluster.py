@@ -30,6 +30,7 @@ from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from gpu_platform.store.hosts import identities
+from workers.local.gateway import LocalGateway
 from workers.local.supervision import ChildProcess
 from workers.local.token import forget_token, local_token, note_token
 
@@ -84,6 +85,8 @@ class ClusterConfig:
     database_url: str | None = None
     tls: bool = False
     """TLS between service, node workers and clients: with a CA, and a join token for each node worker."""
+    gateway: bool = False
+    """Hosts reach Temporal through a node gateway, with certificates. On one machine they need not."""
     settings: dict[str, str] = field(default_factory=dict)
     """More ``GPU_PLATFORM_…`` variables for every process."""
 
@@ -118,6 +121,8 @@ class LocalCluster:
         self.schedulers = [
             self._module(f"scheduler-{index + 1}", "workers.scheduler") for index in range(config.schedulers)
         ]
+        self.gateway = LocalGateway(config.state_dir / "gateway") if config.gateway else None
+        self._gateways = [] if self.gateway is None else [self._module("gateway", "workers.gateway", self.gateway.env)]
         self.nodes = {node.name: self._node(node) for node in config.nodes}
 
     @property
@@ -162,7 +167,14 @@ class LocalCluster:
     @property
     def children(self) -> list[ChildProcess]:
         """All processes, in the order in which they are started."""
-        return [self.temporal, self.service, *self.controls, *self.schedulers, *self.nodes.values()]
+        return [
+            self.temporal,
+            self.service,
+            *self.controls,
+            *self.schedulers,
+            *self._gateways,
+            *self.nodes.values(),
+        ]
 
     async def __aenter__(self) -> LocalCluster:
         self.config.state_dir.mkdir(parents=True, exist_ok=True)
@@ -246,6 +258,8 @@ class LocalCluster:
         if self._is_of_older_release():
             self._older.parent.mkdir(mode=0o700, exist_ok=True)
             self._older.write_text("Steps of jobs that an older release started are neither sealed nor signed.\n")
+        if self.gateway is not None:
+            self.gateway.make_certificates(list(self.nodes))
         key_ring.create(self.keys)
         signing.create(self.signing_key)
         ring = KeyRing.load(self.keys)
@@ -288,6 +302,7 @@ class LocalCluster:
             "GPU_PLATFORM_NODE__NAME": node.name,
             "GPU_PLATFORM_KEY_RING": str(self.node_keys(node.name)),
             "GPU_PLATFORM_NODE__ORDER_KEYS": str(self.signing_key.with_suffix(".pub")),
+            **({} if self.gateway is None else self.gateway.env_of(node.name)),
         }
         for key, value in (("SIMULATE", node.simulate), ("LEAF", node.leaf), ("SPINE", node.spine)):
             if value is not None:

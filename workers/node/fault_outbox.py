@@ -31,7 +31,8 @@ class FaultDispatcher:
     def __init__(self, outbox: Path, client: Client, agent: HostAgent, reset_attempts: int) -> None:
         self._outbox = outbox
         self._outbox.mkdir(parents=True, exist_ok=True)
-        self._client = client
+        self.client = client
+        """A renewed certificate of this host needs a new client."""
         self._agent = agent
         self._reset_attempts = reset_attempts
         self._recent: deque[tuple[FaultReport, list[AttemptKey]]] = deque(maxlen=1000)
@@ -85,7 +86,7 @@ class FaultDispatcher:
         log.warning("gpu.fault", gpu=fault.gpu_uuid, xid=fault.xid, action=fault.action, message=fault.message)
         if fault.action.stops_job or fault.attempt is not None:
             await asyncio.gather(*[self._signal_job(key, fault) for key in self._affected_attempts(fault)])
-        await self._client.start_workflow(
+        await self.client.start_workflow(
             RemediationWorkflow.run,
             RemediationInput(gpu_uuid=fault.gpu_uuid, host=fault.host, max_failures=self._reset_attempts),
             id=remediation_id(fault.gpu_uuid),
@@ -103,7 +104,7 @@ class FaultDispatcher:
 
     async def _signal_job(self, key: AttemptKey, fault: FaultReport) -> None:
         try:
-            await self._client.get_workflow_handle(key.job_id).signal(
+            await self.client.get_workflow_handle(key.job_id).signal(
                 "gpu_fault", GpuFault(attempt=key.attempt, report=fault)
             )
         except RPCError as error:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 import structlog
 from prometheus_client import REGISTRY
@@ -26,6 +27,7 @@ from activities.payloads.converter import converter_of
 from activities.payloads.orders import CheckingOrders, OrderGuard
 from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
+from activities.temporal_tls import versions_of
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
@@ -72,6 +74,7 @@ log = structlog.get_logger()
 
 SWEEP_S = 60.0
 CHECKPOINT_SWEEP_S = 60.0
+CERTIFICATE_LOOK_S = 5.0
 REPORT_TIMEOUT = timedelta(seconds=5)
 
 
@@ -163,16 +166,37 @@ async def run_activities(
 ) -> None:
     """Connect to Temporal, as soon as it answers, and run this host's activities."""
     client = await connect(settings, converter=node_converter(settings))
-    await node_worker(client, agent, faults, health, reboot, order_guards(settings)).run()
+    worker = node_worker(client, agent, faults, health, reboot, order_guards(settings))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        group.create_task(renew_connections(settings, worker, faults))
 
 
-def report_by_temporal(client: Client) -> TemporalReporter:
+async def renew_connections(settings: Settings, worker: Worker, faults: FaultDispatcher) -> None:
+    """Connect to Temporal anew whenever this host's certificate was renewed: the old one will expire."""
+    seen = versions_of(settings.temporal)
+    while settings.temporal.tls:
+        await asyncio.sleep(CERTIFICATE_LOOK_S)
+        found = versions_of(settings.temporal)
+        if found != seen:
+            faults.client = worker.client = await connect(settings, converter=node_converter(settings))
+            seen = found
+            log.info("temporal.connected_anew", reason="the certificate was renewed")
+
+
+class Connection(Protocol):
+    """Has the newest client of Temporal."""
+
+    client: Client
+
+
+def report_by_temporal(connection: Connection) -> TemporalReporter:
     """Returns a function that sends a report as a workflow, for times when no service answers. A newer report ends
     the workflow of an older one."""
 
     async def report(made: HostReport) -> LeaseAnswer:
         try:
-            return await client.execute_workflow(
+            return await connection.client.execute_workflow(
                 HostReportWorkflow.run,
                 made,
                 id=host_report_id(made.name),
@@ -283,7 +307,7 @@ async def main() -> None:
     http = NodeHttp(agent, sessions, node, routes, settings.tls, identity.contexts)
     make_report = report_maker(settings, inventory, agent, health, fitness, http.url, unusable(nvml, inventory))
     lease = LeaseKeeper(
-        settings, agent, make_report, health.forget_resets_before, report_by_temporal(client), lease_file, identity
+        settings, agent, make_report, health.forget_resets_before, report_by_temporal(faults), lease_file, identity
     )
     REGISTRY.register(NodeMetrics(health, accountant))
     log.info("node.starts", machine=inventory.machine, gpus=len(inventory.gpus), agent_url=http.public_url)

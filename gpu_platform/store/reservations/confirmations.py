@@ -13,7 +13,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.states import GpuState, JobState
 from gpu_platform.store.database import reading
 from gpu_platform.store.leadership.leases import host_terms
-from gpu_platform.store.models import gpu, job, repair
+from gpu_platform.store.models import allocation, gpu, job, repair
 from gpu_platform.store.reservations.allocations import is_held
 
 
@@ -73,6 +73,13 @@ def gpu_in_reset(session: Session, uuid: str, host: str) -> bool:
 def is_gpu_of(session: Session, uuid: str, host: str) -> bool:
     """True if the GPU is of this host."""
     return session.scalar(select(gpu.c.host).where(gpu.c.uuid == uuid)) == host
+
+
+@reading
+def holds_on(session: Session, job_id: str, host: str) -> bool:
+    """True if an attempt of the job holds something on the host."""
+    held = (allocation.c.job_id == job_id) & (allocation.c.host == host) & allocation.c.released_at.is_(None)
+    return session.scalar(select(allocation.c.host).where(held).limit(1)) is not None
 
 
 @reading

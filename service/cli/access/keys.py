@@ -1,0 +1,104 @@
+"""``gpu-platform keys``: the keys that seal secrets and Temporal's data, and that sign orders to hosts.
+
+They are files of this machine. No service is asked.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli import parsing, session
+
+if TYPE_CHECKING:
+    from gpu_platform.settings import Settings
+
+keys = typer.Typer(name="keys", help="Keys that seal data and sign orders to hosts.", no_args_is_help=True)
+Ring = Annotated[Path | None, typer.Option("--file", help="The key ring; default: key_ring of the settings.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands ``keys …``."""
+    app.add_typer(keys)
+
+
+@keys.command()
+def create(
+    file: Ring = None,
+    signing_key: Annotated[
+        Path | None, typer.Option(help="The key that signs orders; default: signing_key of the settings.")
+    ] = None,
+) -> None:
+    """Make the key ring and the signing key, where there is none. The files in `<state_dir>/keys` are the default."""
+    from gpu_platform.identity import key_ring, signing
+
+    settings = _settings()
+    ring = _ring(file, settings)
+    signer = signing_key or settings.signing_key or ring.with_name("orders.key")
+    key_ring.create(ring)
+    signing.create(signer)
+    typer.echo(f"key_ring: {ring}\nsigning_key: {signer}\nnode.order_keys: {signer.with_suffix('.pub')}")
+
+
+@keys.command("list")
+def list_keys(file: Ring = None) -> None:
+    """Show the keys of the ring: their ids, and from when each seals new data."""
+    from gpu_platform.identity import key_ring
+
+    for key_id, use_from in key_ring.list_keys(_ring(file, _settings())):
+        since = datetime.fromtimestamp(use_from, UTC).isoformat(timespec="seconds") if use_from else "the beginning"
+        typer.echo(f"{key_id}  seals from {since}")
+
+
+@keys.command()
+def rotate(
+    file: Ring = None,
+    after: Annotated[
+        float,
+        typer.Option(
+            parser=parsing.duration_s,
+            metavar="TIME",
+            help="When it is used: by then each process must have the new file (10s, 1h).",
+        ),
+    ] = 2.0,
+) -> None:
+    """Add a key that seals new data. Running processes see it; exported files in the same folder get it, too."""
+    from gpu_platform.identity import key_ring
+
+    added = key_ring.rotate(_ring(file, _settings()), after_s=after)
+    typer.echo(f"key {added.id} seals from {datetime.fromtimestamp(added.use_from, UTC).isoformat(timespec='seconds')}")
+
+
+@keys.command()
+def remove(key_id: Annotated[str, typer.Argument(help="An id that `keys list` shows.")], file: Ring = None) -> None:
+    """Remove a key. What it sealed can never be read again."""
+    from gpu_platform.identity import key_ring
+
+    key_ring.remove(_ring(file, _settings()), key_id)
+    session.say(f"removed key {key_id}")
+
+
+@keys.command()
+def export(
+    scope: Annotated[str, typer.Argument(help="node-HOST for a node worker, gateway for the node gateway.")],
+    output: Annotated[Path, typer.Argument(help="The file to write (mode 0600).")],
+    file: Ring = None,
+) -> None:
+    """Write the keys of one purpose alone into a file, e.g. those of one host: `keys export node-dgx-a dgx-a.json`."""
+    from gpu_platform.identity.key_ring import KeyRing
+
+    KeyRing.load(_ring(file, _settings())).scoped(scope).export(output)
+    session.say(f"wrote the keys of {scope} to {output}")
+
+
+def _settings() -> Settings:
+    from gpu_platform.settings import Settings
+
+    return Settings()
+
+
+def _ring(file: Path | None, settings: Settings) -> Path:
+    return file or settings.key_ring or settings.state_dir / "keys" / "ring.json"

@@ -1,0 +1,41 @@
+"""``gpu-platform keys``: what an operator does with the keys, on files of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gpu_platform.domain.errors import CannotStart
+from gpu_platform.identity.key_ring import KeyRing
+from service.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPU_PLATFORM_STATE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def keys(*arguments: str) -> str:
+    ran = CliRunner().invoke(app, ["keys", *arguments], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def test_keys_are_created_exported_rotated_and_removed(state_dir: Path) -> None:
+    ring = state_dir / "keys" / "ring.json"
+    assert f"key_ring: {ring}" in keys("create")
+    assert ring.with_name("orders.pub").exists()
+    first = keys("list").split()[0]
+    keys("export", "node-a", str(ring.with_name("node-a.json")))
+    sealed = KeyRing.load(ring).scoped("node-a").seal(b"x")
+    assert KeyRing.load(ring.with_name("node-a.json")).open(sealed) == b"x"
+    keys("rotate", "--after", "1h")
+    assert keys("list").split()[0] == first
+    with pytest.raises(CannotStart, match="rotate first"):
+        keys("remove", first)
+    keys("create")
+    assert len(keys("list").splitlines()) == 2

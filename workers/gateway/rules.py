@@ -1,0 +1,230 @@
+"""What a host may ask of Temporal, method by method. Everything else is refused.
+
+A host polls its own task queue and answers the tasks that it was given: the token of a task is sealed for the host that
+got it, so a token that another host saw, or that somebody made up, is worth nothing. Messages are rebuilt from the
+fields that a node worker needs. Their payloads are passed through unread: the gateway has no key that opens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from grpc import StatusCode
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    GetWorkflowExecutionHistoryRequest,
+    PollActivityTaskQueueRequest,
+    PollActivityTaskQueueResponse,
+    RecordActivityTaskHeartbeatRequest,
+    RecordWorkerHeartbeatRequest,
+    RespondActivityTaskCanceledRequest,
+    RespondActivityTaskCompletedRequest,
+    RespondActivityTaskFailedRequest,
+    ShutdownWorkerRequest,
+    SignalWithStartWorkflowExecutionRequest,
+    SignalWorkflowExecutionRequest,
+    StartWorkflowExecutionRequest,
+)
+
+from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
+from gpu_platform.identity.key_ring import CannotOpen, KeyRing
+
+M = TypeVar("M", bound=Message)
+SERVICE = "/temporal.api.workflowservice.v1.WorkflowService/"
+HEALTH = "/grpc.health.v1.Health/Check"
+_REMEDIATION = "remediate-"
+_OF_WORKFLOW = (
+    "namespace",
+    "workflow_id",
+    "workflow_type",
+    "task_queue",
+    "input",
+    "workflow_execution_timeout",
+    "workflow_task_timeout",
+    "identity",
+    "request_id",
+    "workflow_id_reuse_policy",
+    "workflow_id_conflict_policy",
+)
+
+
+class Refused(Exception):
+    """The host may not do this."""
+
+    def __init__(self, why: str, status: StatusCode = StatusCode.PERMISSION_DENIED) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class HostRights(Protocol):
+    """What the database says of a host."""
+
+    async def has_job(self, host: str, job_id: str) -> bool:
+        """True if the job holds something on the host."""
+        ...
+
+    async def has_gpu(self, host: str, uuid: str) -> bool:
+        """True if the GPU is of the host."""
+        ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a host."""
+
+    host: str
+    request: bytes
+
+
+Check = Callable[[Call], Awaitable[bytes]]
+"""The request as it goes to Temporal. Raises :class:`Refused`."""
+
+
+class Rules:
+    """The allow-list. ``tokens``: the key ring that seals tokens of tasks."""
+
+    def __init__(self, namespace: str, tokens: KeyRing, rights: HostRights) -> None:
+        self._namespace, self._tokens, self._rights = namespace, tokens, rights
+        self._checks: dict[str, Check] = {
+            HEALTH: _as_it_is,
+            SERVICE + "GetSystemInfo": _as_it_is,
+            SERVICE + "DescribeNamespace": self._describe,
+            SERVICE + "ShutdownWorker": self._shut_down,
+            SERVICE + "RecordWorkerHeartbeat": self._worker_heartbeat,
+            SERVICE + "PollActivityTaskQueue": self._poll,
+            SERVICE + "RecordActivityTaskHeartbeat": self._of_task(RecordActivityTaskHeartbeatRequest, "details"),
+            SERVICE + "RespondActivityTaskCompleted": self._of_task(RespondActivityTaskCompletedRequest, "result"),
+            SERVICE + "RespondActivityTaskFailed": self._of_task(
+                RespondActivityTaskFailedRequest, "failure", "last_heartbeat_details"
+            ),
+            SERVICE + "RespondActivityTaskCanceled": self._of_task(RespondActivityTaskCanceledRequest, "details"),
+            SERVICE + "SignalWorkflowExecution": self._signal,
+            SERVICE + "SignalWithStartWorkflowExecution": self._remediate,
+            SERVICE + "StartWorkflowExecution": self._report,
+            SERVICE + "GetWorkflowExecutionHistory": self._read_report,
+        }
+
+    async def check(self, method: str, call: Call) -> bytes:
+        """The request that goes to Temporal. Raises :class:`Refused`."""
+        check = self._checks.get(method)
+        if check is None:
+            raise Refused("a host does not need this method")
+        return await check(call)
+
+    def answer(self, method: str, host: str, response: bytes) -> bytes:
+        """The answer that goes to the host."""
+        if method != SERVICE + "PollActivityTaskQueue":
+            return response
+        task = PollActivityTaskQueueResponse.FromString(response)
+        if not task.task_token:
+            return response  # the poll ended without a task
+        task.task_token = self._tokens.seal(task.task_token, associated=host.encode())
+        return task.SerializeToString()
+
+    async def _describe(self, call: Call) -> bytes:
+        asked = self._read(DescribeNamespaceRequest, call)
+        return DescribeNamespaceRequest(namespace=asked.namespace).SerializeToString()
+
+    async def _shut_down(self, call: Call) -> bytes:
+        asked = self._read(ShutdownWorkerRequest, call)
+        if asked.sticky_task_queue or asked.task_queue not in ("", node_task_queue(call.host)):
+            raise Refused("a host ends its own polls only")
+        return call.request
+
+    async def _worker_heartbeat(self, call: Call) -> bytes:
+        asked = self._read(RecordWorkerHeartbeatRequest, call)
+        if any(worker.task_queue != node_task_queue(call.host) for worker in asked.worker_heartbeat):
+            raise Refused("a host speaks for its own worker only")
+        return _only(asked, "namespace", "identity", "worker_heartbeat").SerializeToString()
+
+    async def _poll(self, call: Call) -> bytes:
+        asked = self._read(PollActivityTaskQueueRequest, call)
+        queue = asked.task_queue.name
+        if queue != node_task_queue(call.host):
+            raise Refused(f"it polls {queue!r}, which is not its task queue")
+        return _only(asked, "namespace", "task_queue", "identity", "task_queue_metadata").SerializeToString()
+
+    def _of_task(self, kind: type[M], *fields: str) -> Check:
+        async def check(call: Call) -> bytes:
+            asked = self._read(kind, call)
+            sent = _only(asked, "namespace", "identity", *fields)
+            try:
+                token = self._tokens.open(asked.task_token, associated=call.host.encode())  # type: ignore[attr-defined]
+            except CannotOpen as error:
+                raise Refused("the task was not given to this host") from error
+            sent.task_token = token  # type: ignore[attr-defined]
+            return sent.SerializeToString()
+
+        return check
+
+    async def _signal(self, call: Call) -> bytes:
+        asked = self._read(SignalWorkflowExecutionRequest, call)
+        job_id = asked.workflow_execution.workflow_id
+        if asked.signal_name != "gpu_fault":
+            raise Refused(f"it sends the signal {asked.signal_name!r}")
+        if not await self._rights.has_job(call.host, job_id):
+            # NOT_FOUND, as for a job that has ended: the node worker then goes on to the remediation.
+            raise Refused(f"job {job_id!r} holds nothing on it", StatusCode.NOT_FOUND)
+        fields = ("namespace", "workflow_execution", "signal_name", "input", "identity", "request_id")
+        return _only(asked, *fields).SerializeToString()
+
+    async def _remediate(self, call: Call) -> bytes:
+        asked = self._read(SignalWithStartWorkflowExecutionRequest, call)
+        self._check_start(asked, "RemediationWorkflow")
+        uuid = asked.workflow_id.removeprefix(_REMEDIATION)
+        if not asked.workflow_id.startswith(_REMEDIATION) or not await self._rights.has_gpu(call.host, uuid):
+            raise Refused(f"{asked.workflow_id!r} is not the remediation of one of its GPUs")
+        if asked.signal_name != "fault":
+            raise Refused(f"it sends the signal {asked.signal_name!r}")
+        if asked.workflow_id_conflict_policy == WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING:
+            raise Refused("it would end a remediation that is under way")
+        return _only(asked, *_OF_WORKFLOW, "signal_name", "signal_input").SerializeToString()
+
+    async def _report(self, call: Call) -> bytes:
+        asked = self._read(StartWorkflowExecutionRequest, call)
+        self._check_start(asked, "HostReportWorkflow")
+        if asked.workflow_id != host_report_id(call.host):
+            raise Refused(f"{asked.workflow_id!r} is not its own report")
+        return _only(asked, *_OF_WORKFLOW).SerializeToString()
+
+    async def _read_report(self, call: Call) -> bytes:
+        asked = self._read(GetWorkflowExecutionHistoryRequest, call)
+        if asked.execution.workflow_id != host_report_id(call.host):
+            raise Refused(f"it reads the history of {asked.execution.workflow_id!r}")
+        return call.request
+
+    def _check_start(
+        self, asked: StartWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest, kind: str
+    ) -> None:
+        if asked.workflow_type.name != kind or asked.task_queue.name != CONTROL_TASK_QUEUE:
+            raise Refused(f"it starts a {asked.workflow_type.name!r} on {asked.task_queue.name!r}")
+        if asked.workflow_id_reuse_policy == WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_TERMINATE_IF_RUNNING:
+            raise Refused("it would end a workflow that is under way")
+
+    def _read(self, kind: type[M], call: Call) -> M:
+        try:
+            message = kind.FromString(call.request)
+        except DecodeError as error:
+            raise Refused("its request cannot be read", StatusCode.INVALID_ARGUMENT) from error
+        if message.namespace != self._namespace:  # type: ignore[attr-defined]
+            raise Refused(f"it asks for the namespace {message.namespace!r}")  # type: ignore[attr-defined]
+        return message
+
+
+async def _as_it_is(call: Call) -> bytes:
+    return call.request
+
+
+def _only(message: M, *fields: str) -> M:
+    """The message with these fields alone, and without what this release does not know."""
+    kept = type(message)()
+    kept.CopyFrom(message)
+    for field, _ in message.ListFields():
+        if field.name not in fields:
+            kept.ClearField(field.name)
+    kept.DiscardUnknownFields()
+    return kept

@@ -1,0 +1,124 @@
+"""The gRPC side of the node gateway: mTLS towards hosts, a few connections towards Temporal, bytes in between."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from prometheus_client import Counter
+
+from gpu_platform.identity import names
+from gpu_platform.identity.certificates import CertificateFiles
+from gpu_platform.observability import get_logger
+from workers.gateway.rules import SERVICE, Call, Refused, Rules
+
+CONNECTIONS = 4
+"""Connections to Temporal. All calls of all hosts share them."""
+LARGEST_MESSAGE = 64 << 20
+FORWARDED = ("client-name", "client-version", "temporal-namespace")
+"""Metadata of a call that Temporal gets. Nothing in them gives a right."""
+RETURNED = ("grpc-status-details-bin",)
+
+REFUSED = Counter("gpu_platform_gateway_refused_total", "Calls of hosts that the node gateway refused", ["method"])
+
+log = get_logger(__name__)
+
+Unary = Callable[[bytes, grpc.aio.ServicerContext], Any]
+
+
+class Gateway(grpc.GenericRpcHandler):
+    """Answers every method: allowed calls go to Temporal, others are refused. Stateless, so any number may run."""
+
+    def __init__(self, rules: Rules, channels: Sequence[grpc.aio.Channel], trust_domain: str) -> None:
+        self._rules, self._channels, self._trust_domain = rules, itertools.cycle(channels), trust_domain
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        """Called by gRPC for each call."""
+        method = str(handler_call_details.method)
+
+        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            return await self._answer(method, request, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer)  # type: ignore[arg-type]  # bytes in, bytes out
+
+    async def _answer(self, method: str, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        host = self._host(context)
+        try:
+            if host is None:
+                raise Refused("its certificate is not that of a host", grpc.StatusCode.UNAUTHENTICATED)
+            allowed = await self._rules.check(method, Call(host, request))
+        except Refused as refused:
+            REFUSED.labels(method.removeprefix(SERVICE)[:64]).inc()
+            log.warning("gateway.refused", host=host, peer=context.peer(), method=method[:200], reason=str(refused))
+            await context.abort(refused.status, f"the node gateway refuses {method}: {refused}")
+        call = next(self._channels).unary_unary(method)(
+            allowed,
+            timeout=context.time_remaining(),
+            metadata=[(k, v) for k, v in context.invocation_metadata() or () if k in FORWARDED],
+        )
+        try:
+            response = await call
+        except grpc.aio.AioRpcError as error:
+            details = [(k, v) for k, v in error.trailing_metadata() or () if k in RETURNED]
+            await context.abort(error.code(), error.details() or "", tuple(details))
+        return self._rules.answer(method, str(host), response)
+
+    def _host(self, context: grpc.aio.ServicerContext) -> str | None:
+        """The host in the client's certificate, which TLS has verified."""
+        shown: Any = context.auth_context().get("peer_spiffe_id") or []
+        # SPIFFE X.509-SVID, section 2: exactly one URI.
+        path = names.path_of(shown[0].decode(), self._trust_domain) if len(shown) == 1 else None
+        return names.host_of(path)
+
+
+def credentials(files: CertificateFiles) -> grpc.ServerCredentials:
+    """mTLS with the newest files: they are read again at each handshake. Raises OSError if they are not there."""
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        own = (files.key.read_bytes(), files.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([own], files.trusted.read_bytes())
+
+    def newest() -> grpc.ServerCertificateConfiguration | None:
+        try:
+            return read()
+        except OSError as error:
+            log.error("gateway.files_not_read", error=str(error))
+            return None  # gRPC goes on with those before
+
+    fetch: Any = newest  # the published type knows no None
+    return grpc.dynamic_ssl_server_credentials(read(), fetch, require_client_authentication=True)
+
+
+def connect(address: str, secured: grpc.ChannelCredentials | None) -> list[grpc.aio.Channel]:
+    """Connections to Temporal."""
+    options = [
+        ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+        ("grpc.max_send_message_length", LARGEST_MESSAGE),
+        # Otherwise channels with the same address share one connection.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if secured is None:
+        return [grpc.aio.insecure_channel(address, options) for _ in range(CONNECTIONS)]
+    return [grpc.aio.secure_channel(address, secured, options) for _ in range(CONNECTIONS)]
+
+
+def make_server(gateway: Gateway, address: str, secured: grpc.ServerCredentials) -> tuple[grpc.aio.Server, int]:
+    """The server, not started, and its port."""
+    server = grpc.aio.server(
+        handlers=[gateway],
+        options=[
+            ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+            ("grpc.max_send_message_length", LARGEST_MESSAGE),
+            # A host that was cut off is noticed, and its polls end.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Each host has a few polls and short calls; more is an attack.
+            ("grpc.max_concurrent_streams", 2000),
+        ],
+    )
+    return server, server.add_secure_port(address, secured)
