@@ -203,6 +203,17 @@ def host(name: str) -> Call:
     return Call("GET", f"/v1/hosts/{_quoted(name)}")
 
 
+def enroll_host(name: str, address: str | None, valid_s: float) -> Call:
+    """Make a join token for a host: ``POST /v1/hosts/{name}/enroll``."""
+    body = json.dumps({"address": address, "valid_s": valid_s}).encode()
+    return Call("POST", f"/v1/hosts/{_quoted(name)}/enroll", body=body)
+
+
+def revoke_host(name: str) -> Call:
+    """Revoke a host's certificates: ``DELETE /v1/hosts/{name}/identity``."""
+    return Call("DELETE", f"/v1/hosts/{_quoted(name)}/identity")
+
+
 def remove_host(name: str) -> Call:
     """Forget a host: ``DELETE /v1/hosts/{name}``."""
     return Call("DELETE", f"/v1/hosts/{_quoted(name)}")

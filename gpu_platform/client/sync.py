@@ -41,6 +41,7 @@ from gpu_platform.domain.jobs.spec import JobSpec
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.domain.placing.cluster_state import ClusterState
 from gpu_platform.domain.states import GpuState, JobState
+from gpu_platform.identity.enrolment import Enrollment
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -202,6 +203,14 @@ class Client:
     def host(self, name: str) -> Host:
         """One host. Raises :class:`NotFound`."""
         return self._send(calls.host(name), Host)
+
+    def enroll_host(self, name: str, *, address: str | None = None, valid_s: float = 3600.0) -> Enrollment:
+        """A join token for a new host, which works once and for ``valid_s`` seconds."""
+        return self._send(calls.enroll_host(name, address, valid_s), Enrollment)
+
+    def revoke_host(self, name: str) -> None:
+        """Believe the host's certificates no more, until it is enrolled again. Raises :class:`NotFound`."""
+        self._answer(calls.revoke_host(name))
 
     def remove_host(self, name: str) -> None:
         """Forget a host that is LOST or DRAINED and holds nothing."""

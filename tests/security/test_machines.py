@@ -19,7 +19,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from temporalio.service import TLSConfig
+from typer.testing import CliRunner
 
+from activities.temporal_tls import tls_of
 from gpu_platform.client import AsyncClient
 from gpu_platform.domain.access.roles import CLUSTER, Role
 from gpu_platform.domain.contracts import AttemptKey
@@ -31,14 +34,16 @@ from gpu_platform.hosts.agent import HostAgent
 from gpu_platform.hosts.processes.exec import ExecSessions
 from gpu_platform.hosts.system.ports import free_port
 from gpu_platform.identity.ca import CertificateAuthority
-from gpu_platform.identity.certificates import CertificateFiles, TlsContexts, make_key_and_request
+from gpu_platform.identity.certificates import Certificate, CertificateFiles, TlsContexts, make_key_and_request
 from gpu_platform.identity.enrolment import JoinToken, enroll, renew
 from gpu_platform.identity.files import write_file
 from gpu_platform.identity.settings import TlsSettings
-from gpu_platform.settings import NodeSettings, Settings
+from gpu_platform.settings import NodeSettings, Settings, TemporalSettings
 from gpu_platform.store import Store
+from gpu_platform.store.engines import postgresql_engine
 from gpu_platform.store.hosts import hosts, identities
 from service.app import create_app
+from service.cli.main import app as cli
 from service.server import Server, check_address
 from tests.harness import eventually
 from tests.store_cluster import Cluster, inventory
@@ -585,3 +590,33 @@ def test_nothing_listens_outside_the_loopback_without_tls(host: str) -> None:
     check_address(host, "service", tls=False, insecure=True)
     for loopback in ("127.0.0.1", "::1", "localhost"):
         check_address(loopback, "service", tls=False, insecure=False)
+
+
+def test_the_ca_is_made_shown_and_used_by_the_command_line(tmp_path: Path) -> None:
+    def run(*arguments: str, code: int = 0) -> str:
+        ran = CliRunner().invoke(cli, ["ca", *arguments, "--dir", str(tmp_path / "ca")])
+        assert ran.exit_code == code, ran.output
+        return ran.stdout
+
+    run("init")
+    assert run("show").count("BEGIN CERTIFICATE") == 1
+    issued = run("issue", "scraper", "--hours", "1")
+    assert Certificate.parse(issued.encode()).uri == "spiffe://gpu-platform.internal/scraper"
+    run("rotate", "trust")
+    assert run("show").count("BEGIN CERTIFICATE") == 2
+    run("issue", "root", code=1)
+
+
+def test_the_options_of_tls_of_and_postgresql_reach_the_drivers(tmp_path: Path) -> None:
+    for name in ("ca", "cert"):
+        (tmp_path / name).write_bytes(name.encode())
+    given = TemporalSettings(tls=True, tls_ca=tmp_path / "ca", tls_cert=tmp_path / "cert", tls_server_name="temporal")
+    options = tls_of(given)
+    assert isinstance(options, TLSConfig)
+    assert (options.server_root_ca_cert, options.client_cert, options.client_private_key) == (b"ca", b"cert", b"cert")
+    assert options.domain == "temporal"
+    assert tls_of(TemporalSettings()) is False
+    store = Store("postgresql://platform@127.0.0.1:1/x?sslmode=verify-full&sslrootcert=/ca.pem")
+    _, connect = postgresql_engine(store.url).dialect.create_connect_args(store.url)
+    assert (connect["sslmode"], connect["sslrootcert"]) == ("verify-full", "/ca.pem")
+    store.close()
