@@ -20,8 +20,9 @@ from gpu_platform.settings import Settings
 from gpu_platform.store import Store
 from service.access.gate import Gate
 from service.access.middleware import AccessControl
-from service.access.recording import event_recorder
+from service.access.recording import audit_recorder, event_recorder
 from service.access.routes import ROUTES, TABLE
+from service.audit_log import AuditLog
 from service.context import ServiceContext
 from service.feed import EventFeed
 from service.http import problems
@@ -34,6 +35,7 @@ from service.node_agents import NodeAgents
 from service.planning_queue import PlanningQueue
 from service.routers import (
     access,
+    audit,
     checkpoints,
     docs,
     health,
@@ -72,6 +74,8 @@ def create_app(
     who they are with node tokens. ``background``: what runs beside the requests until the end.
     """
 
+    audit_log = AuditLog(store)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         node_workers = NodeAgents(store, tls, settings.tls.trust_domain)
@@ -92,6 +96,7 @@ def create_app(
             yield
             context.feed.close()
             context.planning.close()
+            await to_thread.run_sync(audit_log.close)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -110,12 +115,12 @@ def create_app(
     app.state.node_tokens = NodeTokenReader(None if tls else settings.tls.directory(settings.state_dir))
     problems.install(app)
     app.add_middleware(BodyLimit)
-    gate = Gate(settings.access, store, [event_recorder(store)])
+    gate = Gate(settings.access, store, [audit_recorder(audit_log), event_recorder(store)])
     app.add_middleware(AccessControl, gate=gate, table=TABLE)
     app.add_middleware(BrowserRules, names=names_of_this_service(settings))
     app.add_middleware(RequestTimes)
     of_machines = (hosts_and_gpus, identity, remediation)
-    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, usage, access):
+    for module in (queue, checkpoints, jobs, streams, exec_router, *of_machines, usage, access, audit):
         app.include_router(module.router, dependencies=[limited("requests")])
     for router in (hosts_and_gpus.node_reports, health.router, docs.router):
         app.include_router(router)

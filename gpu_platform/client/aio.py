@@ -27,6 +27,7 @@ from gpu_platform.client.wire import (
     problem_of_response,
 )
 from gpu_platform.domain.access.tokens import LoginInfo, NewToken, TokenInfo, TokenRequest, WhoAmI
+from gpu_platform.domain.audit import AuditRecord
 from gpu_platform.domain.errors import Unavailable
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.hosts.gpu import Gpu, GpuHealth, Host
@@ -309,6 +310,10 @@ class AsyncClient:
     async def revoke_token(self, token_id: str) -> TokenInfo:
         """End a token at once."""
         return await self._send(calls.revoke_token(token_id), TokenInfo)
+
+    def audit(self, *, since: datetime | None = None) -> AsyncIterator[AuditRecord]:
+        """The audit log, oldest first, from ``since`` (with a time zone) or from its beginning."""
+        return self._pages(Page[AuditRecord], lambda cursor: calls.audit(since, cursor))
 
     async def close(self) -> None:
         """Close all connections."""

@@ -290,6 +290,12 @@ def service_case(gpu_id: str) -> Call:
     return Call("GET", f"/v1/gpus/{_quoted(gpu_id)}/service-case")
 
 
+def audit(since: datetime | None, cursor: str | None) -> Call:
+    """Read the audit log, one page: ``GET /v1/audit``."""
+    # Only the first page is found by its time.
+    return Call("GET", "/v1/audit", _given(since=since.isoformat() if since else None, after=cursor), patience_s=30.0)
+
+
 class Connection:
     """The part that both clients share: the service's address, who asks, and how long to retry."""
 

@@ -1,4 +1,4 @@
-"""Decisions that people must be able to look up become events: who acted for whom, and who broke the glass."""
+"""Decisions are recorded: every one in the audit log; who acted for whom, and who broke the glass, also as events."""
 
 from __future__ import annotations
 
@@ -6,14 +6,47 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from gpu_platform.domain.access.rules import Verdict
+from gpu_platform.domain.access.rules import Reach, Verdict
+from gpu_platform.domain.audit import AuditEntry
 from gpu_platform.observability import get_logger
 from gpu_platform.store import Store
 from gpu_platform.store.database import writing
 from gpu_platform.store.events import append_event
 from service.access.decisions import Decision, Recorder
+from service.audit_log import AuditLog
+
+_LONGEST_PATH = 500
 
 log = get_logger(__name__)
+
+
+def audit_recorder(log: AuditLog) -> Recorder:
+    """Returns a recorder that writes every decision into the audit log.
+
+    A request that changes something, or opens what is somebody else's, waits until that is on disk. Reports of hosts
+    are written only if they are refused.
+    """
+
+    def record(decision: Decision) -> None:
+        allowed = decision.verdict.is_allowed
+        of_node = decision.rule.reach is Reach.NODE
+        if of_node and allowed:
+            return
+        entry = AuditEntry(
+            at=datetime.now(UTC),
+            actor=decision.principal.actor if decision.principal else "anonymous",
+            acting_as=decision.acting_as,
+            peer=decision.peer,
+            action=decision.route,
+            target=decision.path[:_LONGEST_PATH],
+            verdict=decision.verdict.value,
+            reason=decision.break_glass or decision.message or None,
+            request_id=decision.request_id,
+        )
+        broke_glass = decision.verdict is Verdict.BROKE_GLASS
+        log.record(entry, wait=allowed and not of_node and (decision.changes_something or broke_glass))
+
+    return record
 
 
 def event_recorder(store: Store) -> Recorder:

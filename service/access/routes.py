@@ -65,6 +65,7 @@ ROUTES: dict[str, Rule] = {
     "GET /v1/usage": SEE_JOBS,
     "GET /v1/events": SEE_JOBS,
     "GET /v1/snapshot": SEE_CLUSTER,
+    "GET /v1/audit": Rule(Permission.AUDIT_READ, Role.OPERATOR, Reach.CLUSTER),
     "POST /v1/checkpoint-roots:check": OPERATE,
     "GET /v1/hosts": SEE_HOSTS,
     "GET /v1/hosts/{name}": SEE_HOSTS,

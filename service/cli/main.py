@@ -10,7 +10,7 @@ import typer
 
 from service.cli import session, simulate, up
 from service.cli.access import keys, login, tokens
-from service.cli.cluster import hosts, identity, inject, queue, remediation, status, usage
+from service.cli.cluster import audit, hosts, identity, inject, queue, remediation, status, usage
 from service.cli.jobs import exec as exec_command
 from service.cli.jobs import jobs
 from service.cli.submitting import submit
@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _jobs = (submit, jobs, exec_command)
-_cluster = (status, queue, usage, hosts, identity, remediation)
+_cluster = (status, queue, usage, hosts, identity, remediation, audit)
 for module in (up, *_jobs, *_cluster, login, tokens, keys, simulate, inject):
     module.register(app)
 

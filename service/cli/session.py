@@ -121,6 +121,11 @@ def say(text: str) -> None:
     typer.echo(printable(text), err=True)
 
 
+def write_json_line(value: dict[str, Any]) -> None:
+    """Print one JSON object on one line of stdout."""
+    typer.echo(json.dumps(value))
+
+
 def write(text: str) -> None:
     """Print lines to stdout that are no table, e.g. an id."""
     typer.echo(printable(text))

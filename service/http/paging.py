@@ -9,7 +9,7 @@ from fastapi import Query
 from gpu_platform.client.wire import Page
 from gpu_platform.domain.errors import InvalidRequest
 
-Cursor = Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")]
+Cursor = Annotated[str | None, Query(pattern="^[0-9]{1,11}$", description="`next_cursor` of the page before")]
 
 T = TypeVar("T")
 

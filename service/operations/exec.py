@@ -35,7 +35,8 @@ _SILENCE = httpx.Timeout(10.0, connect=2.0, read=20.0)
 """Timeouts. The node worker sends something every 5 s while a command writes nothing."""
 _SESSION = TypeAdapter(ExecSession)
 _RECEIVED = TypeAdapter(ExecReceived)
-_SESSION_ID = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})")
+SESSION_ID = r"^([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{32})$"
+"""A session's id: the attempt, the rank, and the id that its host gave."""
 _SHOWN_ARGUMENTS = 64
 _SHOWN_CHARACTERS = 1000
 
@@ -59,8 +60,14 @@ async def start(context: ServiceContext, job_id: str, request: ExecRequest, acto
 
 
 async def follow(context: ServiceContext, job_id: str, session_id: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end."""
-    rank_host = await _ExecHost.of_session(context, job_id, session_id)
+    """Server-sent :class:`ExecChunk`s. The id of each says where the next begins. The last one is the end.
+
+    Raises :class:`NotFound` before the first one if there is no such job or rank.
+    """
+    return _chunks(context, await _ExecHost.of_session(context, job_id, session_id), offset)
+
+
+async def _chunks(context: ServiceContext, rank_host: _ExecHost, offset: int) -> AsyncGenerator[bytes, None]:
     async with rank_host.stream(offset) as lines:
         async for line in lines:
             if context.feed.closed:
@@ -170,6 +177,6 @@ class _ExecHost:
 
 
 def _parse(session_id: str) -> tuple[int, int, str]:
-    if found := _SESSION_ID.fullmatch(session_id):
+    if found := re.match(SESSION_ID, session_id):
         return int(found[1]), int(found[2]), found[3]
     raise InvalidRequest(f"{session_id[:80]!r} is not the id of a command beside a rank")

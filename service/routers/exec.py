@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from gpu_platform.domain.jobs.exec import ExecReceived, ExecRequest, ExecSession
 from gpu_platform.store.access import sessions
 from service.context import AccessDep, ServiceContextDep, now
+from service.http.exact_types import exactly
 from service.operations import exec as service_exec
 from service.routers.jobs import JobId
 from service.routers.streams import BreakGlass, LastEventId
@@ -17,7 +18,9 @@ from service.streams import resume_seq, stream
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/exec", tags=["commands beside a rank"])
 
-SessionId = Annotated[str, Path(description="The session's id, from the answer to the start", max_length=80)]
+SessionId = Annotated[
+    str, Path(description="The session's id, from the answer to the start", pattern=service_exec.SESSION_ID)
+]
 Offset = Annotated[int, Query(ge=0, lt=2**60, description="In bytes")]
 Size = Annotated[int, Query(ge=1, le=10_000)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -27,7 +30,7 @@ _INPUT = {"requestBody": {"content": {"application/octet-stream": {"schema": {"t
 @router.post("", status_code=201)
 async def start_command(
     job_id: JobId,
-    request: Annotated[ExecRequest, Body()],
+    request: Annotated[ExecRequest, Body(), exactly(ExecRequest)],
     context: ServiceContextDep,
     access: AccessDep,
     _: BreakGlass = None,
@@ -51,7 +54,7 @@ async def read_output(
     last_event_id: LastEventId = None,
 ) -> Response:
     """The output of the command as server-sent ExecChunks, and how it ends. `id` is the offset to continue from."""
-    return stream(service_exec.follow(context, job_id, session_id, resume_seq(last_event_id, offset) or 0))
+    return stream(await service_exec.follow(context, job_id, session_id, resume_seq(last_event_id, offset) or 0))
 
 
 @router.post("/{session_id}/input", openapi_extra=_INPUT)

@@ -19,6 +19,7 @@ from service.access import submissions
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
+from service.http.exact_types import exactly
 from service.operations import submission
 from service.operations.job_defaults import with_defaults
 from service.operations.warnings import may_need_warnings, warnings_of
@@ -53,7 +54,7 @@ EXAMPLES: dict[str, Any] = {
     "", status_code=201, responses={200: {"model": Job, "description": "Submitted before with this Idempotency-Key"}}
 )
 async def submit_job(
-    spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES)],
+    spec: Annotated[JobSpec, Body(openapi_examples=EXAMPLES), exactly(JobSpec)],
     context: ServiceContextDep,
     access: AccessDep,
     response: Response,
@@ -86,7 +87,10 @@ def list_jobs(
     namespace: str | None = None,
     user: str | None = None,
     name: str | None = None,
-    cursor: Annotated[str | None, Query(max_length=512, description="`next_cursor` of the page before")] = None,
+    cursor: Annotated[
+        str | None,
+        Query(min_length=1, max_length=512, pattern=r"^[\w=-]+$", description="`next_cursor` of the page before"),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=jobs.MAX_PAGE)] = 100,
 ) -> Page[Job]:
     """Jobs, newest first."""

@@ -17,6 +17,7 @@ from service.access import submissions
 from service.access.gate import Access
 from service.access.masking import Mask
 from service.context import AccessDep, ServiceContext, ServiceContextDep
+from service.http.exact_types import exactly
 from service.http.paging import Cursor, offset_of
 from service.http.rate_limits import caller_of, limited
 from service.operations import dry_runs
@@ -24,6 +25,7 @@ from service.operations.job_defaults import with_defaults
 from service.operations.warnings import warnings_of
 from service.routers.jobs import JobId
 
+SpecBody = Annotated[JobSpec, Body(), exactly(JobSpec)]
 router = APIRouter(prefix="/v1", tags=["queue"])
 
 
@@ -43,9 +45,7 @@ def list_queue(
 
 
 @router.post("/jobs:dry-run", dependencies=[limited("planning")])
-async def dry_run(
-    spec: Annotated[JobSpec, Body()], request: Request, context: ServiceContextDep, access: AccessDep
-) -> DryRun:
+async def dry_run(spec: SpecBody, request: Request, context: ServiceContextDep, access: AccessDep) -> DryRun:
     """Where and when the job would start if it were submitted now. Nothing is submitted."""
     spec = await run_in_threadpool(submissions.as_allowed, context.store, access, spec)
     spec = with_defaults(spec, context.settings.service.job_defaults)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
 
 from gpu_platform.domain.jobs.usage import JobUsage, UsageReport
 from gpu_platform.store.jobs import usage
 from service.context import AccessDep, ServiceContextDep
+from service.http.times import Time
 from service.operations import measurements
 from service.routers.jobs import JobId
 
@@ -29,8 +29,8 @@ def usage_report(
     access: AccessDep,
     namespace: str | None = None,
     user: str | None = None,
-    since: Annotated[AwareDatetime | None, Query(description="Attempts that ended then or later")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Attempts that ended before")] = None,
+    since: Annotated[Time | None, Query(description="Attempts that ended then or later")] = None,
+    until: Annotated[Time | None, Query(description="Attempts that ended before")] = None,
 ) -> UsageReport:
     """Sums over attempts by the time they ended, in all and per namespace and user."""
     return usage.usage_report(

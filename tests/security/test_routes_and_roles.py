@@ -85,6 +85,7 @@ MAY: dict[str, frozenset[str]] = {
     "GET /v1/usage": SIGNED_IN,
     "GET /v1/events": SIGNED_IN,
     "GET /v1/snapshot": CLUSTER_WIDE,
+    "GET /v1/audit": OPERATORS,
     "POST /v1/checkpoint-roots:check": OPERATORS,
     "GET /v1/hosts": SIGNED_IN,
     "GET /v1/hosts/{name}": SIGNED_IN,

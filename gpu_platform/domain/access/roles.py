@@ -43,6 +43,7 @@ class Permission(StrEnum):
     CLUSTER_READ = "cluster:read"
     """Everything that is about all namespaces at once: snapshots, events of GPUs, records for vendors."""
     METRICS_READ = "metrics:read"
+    AUDIT_READ = "audit:read"
     TOKENS_MANAGE = "tokens:manage"
     SELF_READ = "self:read"
     """Who one is, and the description of the API."""

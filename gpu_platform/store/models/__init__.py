@@ -7,6 +7,7 @@ as one, and text keeps what PostgreSQL's ``jsonb`` refuses (an escaped NUL). Wha
 from __future__ import annotations
 
 from gpu_platform.store.models.access import ApiTokenRecord, ExecSessionRecord
+from gpu_platform.store.models.audit import AuditRecord
 from gpu_platform.store.models.columns import Record as Record
 from gpu_platform.store.models.columns import table_of
 from gpu_platform.store.models.events import EventRecord
@@ -33,6 +34,7 @@ allocation = table_of(AllocationRecord)
 checkpoint = table_of(CheckpointRecord)
 usage = table_of(UsageRecord)
 event = table_of(EventRecord)
+audit = table_of(AuditRecord)
 fault = table_of(FaultRecord)
 repair = table_of(RepairRecord)
 flapping = table_of(FlappingRecord)

@@ -54,7 +54,7 @@ def create(
     if json:
         session.print_json(made)
         return
-    typer.echo(made.token)
+    session.write(made.token)
     session.say(f"token {made.info.id} of {made.info.user}; it is shown only now. End it: gpu-platform tokens revoke "
                 f"{made.info.id}")  # fmt: skip
 

@@ -1,0 +1,131 @@
+"""``gpu-platform audit``: read the audit log, verify that nobody changed it, and export it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli import parsing, session
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpu_platform.domain.audit import AuditRecord, ChainHead
+
+audit = typer.Typer(help="Who asked for what, and what was decided.", invoke_without_command=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of ``audit``."""
+    audit.callback()(show)
+    audit.command()(verify)
+    audit.command()(export)
+    app.add_typer(audit, name="audit")
+
+
+def show(
+    context: typer.Context,
+    since: Annotated[str | None, typer.Option(help="Only of this time, e.g. 1h or 7d; default: 1h.")] = None,
+    json: session.Json = False,
+) -> None:
+    """Show the newest records of the audit log. --json prints one object a line."""
+    if context.invoked_subcommand is not None:
+        return
+    from datetime import UTC, datetime, timedelta
+
+    begin = datetime.now(UTC) - timedelta(seconds=parsing.limit_s(since or "1h"))
+    with session.service() as client:
+        records = client.audit(since=begin)
+        if json:
+            for record in records:
+                session.write_json_line({"seq": record.seq, **record.decoded().model_dump(mode="json")})
+            return
+        found = list(records)
+    session.show(_table(found))
+
+
+def verify(
+    heads: Annotated[
+        Path | None,
+        typer.Option("--head", metavar="FILE", help="What `audit export` or `audit verify` printed before."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Verify an exported log instead of the live one.")] = None,
+    json: session.Json = False,
+) -> None:
+    """Check that no record was changed, removed or reordered. Prints the head of the log, to keep elsewhere.
+
+    The head of an earlier time (--head) also finds an end that was cut off. Returns 1 if something is wrong.
+    """
+    from gpu_platform.domain.audit import ChainCheck
+
+    check = ChainCheck(_heads(heads) if heads is not None else [])
+    if file is not None:
+        for record in _records(file):
+            check.take(record)
+    else:
+        with session.service() as client:
+            for record in client.audit():
+                check.take(record)
+    problems = check.finish()
+    head = check.head.model_dump(mode="json")
+    if json:
+        session.print_json({"head": head, "problems": problems})
+    else:
+        session.write_json_line(head)
+        for problem in problems[:20]:
+            session.say(f"Error: {problem}")
+        session.say(f"{check.head.seq} records, {'nothing is wrong' if not problems else f'{len(problems)} problems'}")
+    if problems:
+        raise typer.Exit(session.FAILED)
+
+
+def export(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where the records go, one a line.")],
+) -> None:
+    """Write all records into a file, and print the head of the log. Verify it with: audit verify --file FILE."""
+    from gpu_platform.domain.audit import EMPTY, ChainHead
+
+    head = EMPTY
+    try:
+        with session.service(60.0) as client, output.open("w", encoding="utf-8") as file:
+            for record in client.audit():
+                file.write(record.model_dump_json() + "\n")
+                head = ChainHead(seq=record.seq, hash=record.hash)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {output}: {error.strerror}") from None
+    session.write_json_line(head.model_dump(mode="json"))
+    session.say(f"wrote {output}: {head.seq} records")
+
+
+def _heads(path: Path) -> list[ChainHead]:
+    from gpu_platform.domain.audit import ChainHead
+
+    return [ChainHead.model_validate_json(line) for line in _lines(path)]
+
+
+def _records(path: Path) -> list[AuditRecord]:
+    from gpu_platform.domain.audit import AuditRecord
+
+    return [AuditRecord.model_validate_json(line) for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
+
+
+def _table(records: list[AuditRecord]) -> Table:
+    from service.cli.show import tables
+
+    table = tables.plain_table("NUMBER", "WHEN", "WHO", "FROM", "WHAT", "DECIDED", "WHY")
+    for record in records:
+        entry = record.decoded()
+        who = entry.actor + (f" as {entry.acting_as}" if entry.acting_as else "")
+        what = f"{entry.action.split(' ')[0]} {entry.target}" if entry.target else entry.action
+        when = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
+        table.add_row(str(record.seq), when, who, entry.peer or "-", what, entry.verdict, entry.reason or "")
+    return table

@@ -1,0 +1,65 @@
+"""JSON bodies have exactly the types of their description: a number is no text and no truth value.
+
+Models are read leniently elsewhere, since they also come from files that people write and from older releases.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator
+
+Location = tuple[str | int, ...]
+_NUMBERS = frozenset({int, float})
+
+
+def exactly(model: type[BaseModel]) -> BeforeValidator:
+    """For ``Annotated[model, Body(), exactly(model)]``: refuses numbers and truth values in another type."""
+
+    def check(body: Any) -> Any:
+        if errors := [*_wrong(model, body, ("body",))]:
+            raise RequestValidationError(errors)
+        return body
+
+    return BeforeValidator(check)
+
+
+def _wrong(kind: Any, value: Any, where: Location) -> Iterator[dict[str, Any]]:
+    kinds = [*_members(kind)]
+    if isinstance(value, Mapping):
+        models = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+        for model in models:
+            for name in value.keys() & model.model_fields.keys():
+                yield from _wrong(model.model_fields[name].annotation, value[name], (*where, name))
+    elif isinstance(value, list):
+        for items in [get_args(one)[0] for one in kinds if get_origin(one) in (list, tuple)]:
+            for number, item in enumerate(value):
+                yield from _wrong(items, item, (*where, number))
+    elif (message := _wrong_scalar(kinds, value)) is not None:
+        yield {"type": "exact_type", "loc": where, "msg": message, "input": value}
+
+
+def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
+    numbers, truth = not _NUMBERS.isdisjoint(kinds), bool in kinds
+    texts = any(not isinstance(one, type) or issubclass(one, str) for one in kinds)
+    if isinstance(value, bool):
+        return "should be a number" if numbers and not truth else None
+    if isinstance(value, int | float):
+        return "should be true or false" if truth and not numbers else None
+    if isinstance(value, str) and (numbers or truth) and not texts:
+        return "should be a number" if numbers else "should be true or false"
+    return None
+
+
+def _members(kind: Any) -> Iterator[Any]:
+    """The types of a union, and one for anything else, without their annotations."""
+    if get_origin(kind) is Annotated:
+        yield from _members(get_args(kind)[0])
+    elif get_origin(kind) in (Union, types.UnionType):
+        for member in get_args(kind):
+            yield from _members(member)
+    else:
+        yield kind
