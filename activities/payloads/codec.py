@@ -1,8 +1,9 @@
 """The payload codec: everything that the platform writes into Temporal is sealed, and orders to hosts are signed.
 
 There are two kinds of keys, from one key ring. What only the control plane reads is sealed with the keys of
-``control``. Arguments and results of steps on a host, and what a host sends, are sealed with the keys of its task
-queue, ``node-<host>``; the host has no others. So a host that somebody broke into reads nothing of other hosts' jobs.
+``control``. Arguments and results of steps on a host, what a host sends, and the answer to its report, are sealed with
+the keys of its task queue, ``node-<host>``; the host has no others. So a host that somebody broke into reads nothing of
+other hosts' jobs.
 
 A payload belongs to its workflow: copied into another workflow it cannot be opened.
 """
@@ -21,6 +22,7 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
+from gpu_platform.domain.contracts import host_of_report, node_task_queue
 from gpu_platform.domain.errors import CannotStart
 from gpu_platform.identity.key_ring import CannotOpen, KeyRing
 from gpu_platform.observability import get_logger
@@ -85,7 +87,7 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
             payloads = [await self._orders.encode(host_step, payload) for payload in payloads]
         if self._ring is None:
             return list(payloads)
-        scope = self._home if host_step is None else str(host_step.activity_task_queue)
+        scope = self._scope()
         return [self._seal(payload, scope) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -105,7 +107,8 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
         try:
             return self._open(payload)
         except CannotOpen as error:
-            if not isinstance(self._context, WorkflowSerializationContext):
+            # Hosts run no workflows: what they read so is the answer to a question of their own.
+            if self._home != CONTROL_SCOPE or not isinstance(self._context, WorkflowSerializationContext):
                 raise
             log.warning("payload.refused", workflow_id=self._context.workflow_id, reason=error.message)
             return Payload(metadata={"encoding": REFUSED}, data=error.message.encode())
@@ -153,6 +156,13 @@ class SealedPayloads(PayloadCodec, WithSerializationContext):
             except CannotStart as error:
                 raise CannotOpen(f"it is sealed for {scope}: {error.message}") from error
         return keys
+
+    def _scope(self) -> str:
+        """Whose keys seal what is written now: those of the host that reads it, or this process's own."""
+        if (host_step := self._host_step()) is not None:
+            return str(host_step.activity_task_queue)
+        host = host_of_report(self._workflow_id())
+        return self._home if host is None else node_task_queue(host)
 
     def _host_step(self) -> ActivitySerializationContext | None:
         """The step on a host that the payloads are of. None: they are of something else."""

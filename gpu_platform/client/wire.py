@@ -192,6 +192,8 @@ def _field_error(error: Mapping[str, Any]) -> FieldError:
     elif error["type"] == "missing":
         message = "is required"
         return FieldError(field=field or "body", message=message)
+    elif field == "cursor":
+        message = "is not a cursor of this list; leave it out to start with the first page"
     return FieldError(field=field or "body", message=_sentence(message), given=_plain(error.get("input")))
 
 

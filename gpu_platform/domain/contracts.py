@@ -47,3 +47,9 @@ def remediation_id(gpu_uuid: str) -> str:
 def host_report_id(host: str) -> str:
     """The id of the workflow that carries a host's report where no service answers."""
     return f"host-report-{host}"
+
+
+def host_of_report(workflow_id: str) -> str | None:
+    """The host of a workflow that carries a host's report. None: it is another workflow."""
+    prefix = host_report_id("")
+    return workflow_id.removeprefix(prefix) if workflow_id.startswith(prefix) else None

@@ -45,12 +45,13 @@ def _wrong(kind: Any, value: Any, where: Location) -> Iterator[dict[str, Any]]:
 def _wrong_scalar(kinds: list[Any], value: Any) -> str | None:
     numbers, truth = not _NUMBERS.isdisjoint(kinds), bool in kinds
     texts = any(not isinstance(one, type) or issubclass(one, str) for one in kinds)
+    number = "should be a valid integer" if float not in kinds else "should be a valid number"
     if isinstance(value, bool):
-        return "should be a number" if numbers and not truth else None
+        return number if numbers and not truth else None
     if isinstance(value, int | float):
         return "should be true or false" if truth and not numbers else None
     if isinstance(value, str) and (numbers or truth) and not texts:
-        return "should be a number" if numbers else "should be true or false"
+        return number if numbers else "should be true or false"
     return None
 
 

@@ -1,7 +1,7 @@
 """schemathesis asks the real service, as each role, what its own description allows and what it forbids.
 
-All checks: no server error, answers as described, what is described is accepted, what is not is refused. A short run is
-part of the tests; ``make test-fuzz`` runs long (``GPU_PLATFORM_FUZZ_SECONDS``).
+All checks: no server error, answers as described, what is described is accepted, what is not is refused.
+``make test-fuzz`` has a short run and a long one (``GPU_PLATFORM_FUZZ_SECONDS``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from gpu_platform.store import Store
 from gpu_platform.store.hosts import hosts
 from tests.store_cluster import Cluster
 from tests.unit.service.api_server import application, recording, served, sign_in, temporal_dev_server
+
+pytestmark = pytest.mark.scale
+"""Not yet in ``make test``: a short run takes 10 to 30 s for each role on two busy cores."""
 
 PROGRAM = str(Path(sys.executable).with_name("schemathesis"))
 SHORT_S = 4
@@ -66,7 +69,6 @@ async def test_a_short_run_finds_nothing(sqlite_store: Store, temporal: str, rol
     assert code == 0, out
 
 
-@pytest.mark.scale
 @pytest.mark.timeout(LONG_S + 300)
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_long_run_finds_nothing(sqlite_store: Store, temporal: str, role: str) -> None:

@@ -16,7 +16,8 @@ LIMIT_S = 0.5
 UNFINISHED = {
     "nothing": b"",
     "half a head": b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n",
-    "half a body": b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",
+    "half a body": b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: %s\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{" % bearer()["Authorization"].encode(),
     "half a second request": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/jobs HT",
 }
 

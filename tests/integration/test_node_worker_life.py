@@ -16,6 +16,7 @@ import pytest
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.hosts.inventory.inventory import read_inventory
 from gpu_platform.hosts.nvml.opening import SilentNvml
+from gpu_platform.identity.node_tokens import NodeTokens
 from gpu_platform.settings import NodeSettings
 from gpu_platform.store import Store
 from tests.fake_nvml import FakeNvml, has_compiler
@@ -52,8 +53,9 @@ async def node(tmp_path: Path, temporal: str, sqlite_store: Store) -> AsyncItera
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     smi.chmod(0o755)
+    NodeTokens.open(tmp_path / "state" / "identity")
     async with (
-        served(application(sqlite_store, temporal)) as url,
+        served(application(sqlite_store, temporal, state_dir=tmp_path / "state")) as url,
         httpx.AsyncClient(base_url=url, headers=bearer()) as http,
     ):
         environ = {

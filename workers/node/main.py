@@ -29,7 +29,7 @@ from activities.remediation import ResetActivities
 from activities.repair import HostRepairActivities
 from activities.temporal_tls import versions_of
 from gpu_platform.domain.contracts import CONTROL_TASK_QUEUE, host_report_id, node_task_queue
-from gpu_platform.domain.errors import Unavailable
+from gpu_platform.domain.errors import CannotOpen, Unavailable
 from gpu_platform.domain.hosts.gpu import HostInventory
 from gpu_platform.domain.hosts.lease import HostReport, LeaseAnswer
 from gpu_platform.domain.jobs.attempt import FaultReport
@@ -205,7 +205,7 @@ def report_by_temporal(connection: Connection) -> TemporalReporter:
                 execution_timeout=REPORT_TIMEOUT,
                 rpc_timeout=REPORT_TIMEOUT,
             )
-        except (RPCError, WorkflowFailureError, RuntimeError) as error:
+        except (RPCError, WorkflowFailureError, RuntimeError, CannotOpen) as error:
             raise Unavailable(f"no answer through Temporal: {error}") from error
 
     return report
