@@ -40,7 +40,7 @@ def create(
     signer = signing_key or settings.signing_key or ring.with_name("orders.key")
     key_ring.create(ring)
     signing.create(signer)
-    typer.echo(f"key_ring: {ring}\nsigning_key: {signer}\nnode.order_keys: {signer.with_suffix('.pub')}")
+    session.write(f"key_ring: {ring}\nsigning_key: {signer}\nnode.order_keys: {signer.with_suffix('.pub')}")
 
 
 @keys.command("list")
@@ -50,7 +50,7 @@ def list_keys(file: Ring = None) -> None:
 
     for key_id, use_from in key_ring.list_keys(_ring(file, _settings())):
         since = datetime.fromtimestamp(use_from, UTC).isoformat(timespec="seconds") if use_from else "the beginning"
-        typer.echo(f"{key_id}  seals from {since}")
+        session.write(f"{key_id}  seals from {since}")
 
 
 @keys.command()
@@ -69,7 +69,9 @@ def rotate(
     from gpu_platform.identity import key_ring
 
     added = key_ring.rotate(_ring(file, _settings()), after_s=after)
-    typer.echo(f"key {added.id} seals from {datetime.fromtimestamp(added.use_from, UTC).isoformat(timespec='seconds')}")
+    session.write(
+        f"key {added.id} seals from {datetime.fromtimestamp(added.use_from, UTC).isoformat(timespec='seconds')}"
+    )
 
 
 @keys.command()

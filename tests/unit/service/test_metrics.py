@@ -14,11 +14,13 @@ from activities.leader.recovery_times import RecoveryTimes
 from gpu_platform.domain.contracts import AttemptKey
 from gpu_platform.domain.events import Event
 from gpu_platform.domain.jobs.placement import Reason, WaitCode
+from gpu_platform.identity import renewal
 from gpu_platform.store import Store
 from gpu_platform.store.jobs import queue
 from gpu_platform.store.leadership import leader
 from service.metrics import exposition
 from tests.store_cluster import NOW, Cluster, key
+from workers.gateway import server as gateway
 
 METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
@@ -29,8 +31,10 @@ def samples(store: Store, name: str) -> dict[tuple[str, ...], float]:
     return {tuple(value for _, value in sorted(one.labels.items(), reverse=True)): one.value for one in found.samples}
 
 
-def test_the_reference_lists_what_service_and_scheduler_measure(store: Store) -> None:
-    text = exposition(store).decode()  # the scheduler's are in the same registry: this process imports both
+def test_the_reference_lists_what_service_scheduler_and_gateway_measure(store: Store) -> None:
+    assert gateway.REFUSED, "its module is imported"
+    assert renewal.EXPIRES, "its module is imported"
+    text = exposition(store).decode()  # all are in the same registry: this process imports their modules
     served = set(re.findall(r"^# TYPE ((?:gpu_platform|topology)_\w+(?<!_created)) ", text, re.MULTILINE))
     rows = re.findall(r"^\| `((?:gpu_platform|topology)_\w+)`", METRICS.read_text(), re.MULTILINE)
     assert served == {name for name in rows if not name.startswith(("gpu_platform_gpu_", "gpu_platform_rank_"))}
