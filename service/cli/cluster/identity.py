@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +50,7 @@ def init(directory: Directory = None) -> None:
 def show(directory: Directory = None) -> None:
     """Print the authorities that are trusted (PEM): the file for GPU_PLATFORM_CA_FILE of clients."""
     found = _load(directory)
-    sys.stdout.write(found.bundle().decode())
+    session.write(found.bundle().decode().rstrip("\n"))
     session.say(f"trust domain {found.trust_domain}, SHA-256 of the CA that signs: {found.fingerprint}")
 
 
@@ -67,7 +66,7 @@ def issue(
     found = _load(directory)
     key, request = make_key_and_request()
     signed = found.sign(request, identity, addresses=name or [], life=timedelta(hours=hours))
-    sys.stdout.write((signed + key).decode())
+    session.write((signed + key).decode().rstrip("\n"))
 
 
 def rotate(
@@ -90,7 +89,7 @@ def enroll(
     """Print a join token, by which a new host gets its first certificate. It works once, for this name only."""
     with session.service() as client:
         made = client.enroll_host(host, address=address, valid_s=valid)
-    sys.stdout.write((made.join_token or made.node_token or "") + "\n")
+    session.write(made.join_token or made.node_token or "")
     if made.join_token is not None:
         session.say(
             f"on {host}: GPU_PLATFORM_NODE__JOIN_TOKEN or node.join_token_file; it works until {made.expires_at}"
