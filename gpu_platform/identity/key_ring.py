@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import stat
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gpu_platform.domain.errors import CannotOpen, CannotStart
+from gpu_platform.identity.files import make_private_directory, write_file, write_new_file
 
 LOOK_S = 1.0
 """How often, in seconds, a process looks whether the file has changed."""
@@ -194,14 +194,8 @@ def create(path: Path) -> None:
     """Make a key ring with one key, unless there is a file. Two processes that do so at once get the same ring."""
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = _draft(path, "", [Key.new(0.0)])
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(draft)
+    make_private_directory(path.parent)
+    write_new_file(path, _content("", [Key.new(0.0)]))
 
 
 def rotate(path: Path, *, after_s: float = 2 * LOOK_S) -> Key:
@@ -260,18 +254,13 @@ def _parse(path: Path, text: bytes) -> tuple[str, list[Key]]:
 
 
 def _write(path: Path, scope: str, keys: list[Key]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.replace(_draft(path, scope, keys), path)
+    make_private_directory(path.parent)
+    write_file(path, _content(scope, keys))
 
 
-def _draft(path: Path, scope: str, keys: list[Key]) -> str:
+def _content(scope: str, keys: list[Key]) -> bytes:
     listed = [{"id": k.id, "use_from": k.use_from, "secret": base64.b64encode(k.secret).decode()} for k in keys]
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-    with os.fdopen(fd, "w") as file:
-        json.dump({"scope": scope, "keys": listed}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    return name
+    return json.dumps({"scope": scope, "keys": listed}, indent=1).encode()
 
 
 def _unusable(path: Path, why: str) -> CannotStart:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gpu_platform.domain.errors import CannotStart, PlatformError
+from gpu_platform.identity.files import make_private_directory, write_file, write_new_file
 
 _PREFIX = b"gpu-platform order 1\n"
 """What is signed begins with this, so that a signature of something else can never be taken for one of an order."""
@@ -147,31 +146,16 @@ class PinnedKeys:
 
 def create(path: Path) -> None:
     """Make a signing key unless there is one, and write its public key next to it with the suffix ``.pub``."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_directory(path.parent)
     if not path.exists():
         key = Ed25519PrivateKey.generate().private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        draft = _draft(path, base64.b64encode(key).decode())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(draft)
+        write_new_file(path, base64.b64encode(key))
     public = OrderSigner.load(path).public_key
     pinned = path.with_suffix(".pub")
     if not pinned.exists() or public not in pinned.read_text().split():
         # An earlier key stays: orders that it signed may be under way.
         earlier = pinned.read_text() if pinned.exists() else ""
-        os.replace(_draft(pinned, f"{earlier}{public}\n"), pinned)
-
-
-def _draft(path: Path, text: str) -> str:
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return name
+        write_file(pinned, f"{earlier}{public}\n".encode())
 
 
 def _key_id(key: Ed25519PublicKey) -> str:
